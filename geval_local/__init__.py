@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from geval_local.analysis.biases import bias
     from geval_local.analysis.calibration import calibrate
     from geval_local.analysis.comparison import compare
-    from geval_local.analysis.contenders import meta_evaluate, read_rated
     from geval_local.analysis.estimates import estimate
     from geval_local.analysis.juries import jury
+    from geval_local.analysis.meta_evaluation import meta_evaluate
     from geval_local.analysis.pairs import rank
+    from geval_local.analysis.ratings.rated import read_rated
     from geval_local.errors import GevalError, Interrupted
     from geval_local.evaluation.execution import run_evaluation
     from geval_local.frames import ascore_frame, register_accessors, score_frame
@@ -81,10 +82,10 @@ _HOMES = {
     "evaluator": "geval_local.hosts.evaluator",
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
-    "meta_evaluate": "geval_local.analysis.contenders",
+    "meta_evaluate": "geval_local.analysis.meta_evaluation",
     "metric_from_prompt_file": "geval_local.prompt",
     "rank": "geval_local.analysis.pairs",
-    "read_rated": "geval_local.analysis.contenders",
+    "read_rated": "geval_local.analysis.ratings.rated",
     "read_samples": "geval_local.io.samples",
     "register_accessors": "geval_local.frames",
     "resume": "geval_local.runs.run_file",

@@ -23,7 +23,7 @@ from benchmarks.baselines.reference_models import bart_scores, bert_scores, load
 from benchmarks.baselines.unieval import QUESTIONS, unieval_scores
 from geval_local import Judge, Metric
 from geval_local.analysis.overlap import references
-from geval_local.analysis.ratings.rated import PublishedRatings, read_benchmark
+from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.tables import correlation_table
 from geval_local.io.samples import Sample
 from geval_local.models.registry import find_judge
@@ -34,7 +34,7 @@ NAMES = {"bertscore": "BERTScore", "bartscore": "BARTScore", "unieval": "UniEval
 Figures = Sequence[Mapping[str, Any]]
 
 
-def gptscore(rated: PublishedRatings, name: str) -> dict[str, list[ScoredItem]]:
+def gptscore(rated: Rated, name: str) -> dict[str, list[ScoredItem]]:
     """Score every dimension with a judge's likelihood of the outputs."""
     judge = Judge.load(name)
     samples = [Sample(row, mapping=rated.benchmark.fields) for row in rated.rows]
@@ -45,7 +45,7 @@ def gptscore(rated: PublishedRatings, name: str) -> dict[str, list[ScoredItem]]:
     }
 
 
-def by_reference_model(rated: PublishedRatings, kind: str, name: str) -> dict[str, list[ScoredItem]]:
+def by_reference_model(rated: Rated, kind: str, name: str) -> dict[str, list[ScoredItem]]:
     """Score a benchmark with a reference model: once for all dimensions, UniEval by a question for each."""
     model = load_reference_model(kind, find_judge(name))  # type: ignore[arg-type]
     layout = rated.benchmark
@@ -59,7 +59,7 @@ def by_reference_model(rated: PublishedRatings, kind: str, name: str) -> dict[st
             for dimension in presets
             if dimension in QUESTIONS[layout.name]
         }
-    others = [row["source"] for row in rows] if kind == "bartscore" else references(rated.data)
+    others = [row["source"] for row in rows] if kind == "bartscore" else references(rated)
     figures = compared(model, [row["output"] for row in rows], others)
     return {dimension: rated.items(dimension, figures) for dimension in presets}
 

@@ -10,13 +10,14 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import Gap, SideMean, gap, gap_table, side_means, side_table
 from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, missing_field, ratings_of
-from geval_local.analysis.tables import Study, Table, interval, number
+from geval_local.analysis.tables import Study, Table, number
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import documents_of
@@ -140,10 +141,9 @@ def gaps_by_preference(
     """
     result = {}
     for preference in dict.fromkeys(preferred.values()):
-        chosen = [
-            (item, side) for item, side in zip(items, sides, strict=True) if preferred.get(item.group) == preference
-        ]
-        result[preference] = gap([item for item, _ in chosen], [side for _, side in chosen], first, second, seed=seed)
+        chosen = [place for place, item in enumerate(items) if preferred.get(item.group) == preference]
+        own = [items[place] for place in chosen], [sides[place] for place in chosen]
+        result[preference] = gap(*own, first, second, seed=seed)
     return result
 
 
@@ -210,25 +210,20 @@ def length_bias(
 
 def length_table(bias: LengthBias) -> Table:
     """Build a table of scores against length, with the human ratings of the same items."""
-    rows = [_against_length("scores", bias.score)]
-    if bias.human is not None:
-        rows.append(_against_length("human ratings", bias.human))
+    known = {"scores": bias.score} | ({} if bias.human is None else {"human ratings": bias.human})
+    rows: list[Sequence[Any]] = [(name, *(getattr(r, c) for c in COEFFICIENTS), r.n) for name, r in known.items()]
     notes = [
         f"{bias.score.level}: correlation with the number of words of the output",
         f"95 % intervals hold for {bias.score.holds_for}",
     ]
     if bias.partial is not None:
-        rows.append(("scores, ratings held fixed", interval(bias.partial), "-", "-", str(bias.n)))
+        rows.append(("scores, ratings held fixed", bias.partial, "-", "-", bias.n))
         notes.append(
             f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}"
             if math.isfinite(bias.reliability)
             else "ratings held fixed: noise in the ratings alone moves this from 0; `raters`, two or more, correct it"
         )
-    return Table(("", *COEFFICIENTS, "n"), tuple(rows), tuple(notes))
-
-
-def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
-    return (name, *(interval(getattr(result, coefficient)) for coefficient in COEFFICIENTS), str(result.n))
+    return Table.of(("", *COEFFICIENTS, "n"), rows, notes)
 
 
 @dataclass(frozen=True)
@@ -256,9 +251,8 @@ class Bias(Study):
     def tables(self) -> list[Table]:
         """Give means, gaps, and the correlation with length."""
         title = f"{self.metric}: mean score by {self.side}, with 95 % intervals over documents"
-        found = [side_table(self.sides).titled(title)]
-        fold = ("gap", "documents")
-        found.append(gap_table(self.gaps).titled("gaps and their tests", fold=fold))
+        gaps = gap_table(self.gaps).titled("gaps and their tests", fold=("gap", "documents"))
+        found = [side_table(self.sides).titled(title), gaps]
         if self.length is not None:
             found.append(length_table(self.length).titled("correlation with the length of the output"))
         return found

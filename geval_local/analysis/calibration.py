@@ -10,7 +10,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields
-from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings, number
+from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
 from geval_local.grouping import documents_of
@@ -29,10 +29,9 @@ from geval_local.scale import Scale
 from geval_local.score import Score
 from geval_local.signature import LIBRARIES, signature_differences, told_differences
 from geval_local.statistics.coefficients import COEFFICIENTS
-from geval_local.statistics.distributions import expectations, probability_matrix
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level, level_figures
-from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.records import ScoredItem, expectations, probability_matrix, usable
 from geval_local.statistics.resampling import group_folds
 
 Floats = NDArray[np.float64]
@@ -146,7 +145,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted calibration."""
+    """A fitted calibration; a `runs.events.Calibrator` of scores with the signature that it was fitted on."""
 
     #: Training data: the metric, the field of the ratings and the signature of the run.
     metric: str
@@ -163,18 +162,35 @@ class Calibration:
     #: Its quality.
     held_out: HeldOut
 
-    def apply(
-        self, score: float, probabilities: Mapping[str, float] | None = None
-    ) -> tuple[float, dict[str, float] | None]:
+    def apply(self, score: float, probabilities: Mapping[str, float] | None = None) -> float:
         """Calibrate one score."""
-        if not np.isfinite(score):
-            return score, None if probabilities is None else dict(probabilities)
-        item = ScoredItem("", "", np.nan, score, probabilities=probabilities, key="to be calibrated")
+        if not math.isfinite(score):
+            return score
+        item = ScoredItem("", "", math.nan, score, probabilities=probabilities, key="to be calibrated")
         p = None if self.method == "isotonic" else probability_matrix([item], _need(self.scale))
-        value = float(_scores([item], p, self.scale, self.temperature, self.knots)[0])
-        if p is None:
-            return value, None if probabilities is None else dict(probabilities)
-        return value, dict(zip(_need(self.scale).labels, heat(p, self.temperature)[0].tolist(), strict=True))
+        return float(_scores(np.array([score]), p, self.scale, self.temperature, self.knots)[0])
+
+    def check(self, signature: str) -> None:
+        """Reject scores with another signature than those it was fitted on; another library version is only told."""
+        differ = signature_differences(self.signature, signature)
+        serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
+        if serious:
+            raise ConfigurationError(
+                f"the calibration of {self.metric} was fitted on other scores: {told_differences(serious)}",
+                hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",
+            )
+        for key, (fitted, own) in differ.items():
+            logger.warning(f"the calibration of {self.metric} was fitted with {key} {fitted}, now it is {own}")
+
+    def calibrate(self, score: Score) -> Score:
+        """Add the calibrated value to a score; all other figures stay raw."""
+        value = self.apply(score.value, score.probabilities) if score.is_scored else math.nan
+        return replace(score, calibrated=value) if math.isfinite(value) else score
+
+    def record(self) -> dict[str, Any]:
+        """Describe the calibration for the manifest of the results."""
+        told = {"human": self.human, "method": self.method, "temperature": self.temperature}
+        return {**told, "knots": [list(knot) for knot in self.knots]}
 
 
 def fit_calibration(
@@ -205,16 +221,16 @@ def fit_calibration(
     groups = [item.group for item in kept]
     before = np.array([item.predicted for item in kept])
     fold = group_folds(groups, folds, seed)
-    after, constant, rescaled = np.empty(len(kept)), np.empty(len(kept)), np.empty(len(kept))
-    for held_out_fold in np.unique(fold):
-        inside, outside = fold == held_out_fold, fold != held_out_fold
-        temperature, knots = _fit(kept, p, scale, method, outside)
-        own = [item for item, held in zip(kept, inside, strict=True) if held]
-        after[inside] = _scores(own, None if p is None else p[inside], scale, temperature, knots)
+    after, constant, rescaled = np.empty((3, len(kept)))
+    for one in np.unique(fold):
+        inside, outside = fold == one, fold != one
+        own, rest = (None if p is None else p[chosen] for chosen in (inside, outside))
+        fitted = _fit(before[outside], rest, scale, method, ratings[outside])
+        after[inside] = _scores(before[inside], own, scale, *fitted)
         constant[inside] = ratings[outside].mean()
         slope, shift = fit_line(before[outside], ratings[outside])
         rescaled[inside] = slope * before[inside] + shift
-    temperature, knots = _fit(kept, p, scale, method, np.ones(len(kept), dtype=bool))
+    temperature, knots = _fit(before, p, scale, method, ratings)
     lost = {
         name: (values - ratings) ** 2
         for name, values in (("before", before), ("after", after), ("constant", constant), ("rescaled", rescaled))
@@ -254,31 +270,14 @@ def _verdict(gain: Interval, over_rescaled: Interval, over_constant: Interval) -
     return "helps, beyond what rescaling achieves"
 
 
-def _fit(
-    items: Sequence[ScoredItem],
-    p: Floats | None,
-    scale: Scale | None,
-    method: Method,
-    chosen: NDArray[np.bool_],
-) -> tuple[float, Knots]:
-    own = [item for item, wanted in zip(items, chosen, strict=True) if wanted]
-    human = np.array([item.human for item in own])
-    part = None if p is None else p[chosen]
-    temperature = 1.0 if part is None else fit_temperature(part, _need(scale), human)
-    if method == "temperature":
-        return temperature, ()
-    return temperature, fit_isotonic(_scores(own, part, scale, temperature, ()), human)
+def _fit(raw: Floats, p: Floats | None, scale: Scale | None, method: Method, human: Floats) -> tuple[float, Knots]:
+    temperature = 1.0 if p is None else fit_temperature(p, _need(scale), human)
+    is_map = method != "temperature"
+    return temperature, fit_isotonic(_scores(raw, p, scale, temperature, ()), human) if is_map else ()
 
 
-def _scores(
-    items: Sequence[ScoredItem],
-    p: Floats | None,
-    scale: Scale | None,
-    temperature: float,
-    knots: Knots,
-) -> Floats:
-    raw = np.array([i.predicted for i in items]) if p is None else expectations(heat(p, temperature), _need(scale))
-    return follow(knots, raw)
+def _scores(raw: Floats, p: Floats | None, scale: Scale | None, temperature: float, knots: Knots) -> Floats:
+    return follow(knots, raw if p is None else expectations(heat(p, temperature), _need(scale)))
 
 
 def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
@@ -350,15 +349,9 @@ def calibration_table(calibration: Calibration) -> Table:
     """Build a table of before and after on held-out groups, beside a straight line and a constant answer."""
     held = calibration.held_out
 
-    def row(name: str, figures: Figures) -> tuple[str, ...]:
-        return (name, *(number(value) for value in (figures.error, figures.pearson, figures.spearman, figures.kendall)))
-
-    rows = (
-        row("before", held.before),
-        row("after", held.after),
-        row("rescaled only", held.rescaled),
-        ("constant (mean)", number(held.constant_error), "-", "-", "-"),
-    )
+    sides = (("before", held.before), ("after", held.after), ("rescaled only", held.rescaled))
+    rows: list[Sequence[Any]] = [(name, *astuple(figures)) for name, figures in sides]
+    rows.append(("constant (mean)", held.constant_error, "-", "-", "-"))
     notes = (
         f"held out: {held.folds} folds over {held.groups} groups, {held.n} items, {held.level}-level correlations",
         f"gain in mean squared error over raw scores {interval(held.gain)}, "
@@ -366,17 +359,12 @@ def calibration_table(calibration: Calibration) -> Table:
         f"verdict: {held.verdict}",
         *interval_warnings({"": held.gain}),
     )
-    return Table(("", "RMSE", *COEFFICIENTS), rows, notes)
+    return Table.of(("", "RMSE", *COEFFICIENTS), rows, notes)
 
 
-def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
-    """Read the calibration of a run that is resumed: its metric, and what applies it."""
-    calibration = _helpful(load_calibration(path), path)
-    return calibration.metric, ScoreCalibrator(calibration)
-
-
-def _helpful(calibration: Calibration, path: Path) -> Calibration:
-    """Let pass what brings scores nearer to the ratings of documents that it was not fitted on."""
+def read_calibration(path: Path) -> tuple[str, Calibration]:
+    """Read the calibration of a run, with its metric, if it helps on documents that it was not fitted on."""
+    calibration = load_calibration(path)
     held = calibration.held_out
     if not held.helps:
         gained = f"{held.gain.value:.3f} [{held.gain.low:.3f}, {held.gain.high:.3f}]"
@@ -386,45 +374,7 @@ def _helpful(calibration: Calibration, path: Path) -> Calibration:
             hint="Fit it on more rated documents or by another `method`, or leave it out: the scores as they are do "
             "better, or as well.",
         )
-    return calibration
-
-
-@dataclass(frozen=True)
-class ScoreCalibrator:
-    """Applies a calibration to scores with the signature that it was fitted on; a `runs.events.Calibrator`."""
-
-    calibration: Calibration
-
-    def check(self, signature: str) -> None:
-        """Reject a calibration fitted on scores with another signature; another library version is only reported."""
-        calibration = self.calibration
-        differ = signature_differences(calibration.signature, signature)
-        serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
-        if serious:
-            told = told_differences(serious)
-            raise ConfigurationError(
-                f"the calibration of {calibration.metric} was fitted on other scores: {told}",
-                hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",
-            )
-        for key, (fitted, own) in differ.items():
-            logger.warning(f"the calibration of {calibration.metric} was fitted with {key} {fitted}, now it is {own}")
-
-    def calibrate(self, score: Score) -> Score:
-        """Add the calibrated value to a score; all other figures stay raw."""
-        if not score.is_scored:
-            return score
-        value = self.calibration.apply(score.value, score.probabilities)[0]
-        return replace(score, calibrated=value) if math.isfinite(value) else score
-
-    def record(self) -> dict[str, Any]:
-        """Describe the calibration for the manifest of the results."""
-        calibration = self.calibration
-        return {
-            "human": calibration.human,
-            "method": calibration.method,
-            "temperature": calibration.temperature,
-            "knots": [list(knot) for knot in calibration.knots],
-        }
+    return calibration.metric, calibration
 
 
 @dataclass(frozen=True)
@@ -439,15 +389,8 @@ class CalibrationStudy(Study):
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         fitted = self.calibration
-        return {
-            "metric": fitted.metric,
-            "human": fitted.human,
-            "method": fitted.method,
-            "grouping": self.grouping,
-            "temperature": fitted.temperature,
-            "knots": [list(knot) for knot in fitted.knots],
-            "held_out": as_record(fitted.held_out),
-        }
+        found = {"metric": fitted.metric, "human": fitted.human, "method": fitted.method, "grouping": self.grouping}
+        return found | fitted.record() | {"held_out": as_record(fitted.held_out)}
 
     def tables(self) -> list[Table]:
         """Give figures before and after, on held-out documents."""

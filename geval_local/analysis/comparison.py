@@ -13,7 +13,7 @@ from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank
 from geval_local.analysis.pairs import holds_pairs
 from geval_local.analysis.planning import Plan, plan_both, plan_documents
 from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields, row_keys
-from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, interval, number
+from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import documents_of
@@ -27,6 +27,8 @@ from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 
+#: Metric -> key of the signature -> its values.
+Differ = dict[str, dict[str, tuple[str, str]]]
 ANY = "any"
 #: Keys that always differ together with a key.
 IMPLIED = {"judge": ("judge", "tokenizer"), "versions": ("transformers", "torch", "version")}
@@ -72,26 +74,18 @@ def differences(
 
 def difference_table(differences: Mapping[str, Difference]) -> Table:
     """Build a table with one row per metric shared by two runs."""
-    rows = tuple(
+    figures = ("mean_absolute_difference", "spearman", "kendall", "alpha")
+    rows = [
         (
             name,
-            str(d.agreement.n),
+            d.agreement.n,
             f"{number(d.mean_first)} / {number(d.mean_second)}",
-            interval(d.mean),
-            number(d.agreement.mean_absolute_difference),
-            number(d.agreement.spearman),
-            number(d.agreement.kendall),
-            number(d.agreement.alpha),
+            d.mean,
+            *(getattr(d.agreement, figure) for figure in figures),
         )
         for name, d in differences.items()
-    )
-    return Table(("", "n", "A / B", "A - B", "mean |diff|", "spearman", "kendall", "alpha"), rows)
-
-
-def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
-    """Build a table of the items with the largest difference: key, both scores, start of the output."""
-    cells = tuple((key, number(a), number(b), f"{a - b:+.3f}", text) for key, a, b, text in rows)
-    return Table(("item", "A", "B", "A - B", "output"), cells)
+    ]
+    return Table.of(("", "n", "A / B", "A - B", "mean |diff|", "spearman", "kendall", "alpha"), rows)
 
 
 @dataclass(frozen=True)
@@ -200,8 +194,8 @@ def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
 
 def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
     """Pair the outputs of the rows that bear the same key in both files."""
-    texts = [dict(zip(row_keys(run.rows), run.outputs(), strict=True)) for run in (first, second)]
-    return [(text, texts[1][key]) for key, text in texts[0].items() if key in texts[1]]
+    one, other = first.outputs(), second.outputs()
+    return [(text, other[key]) for key, text in one.items() if key in other]
 
 
 def _writers(run: ScoredRun) -> set[str]:
@@ -215,6 +209,21 @@ def _writer(row: Mapping[str, Any], field: str | None) -> str | None:
     return next((str(name) for name in named if name is not None), None)
 
 
+def _told_run(run: ScoredRun) -> str:
+    judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judge}"
+    return f"{run.path}, {len(run.rows)} rows, {judge}"
+
+
+def _planned(plan: Plan | None) -> dict[str, Any]:
+    return {} if plan is None else {"plan": plan}
+
+
+def _told_differ(differ: Differ, of: str = "") -> dict[str, None]:
+    """Say in which keys signatures differ, each once."""
+    pairs = ((key, pair) for own in differ.values() for key, pair in own.items())
+    return dict.fromkeys(f"{of}differs in {key}: {one} | {other}" for key, (one, other) in pairs)
+
+
 @dataclass(frozen=True)
 class RunComparison(Study):
     """Two runs over the same rows."""
@@ -222,7 +231,7 @@ class RunComparison(Study):
     #: The runs.
     runs: tuple[ScoredRun, ScoredRun]
     #: Metric -> key of the signature -> its values.
-    differ: dict[str, dict[str, tuple[str, str]]]
+    differ: Differ
     #: How rows are grouped into documents, in words.
     grouping: str
     #: Rows of one run alone, in words.
@@ -242,19 +251,13 @@ class RunComparison(Study):
         """Give all figures as plain JSON values."""
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
-        record |= {"doubts": self.doubts}
-        record |= {"unmatched": self.unmatched, "metrics": self.metrics, "against_human": self.against_human}
-        record |= {} if self.plan is None else {"plan": self.plan}
-        found: dict[str, Any] = as_record(record)
-        return found
+        record |= {"doubts": self.doubts, "unmatched": self.unmatched, "metrics": self.metrics}
+        return dict(as_record(record | {"against_human": self.against_human} | _planned(self.plan)))
 
     def lines(self) -> list[str]:
         """Give what the runs are and in what they differ."""
         found = [f"{letter}  {_told_run(run)}" for letter, run in zip("AB", self.runs, strict=True)]
-        differ = dict.fromkeys(
-            f"differs in {key}: {one} | {other}" for own in self.differ.values() for key, (one, other) in own.items()
-        )
-        differ = differ or dict.fromkeys(["no differences in the signatures"])
+        differ = _told_differ(self.differ) or ["no differences in the signatures"]
         return [*found, *differ, self.grouping, *self.unmatched, *self.doubts]
 
     def tables(self) -> list[Table]:
@@ -264,12 +267,12 @@ class RunComparison(Study):
         if self.against_human:
             title = "which agrees better with people?"
             found.append(comparison_table(self.against_human).titled(title, fold=FOLDED_TESTS))
-        first = self.runs[0]
-        outputs = dict(zip(row_keys(first.rows), first.outputs(), strict=True))
+        outputs = self.runs[0].outputs()
         for name, own in self.metrics.items():
-            rows = [(key, a, b, _beginning(outputs.get(key))) for key, a, b in own.largest]
+            rows = [(key, a, b, f"{a - b:+.3f}", _beginning(outputs.get(key))) for key, a, b in own.largest]
             if rows:
-                found.append(largest_table(rows).titled(f"largest disagreements: {name}"))
+                title = f"largest disagreements: {name}"
+                found.append(Table.of(("item", "A", "B", "A - B", "output"), rows).titled(title))
         return found if self.plan is None else [*found, self.plan.table()]
 
 
@@ -280,7 +283,7 @@ class SystemComparison(Study):
     #: The rows of all systems.
     together: SystemRows
     #: File -> metric -> key of the signature -> its values in the first file and in this one.
-    differ: dict[str, dict[str, dict[str, tuple[str, str]]]]
+    differ: dict[str, Differ]
     #: Documents of one file alone, in words.
     unmatched: list[str]
     #: Metric -> which system is better.
@@ -294,36 +297,27 @@ class SystemComparison(Study):
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        files = [run.path for run in self.together.runs]
-        record: dict[str, Any] = {"files": files, "differ": self.differ, "grouping": self.together.grouping}
-        record |= {} if self.plan is None else {"plan": self.plan}
-        found: dict[str, Any] = as_record(record | {"unmatched": self.unmatched, "systems": self.systems})
-        return found
+        record = {"files": [run.path for run in self.together.runs], "differ": self.differ}
+        record |= {"grouping": self.together.grouping} | _planned(self.plan)
+        return dict(as_record(record | {"unmatched": self.unmatched, "systems": self.systems}))
 
     def lines(self) -> list[str]:
         """Give what was compared, and in what the files differ."""
         found = [_told_run(run) for run in self.together.runs]
         if self.reason is not None:
             found.append(f"two systems: {self.reason}")
-        differ = dict.fromkeys(
-            f"{path} differs in {key}: {one} | {other}"
-            for path, metrics in self.differ.items()
-            for own in metrics.values()
-            for key, (one, other) in own.items()
-        )
+        differ = [told for path, own in self.differ.items() for told in _told_differ(own, f"{path} ")]
         doubts = [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
         return [*found, *differ, self.together.grouping, *self.unmatched, *doubts]
 
     def tables(self) -> list[Table]:
         """Give the ranking and the differences of every metric."""
         found = []
-        fold = ("documents", "means")
         for name, ranking in self.systems.items():
-            found.append(
-                ranking_table(ranking, self.asked["human"].get(name)).titled(f"{name}: which system is better?")
-            )
+            table = ranking_table(ranking, self.asked["human"].get(name))
+            found.append(table.titled(f"{name}: which system is better?"))
             pairs = pair_table(ranking, telling_pairs(ranking))
-            found.append(pairs.titled(f"{name}: differences", fold=fold))
+            found.append(pairs.titled(f"{name}: differences", fold=("documents", "means")))
         return found if self.plan is None else [*found, self.plan.table()]
 
 
@@ -492,7 +486,7 @@ def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[st
 
 def _differences(
     first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str], *, texts: bool = True
-) -> dict[str, dict[str, tuple[str, str]]]:
+) -> Differ:
     """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it."""
     known = [*(field.name for field in dataclasses.fields(Signature)), "versions", "input", ANY]
     unknown = [key for key in across if key not in known]
@@ -517,11 +511,6 @@ def _differences(
             hint=f"If that is the comparison you want, say so: {' '.join(f'`across={key}`' for key in needed)}",
         )
     return differ
-
-
-def _told_run(run: ScoredRun) -> str:
-    judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judge}"
-    return f"{run.path}, {len(run.rows)} rows, {judge}"
 
 
 def _beginning(text: str | None) -> str:

@@ -18,12 +18,12 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.tables import Table, interval, interval_warnings, mean_warnings, number, p_value
+from geval_local.analysis.tables import Table, interval_warnings, mean_warnings, number, p_value
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem, mean_mass
-from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, SIGN_FLIP_GROUPS, Draws, sign_flip
+from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, SIGN_FLIP_GROUPS, Draws, paired_test
 from geval_local.statistics.significance import corrected
 
 #: With fewer documents that both sides share, documents are compared unpaired.
@@ -91,6 +91,11 @@ class Gap:
     losses: int | None = None
 
     @property
+    def name(self) -> str:
+        """What was subtracted from what."""
+        return f"{self.first} - {self.second}"
+
+    @property
     def is_told_apart(self) -> bool:
         """Whether the corrected p is significant."""
         return self.p_holm < SIGNIFICANT
@@ -111,8 +116,7 @@ def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMe
         scored = [item for item in members if math.isfinite(item.predicted)]
         rated = [item for item in scored if math.isfinite(item.human)]
         mean = mean_interval(list(document_means(scored).values())) if scored else Interval(math.nan)
-        human = [replace(item, predicted=item.human) for item in rated]
-        rating = float(np.mean(list(document_means(human).values()))) if rated else math.nan
+        rating = float(np.mean(list(document_means(rated, "human").values()))) if rated else math.nan
         result.append(SideMean(side, mean, rating, len(scored), len(members) - len(scored)))
     return result
 
@@ -125,10 +129,7 @@ def adjusted_means(items: Sequence[ScoredItem], sides: Sequence[str], *, seed: i
     from scipy.sparse.csgraph import connected_components
 
     names = list(dict.fromkeys(sides))
-    cells = [
-        document_means([i for i, side in zip(items, sides, strict=True) if side == name and math.isfinite(i.predicted)])
-        for name in names
-    ]
+    cells = [_means_of_side(items, sides, name) for name in names]
     names, cells = [n for n, own in zip(names, cells, strict=True) if own], [own for own in cells if own]
     documents = list(dict.fromkeys(document for own in cells for document in own))
     there = np.array([[document in own for own in cells] for document in documents], dtype=np.float64)
@@ -171,17 +172,16 @@ def gap(
     documents cancel: signs of the documents' differences are flipped at random. Otherwise by Welch's t of
     the documents' means. A document is tied if its scores differ by no more than `tie`.
     """
-    means = [_of_side(items, sides, side) for side in (first, second)]
+    means = [_means_of_side(items, sides, side) for side in (first, second)]
+    if missing := [side for side, own in zip((first, second), means, strict=True) if not own]:
+        raise DataError(f"no scored item belongs to {missing[0]!r}", hint=f"Sides: {', '.join(dict.fromkeys(sides))}.")
     documents = len(means[0].keys() | means[1].keys())
     shared = _paired(means[0], means[1])
     counts: tuple[int | None, ...] = (None, None, None)
     if shared:
         a, b = (np.array([own[group] for group in shared]) for own in means)
         difference = mean_interval(a - b)
-        if len(shared) >= SHARED:
-            p, test = sign_flip(a - b, permutations=permutations, seed=seed), "sign-flip"
-        else:
-            p, test = t_test(difference.value, difference.error, difference.units), "t"
+        p, test = paired_test(a - b, difference, permutations=permutations, seed=seed)
         left_out = documents - len(shared)
         wins, losses = int((a - b > tie + _EQUAL).sum()), int((b - a > tie + _EQUAL).sum())
         counts = wins, len(shared) - wins - losses, losses
@@ -204,20 +204,17 @@ def gap(
     )
 
 
-def document_means(items: Sequence[ScoredItem]) -> dict[str, float]:
-    """Mean score of every document."""
+def document_means(items: Iterable[ScoredItem], of: str = "predicted") -> dict[str, float]:
+    """Mean score, or rating, of every document."""
     groups: dict[str, list[float]] = defaultdict(list)
     for item in items:
-        groups[item.group].append(item.predicted)
+        groups[item.group].append(getattr(item, of))
     return {group: float(np.mean(values)) for group, values in groups.items()}
 
 
-def _of_side(items: Sequence[ScoredItem], sides: Sequence[str], side: str) -> dict[str, float]:
-    """Mean scores of a side's documents."""
-    members = [i for i, own in zip(items, sides, strict=True) if own == side and math.isfinite(i.predicted)]
-    if not members:
-        raise DataError(f"no scored item belongs to {side!r}", hint=f"Sides: {', '.join(dict.fromkeys(sides))}.")
-    return document_means(members)
+def _means_of_side(items: Sequence[ScoredItem], sides: Sequence[str], side: str) -> dict[str, float]:
+    own = (item for item, one in zip(items, sides, strict=True) if one == side)
+    return document_means(item for item in own if math.isfinite(item.predicted))
 
 
 def _paired(one: dict[str, float], other: dict[str, float]) -> list[str]:
@@ -285,7 +282,7 @@ def rank_systems(
     sides = [item.system for item in items]
     adjusted = adjusted_means(items, sides, seed=seed)
     found = [replace(side, adjusted=adjusted.get(side.side)) for side in side_means(items, sides)]
-    means = sorted(found, key=lambda side: (-_finite(side.shown.value), side.side))
+    means = sorted(found, key=lambda side: (-np.nan_to_num(side.shown.value, nan=-np.inf), side.side))
     ranked = [side.side for side in means if side.n]
     if len(ranked) < 2:
         told = f"all rows are of one system, {sides[0]!r}" if len(means) < 2 else "fewer than two systems have a score"
@@ -301,7 +298,7 @@ def rank_systems(
     for one, other in chosen:
         own = [*by_system[one], *by_system[other]]
         sides = [item.system for item in own]
-        tests[f"{one}\x1f{other}"] = gap(own, sides, one, other, permutations=permutations, tie=tie, seed=seed)
+        tests[one, other] = gap(own, sides, one, other, permutations=permutations, tie=tie, seed=seed)
     pairs = tuple(corrected(tests).values())
     doubt = doubt_of(items)
     groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
@@ -337,10 +334,6 @@ def letters_of(groups: Sequence[Sequence[str]], system: str) -> str:
     if len(groups) > 26:
         return ",".join(str(index + 1) for index in own)
     return "".join(chr(ord("a") + index) for index in own)
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else -math.inf
 
 
 def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None) -> str:
@@ -409,21 +402,20 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
     """One row per system, the best first; `human` is the field of the ratings."""
     rated = any(side.human == side.human for side in ranking.systems)
     adjusted = any(side.adjusted is not None for side in ranking.systems)
-    rows = tuple(
-        (
-            side.side,
-            str(place),
-            *([interval(side.shown), number(side.mean.value)] if adjusted else [interval(side.mean)]),
-            *([ranking.letters(side.side) or "-"] if ranking.groups else []),
-            *([number(side.human)] if rated else []),
-            str(side.n),
-            str(side.unscored),
-        )
-        for place, side in enumerate(ranking.systems, start=1)
+    rows = [
+        (m.side, place, m.shown, m.mean.value, ranking.letters(m.side) or "-", m.human, m.n, m.unscored)
+        for place, m in enumerate(ranking.systems, start=1)
+    ]
+    headers = (
+        "",
+        "rank",
+        "adjusted mean" if adjusted else "mean score",
+        "own mean" if adjusted else None,
+        "group" if ranking.groups else None,
+        f"mean {human or 'human'}" if rated else None,
+        "n",
+        "unscored",
     )
-    means = ("adjusted mean", "own mean") if adjusted else ("mean score",)
-    ratings = [f"mean {human or 'human'}"] if rated else []
-    headers = ("", "rank", *means, *(["group"] if ranking.groups else []), *ratings)
     notes = [] if ranking.doubt else [ranking.told]  # a doubt stands above the table
     if adjusted:
         notes.append(
@@ -435,43 +427,37 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")
     notes += mean_warnings({side.side: side.shown for side in ranking.systems})
-    return Table((*headers, "n", "unscored"), rows, tuple(notes))
+    return Table.of(headers, rows, notes)
 
 
 def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
     """One row per pair of systems."""
-    shown = ranking.pairs if pairs is None else tuple(pairs)
-    rows = tuple(
+    shown = ranking.pairs if pairs is None else pairs
+    found = gap_table({pair.name: pair for pair in shown}, f"all {len(ranking.pairs)} pairs", of_systems=True)
+    if len(shown) == len(ranking.pairs):
+        return found
+    told = f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours"
+    return replace(found, notes=(told, *found.notes))
+
+
+def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, of_systems: bool = False) -> Table:
+    """One row per gap, such as one per human preference; gaps of systems are named by them, with wins and losses."""
+    rows = [
         (
-            f"{pair.first} - {pair.second}",
-            *_tested(pair)[1:5],
-            "-" if pair.wins is None else f"{pair.wins} / {pair.ties} / {pair.losses}",
-            *_tested(pair)[5:],
+            name,
+            own.name,
+            f"{number(own.means[0])} / {number(own.means[1])}",
+            own.difference,
+            p_value(own.p),
+            p_value(own.p_holm),
+            "-" if own.wins is None else f"{own.wins} / {own.ties} / {own.losses}",
+            own.detectable,
+            f"{own.documents} ({own.left_out} left out)" if own.left_out else own.documents,
         )
-        for pair in shown
-    )
-    headers = ("", "means", "difference", "p", "p (Holm)", "win / tie / loss", "detectable", "documents")
-    notes = notes_of_tests({f"{pair.first} - {pair.second}": pair for pair in shown}, f"all {len(ranking.pairs)} pairs")
-    if len(shown) < len(ranking.pairs):
-        notes.insert(0, f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours")
-    return Table(headers, rows, tuple(notes))
-
-
-def _tested(own: Gap) -> tuple[str, ...]:
-    left_out = f" ({own.left_out} left out)" if own.left_out else ""
-    return (
-        f"{own.first} - {own.second}",
-        f"{number(own.means[0])} / {number(own.means[1])}",
-        interval(own.difference),
-        p_value(own.p),
-        p_value(own.p_holm),
-        number(own.detectable),
-        f"{own.documents}{left_out}",
-    )
-
-
-def notes_of_tests(gaps: Mapping[str, Gap], what: str) -> list[str]:
-    """Say what the columns of tests are."""
+        for name, own in gaps.items()
+    ]
+    first, counts = (None, "win / tie / loss") if of_systems else ("gap", None)
+    headers = ("", first, "means", "difference", "p", "p (Holm)", counts, "detectable", "documents")
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
     notes = [
         f"p: two-sided, {tests}; p (Holm): for {what}; detectable: the difference found with 80 % probability "
@@ -479,7 +465,7 @@ def notes_of_tests(gaps: Mapping[str, Gap], what: str) -> list[str]:
     ]
     if any(own.left_out for own in gaps.values()):
         notes.append("left out: documents that one of the two did not answer")
-    return notes + mean_warnings({name: own.difference for name, own in gaps.items()})
+    return Table.of(headers, rows, notes + mean_warnings({name: own.difference for name, own in gaps.items()}))
 
 
 def telling_pairs(ranking: Ranking) -> list[Gap]:
@@ -493,13 +479,6 @@ def telling_pairs(ranking: Ranking) -> list[Gap]:
 
 def side_table(means: Sequence[SideMean]) -> Table:
     """Build a table with one row per side."""
-    rows = tuple((m.side, interval(m.mean), number(m.human), str(m.n), str(m.unscored)) for m in means)
+    rows = [(m.side, m.mean, m.human, m.n, m.unscored) for m in means]
     notes = ("every document weighs the same", *interval_warnings({m.side: m.mean for m in means}))
-    return Table(("", "mean score", "mean human", "n", "unscored"), rows, notes)
-
-
-def gap_table(gaps: Mapping[str, Gap]) -> Table:
-    """Build a table with one row per gap, such as one per human preference."""
-    rows = tuple((name, *_tested(own)) for name, own in gaps.items())
-    headers = ("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "documents")
-    return Table(headers, rows, tuple(notes_of_tests(gaps, "all gaps of this table")))
+    return Table.of(("", "mean score", "mean human", "n", "unscored"), rows, notes)

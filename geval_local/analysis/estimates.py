@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value
@@ -36,39 +37,32 @@ class Estimates(Study):
 
     def tables(self) -> list[Table]:
         """Give the estimates and their differences."""
-        rows = tuple(
+        rows: list[tuple[Any, ...]] = [
             (
                 name,
-                number(one.judge.value),
+                one.judge.value,
                 f"{interval(one.people)}, n {one.rated} of {one.n}",
-                interval(one.combined),
-                *([] if one.rogan_gladen is None else [interval(one.rogan_gladen)]),
+                one.combined,
+                one.rogan_gladen or "-",
                 f"{one.worth:.0f} ratings" if one.helps else "the judge does not help here",
             )
             for name, one in self.estimates.items()
-        )
+        ]
         shares = any(one.rogan_gladen is not None for one in self.estimates.values())
-        headers = (
-            "",
-            "judge",
-            "people, rated rows",
-            "people and judge",
-            *(["Rogan-Gladen"] if shares else []),
-            "worth",
-        )
+        rogan_gladen = "Rogan-Gladen" if shares else None
         notes = [
             "95 % intervals over documents hold where the rated rows are a random sample of all (PPI++, Angelopoulos "
             "et al., 2023); judge: its own mean of all rows, which is no estimate of people's",
             "worth: ratings that would give as short an interval without the judge",
             *interval_warnings({name: one.combined for name, one in self.estimates.items()}),
         ]
-        found = [Table(headers, rows, tuple(notes)).titled(f"{self.metric}: {self.what}, as people would rate")]
+        table = Table.of(("", "judge", "people, rated rows", "people and judge", rogan_gladen, "worth"), rows, notes)
+        found = [table.titled(f"{self.metric}: {self.what}, as people would rate")]
         if self.differences:
-            rows = tuple((name, interval(d), p_value(p), p_value(h)) for name, (d, p, h) in self.differences.items())
+            rows = [(name, d, p_value(p), p_value(h)) for name, (d, p, h) in self.differences.items()]
             note = "p: two-sided, Student's t; p (Holm): for all differences of this table"
-            found.append(
-                Table(("", "difference", "p", "p (Holm)"), rows, (note,)).titled("differences, with the judge")
-            )
+            table = Table.of(("", "difference", "p", "p (Holm)"), rows, (note,))
+            found.append(table.titled("differences, with the judge"))
         return found
 
     def remarks(self) -> list[tuple[str, bool]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.tables import Table, interval, number
+from geval_local.analysis.tables import Table
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.records import ScoredItem, labels_of, usable
 
@@ -77,56 +78,41 @@ class GoodEnough:
     def tables(self) -> list[Table]:
         """Give the figures as tables with titles."""
         found = []
-        rows: list[tuple[str, ...]]
-        notes: tuple[str, ...]
-        headers: tuple[str, ...]
         if self.verdicts:
-            rows = [
-                (key, *(interval(getattr(one, name)) for name in PRIORS), f"{one.yes} of {one.n}")
+            rows: list[tuple[Any, ...]] = [
+                (key, *(getattr(one, name) for name in PRIORS), f"{one.yes} of {one.n}")
                 for key, one in self.verdicts.items()
             ]
-            notes = (
-                "yes: a score above the middle of the scale; 95 % intervals from the posterior of the four counts",
-            )
-            table = Table(("", *PRIORS, "people say yes"), tuple(rows), notes)
+            note = "yes: a score above the middle of the scale; 95 % intervals from the posterior of the four counts"
+            table = Table.of(("", *PRIORS, "people say yes"), rows, (note,))
             found.append(table.titled("yes and no against people's", sections=True))
         if self.probabilities:
             rows = [
-                (
-                    key,
-                    interval(one.brier),
-                    number(one.brier_base),
-                    interval(one.nll),
-                    number(one.nll_base),
-                    number(one.calibration_error),
-                    str(one.n),
-                )
+                (key, one.brier, one.brier_base, one.nll, one.nll_base, one.calibration_error, one.n)
                 for key, one in self.probabilities.items()
             ]
             headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "calibration error", "n")
-            notes = (
-                "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over documents",
-            )
-            table = Table(headers, tuple(rows), notes)
+            note = "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over "
+            table = Table.of(headers, rows, (f"{note}documents",))
             found.append(table.titled("label probabilities against the ratings' distribution", sections=True))
         if self.annotators:
             rows = [
                 (
                     key,
-                    number(one.advantage),
+                    one.advantage,
                     *(f"{one.winning_rate[e]:.2f}{' passes' if one.winning_rate[e] >= 0.5 else ''}" for e in EPSILONS),
-                    str(one.raters),
-                    str(one.n),
+                    one.raters,
+                    one.n,
                 )
                 for key, one in self.annotators.items()
             ]
-            headers = ("", "advantage", *(f"winning rate ({e:g})" for e in EPSILONS), "raters", "n")
-            notes = (
+            rates = (f"winning rate ({e:g})" for e in EPSILONS)
+            note = (
                 "in place of a rater, is the judge as near to the others? advantage: how often; winning rate: share of "
                 "raters it may replace (one-sided t over documents, Benjamini-Yekutieli, .05), allowing it to be worse "
-                "by .1 (crowd) or .2 (experts); from one half on it passes (Calderon et al., 2025)",
+                "by .1 (crowd) or .2 (experts); from one half on it passes (Calderon et al., 2025)"
             )
-            table = Table(headers, tuple(rows), notes)
+            table = Table.of(("", "advantage", *rates, "raters", "n"), rows, (note,))
             found.append(table.titled("may the judge replace a rater?", sections=True))
         return found
 

@@ -14,15 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, row_keys
-from geval_local.analysis.tables import (
-    FOLDED_TESTS,
-    Study,
-    Table,
-    as_record,
-    comparison_table,
-    correlation_table,
-    number,
-)
+from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
 from geval_local.io.columns import EVERYTHING
@@ -35,9 +27,8 @@ from geval_local.score import Distribution, Estimator, Score
 from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
 from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import Correlation, correlate
-from geval_local.statistics.distributions import expectations, probability_matrix
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, pair
+from geval_local.statistics.records import ScoredItem, expectations, pair, probability_matrix
 from geval_local.statistics.resampling import Target, group_folds
 from geval_local.statistics.significance import Comparison, compare, corrected
 
@@ -130,57 +121,35 @@ def against_judges(
 def _weights(
     p: Floats, items: Sequence[ScoredItem], scale: Scale, weighting: Weighting, folds: int, seed: int
 ) -> Floats:
-    """Compute weights of shape (judges, items)."""
-    count = len(p)
+    """Compute weights of shape (judges, items); those by people's ratings are from the documents of other folds."""
     scores = np.stack([expectations(rows, scale) for rows in p])
-    result = np.full(scores.shape, 1 / count)
+    result = np.full(scores.shape, 1 / len(p))
     if weighting == "human":
         human = np.array([item.human for item in items])
         fold = group_folds([item.group for item in items], folds, seed)
         for held_out in np.unique(fold):
             rest = (fold != held_out) & np.isfinite(human)
-            agreement = np.array([_spearman(human[rest], own[rest]) for own in scores])
-            result[:, fold == held_out] = _normalised(agreement)[:, None]
+            rho = np.array([coefficients(human[rest], own[rest])[1] for own in scores])
+            positive = np.maximum(np.nan_to_num(rho), 0.0)
+            if not positive.any():
+                raise DataError(
+                    "no judge agrees with people, so agreement cannot weigh them",
+                    hint="Use equal weights, or look at the agreement table first.",
+                )
+            result[:, fold == held_out] = (positive / positive.sum())[:, None]
     return result
-
-
-def _spearman(a: Floats, b: Floats) -> float:
-    value = float(coefficients(a, b)[1])
-    return value if math.isfinite(value) else 0.0
-
-
-def _normalised(agreement: Floats) -> Floats:
-    positive = np.maximum(agreement, 0.0)
-    if positive.sum() == 0:
-        raise DataError(
-            "no judge agrees with people, so agreement cannot weigh them",
-            hint="Use equal weights, or look at the agreement table first.",
-        )
-    return np.asarray(positive / positive.sum())
-
-
-def weight_table(jury: Jury) -> Table:
-    """Build a table with the weight of each judge."""
-    return Table(("judge", "weight"), tuple((name, number(weight)) for name, weight in jury.weights.items()))
 
 
 def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
     """Build a table of the items with the largest disagreement."""
     order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
-    rows = tuple(
-        (
-            jury.items[index].key,
-            number(jury.disagreement[index]),
-            number(jury.items[index].predicted),
-            *(number(scores[jury.items[index].key]) for scores in judges.values()),
-        )
+    rows = [
+        (item.key, jury.disagreement[index], item.predicted, *(scores[item.key] for scores in judges.values()))
         for index in order
-    )
-    return Table(
-        ("item", "disagreement", "jury", *judges),
-        rows,
-        ("disagreement: mean distance between two judges' distributions (earth mover's), in units of the scale",),
-    )
+        for item in [jury.items[index]]
+    ]
+    note = "disagreement: mean distance between two judges' distributions (earth mover's), in units of the scale"
+    return Table.of(("item", "disagreement", "jury", *judges), rows, (note,))
 
 
 @dataclass(frozen=True)
@@ -220,29 +189,27 @@ class JuryStudy(Study):
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         jury = self.jury
-        found: dict[str, Any] = as_record(
-            {
-                "metric": self.metric,
-                "weights": jury.weights,
-                "left_out": jury.left_out,
-                "items": [
-                    {"key": item.key, "score": item.predicted, "disagreement": own}
-                    for item, own in zip(jury.items, jury.disagreement, strict=True)
-                ],
-                "grouping": self.grouping,
-                "against_human": self.agreement,
-                "best_judge": self.best,
-                "jury_less_judge": self.tests,
-            }
-        )
-        return found
+        record = {
+            "metric": self.metric,
+            "weights": jury.weights,
+            "left_out": jury.left_out,
+            "items": [
+                {"key": item.key, "score": item.predicted, "disagreement": own}
+                for item, own in zip(jury.items, jury.disagreement, strict=True)
+            ],
+            "grouping": self.grouping,
+            "against_human": self.agreement,
+            "best_judge": self.best,
+            "jury_less_judge": self.tests,
+        }
+        return dict(as_record(record))
 
     def tables(self) -> list[Table]:
         """Give weights, disagreements, and agreement with people."""
         what = f"the mean of {len(self.named)} runs of one judge" if self.only_judge else f"a jury of {len(self.named)}"
         title = f"{self.metric}: {what}, weights {self.weighting}"
         found = [
-            weight_table(self.jury).titled(title),
+            Table.of(("judge", "weight"), self.jury.weights.items()).titled(title),
             disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most"),
         ]
         if self.agreement:
@@ -382,16 +349,12 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
     first = scored[0].origin(metric).signature
     for run in scored:
         origin = run.origin(run.one_metric(metric))
-        differ = {
-            key: pair
-            for key, pair in signature_differences(first, origin.signature).items()
-            if key not in OWN_TO_A_JUDGE
-        }
+        differs = signature_differences(first, origin.signature)
+        differ = {key: pair for key, pair in differs.items() if key not in OWN_TO_A_JUDGE}
         if differ:
             told = told_differences(differ, "{} | {}")
             raise ConfigurationError(f"{scored[0].path} and {run.path} do not belong to one jury: {told}")
-        judge = signature_parts(origin.signature)["judge"].rpartition("@")[0]
-        judge = judge_name(judge)
+        judge = judge_name(signature_parts(origin.signature)["judge"].rpartition("@")[0])
         named[judge if judge not in named else run.name] = run
     if len(named) < len(scored):
         raise ConfigurationError("two of the runs have the same name", hint="Give every run another file name.")

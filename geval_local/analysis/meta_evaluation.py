@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
-from geval_local.analysis.good_enough import GoodEnough
-from geval_local.analysis.ratings.benchmarks import Benchmark, PublishedTable, published_table
-from geval_local.analysis.ratings.rated import PublishedRatings, Rated
+from geval_local.analysis.contenders import Contender, ablations, baselines, from_responses, from_results, predictions
+from geval_local.analysis.good_enough import (
+    GoodEnough,
+    alternative_annotators,
+    judge_probabilities,
+    judge_verdicts,
+)
+from geval_local.analysis.ratings.benchmarks import PublishedTable, published_table
+from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
-from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
+from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items, ratings_of
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Study,
@@ -24,13 +31,11 @@ from geval_local.analysis.tables import (
     average_table,
     comparison_table,
     correlation_table,
-    interval,
     interval_warnings,
     number,
     p_value,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Estimator
 from geval_local.statistics.agreement import Agreement, agree, krippendorff_alpha
@@ -46,12 +51,15 @@ from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import Figures, Target, mean_of, minus
-from geval_local.statistics.significance import Comparison, compare, compare_average, corrected
+from geval_local.statistics.significance import Comparison, compare_all, corrected
 
 #: What scores that know nothing are called.
 CHANCE = "chance"
 
-Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
+#: Scores of one dimension.
+Items = Sequence[ScoredItem]
+#: Columns that are often the same in all rows.
+FOLDED = ("n", "points")
 
 
 def against_exact(
@@ -61,23 +69,10 @@ def against_exact(
     estimators: Sequence[Estimator] = ABLATIONS,
     *,
     level: Level,
-    coefficient: str = "spearman",
-    target: Target | None = None,
 ) -> dict[str, Comparison]:
     """Test the expectation against each other estimate, on the documents that both keep."""
-    found: dict[str, Comparison] = {}
-    for name, other in _estimates(items, scale, judge, estimators).items():
-        try:
-            found[f"{judge} / {name}"] = compare(items, other, level, coefficient, target=target)
-        except DataError:
-            continue  # Constant everywhere, or nothing rated: there is nothing to compare.
-    return found
-
-
-def _estimates(
-    items: Sequence[ScoredItem], scale: Scale, judge: str, estimators: Sequence[Estimator]
-) -> Mapping[str, list[ScoredItem]]:
-    return {estimate_name(judge, one): estimated_items(items, scale, one) for one in estimators}
+    others = {f"{judge} / {estimate_name(judge, one)}": estimated_items(items, scale, one) for one in estimators}
+    return compare_all({name: ([items], [other]) for name, other in others.items()}, level)[0]
 
 
 @dataclass(frozen=True)
@@ -170,151 +165,11 @@ def human_ceiling(
     )
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A judge or metric that scored the rows."""
-
-    #: Name of its rows.
-    name: str
-    #: A judge or its kept run; another estimate by one; others' raw responses; others' predictions on their own scale;
-    #: a reference metric.
-    kind: Kind
-    #: Dimension -> its scores.
-    items: Mapping[str, Sequence[ScoredItem]]
-    #: The judge that an ablation belongs to.
-    parent: str = ""
-
-
-@dataclass(frozen=True)
-class Agreements:
-    """Results of a meta-evaluation."""
-
-    #: In the order given.
-    contenders: tuple[Contender, ...]
-    #: Contender -> dimension.
-    correlations: Mapping[str, Mapping[str, Correlation]]
-    #: Contender -> mean of the coefficient over the dimensions, if it has all of several.
-    averages: Mapping[str, Interval]
-    #: ``dimension: first / second`` -> the test of their difference, on the documents that both keep;
-    #: ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
-    comparisons: Mapping[str, Comparison]
-    #: ``dimension: judge / other`` -> the test of a judge against a baseline or chance, corrected by themselves.
-    baselines: Mapping[str, Comparison]
-    #: ``dimension: first / second`` -> their agreement with each other.
-    agreements: Mapping[str, Agreement]
-    #: Correlations that could not be computed, with reasons.
-    notes: tuple[str, ...] = field(default=())
-
-
-def evaluate(
-    contenders: Sequence[Contender],
-    level: Level,
-    coefficient: str = "spearman",
-    *,
-    target: Target | None = None,
-    seed: int = 0,
-) -> Agreements:
-    """Correlate every contender with the human ratings, and compare the judges with each other."""
-    notes: list[str] = []
-    correlations: dict[str, dict[str, Correlation]] = {}
-    for contender in contenders:
-        for dimension, items in contender.items.items():
-            if not usable(items)[0]:
-                notes.append(f"{contender.name}, {dimension}: {_why_none(items)}")
-                continue
-            wanted = True if coefficient == "accuracy" else None
-            result = correlate(items, level, target=target, accuracy=wanted)
-            correlations.setdefault(contender.name, {})[dimension] = result
-    comparisons: dict[str, Comparison] = {}
-    agreements: dict[str, Agreement] = {}
-    for first, second, dimension in _pairs(contenders):
-        one, other = first.items[dimension], second.items[dimension]
-        name = f"{dimension}: {first.name} / {second.name}"
-        try:
-            comparisons[name] = compare(one, other, level, coefficient, target=target, seed=seed)
-            if {first.kind, second.kind} <= {"judge", "responses"}:
-                agreements[name] = agree(one, other)
-        except DataError as error:
-            notes.append(f"{dimension}: {first.name} and {second.name} cannot be compared: {error.message}")
-    baselines: dict[str, Comparison] = {}
-    for judge in (one for one in contenders if one.kind in ("judge", "responses")):
-        for dimension, items in judge.items.items():
-            simple = {one.name: one.items.get(dimension) for one in contenders if one.kind == "baseline"} | {
-                CHANCE: None
-            }
-            for other_name, others in simple.items():
-                if others is None and other_name != CHANCE:
-                    continue
-                try:
-                    test = compare(items, others, level, coefficient, target=target, seed=seed)
-                    baselines[f"{dimension}: {judge.name} / {other_name}"] = test
-                except DataError:
-                    continue  # Nothing in common: what is missing has a note of its own.
-    averages, tests = _averages(contenders, level, coefficient, target)
-    return Agreements(
-        tuple(contenders),
-        correlations,
-        averages,
-        corrected(comparisons | tests),
-        corrected(baselines),
-        agreements,
-        tuple(notes),
-    )
-
-
-def _averages(
-    contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None
-) -> tuple[dict[str, Interval], dict[str, Comparison]]:
-    """Compute means over all dimensions, for contenders with several and all, and test their differences."""
-    dimensions = list(dict.fromkeys(dimension for contender in contenders for dimension in contender.items))
-    whole = [one for one in contenders if len(dimensions) > 1 and set(one.items) == set(dimensions)]
-    found: dict[str, Interval] = {}
-    for contender in whole:
-        items = [contender.items[dimension] for dimension in dimensions]
-        if all(usable(own)[0] for own in items):
-            found[contender.name] = average_interval(items, level, coefficient, target=target)
-    tests: dict[str, Comparison] = {}
-    for first, second in _couples(whole):
-        try:
-            tests[f"average: {first.name} / {second.name}"] = compare_average(
-                [first.items[dimension] for dimension in dimensions],
-                [second.items[dimension] for dimension in dimensions],
-                level,
-                coefficient,
-                target=target,
-            )
-        except DataError:
-            continue  # The dimension that cannot be compared has its own note.
-    return found, tests
-
-
-def _couples(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender]]:
-    """Pair judges, responses and predictions with each other; an ablation only with its judge."""
-    couples = []
-    for first, second in combinations([one for one in contenders if one.kind != "baseline"], 2):
-        ablations = [one for one in (first, second) if one.kind == "ablation"]
-        if not ablations or (len(ablations) == 1 and ablations[0].parent in (first.name, second.name)):
-            couples.append((first, second))
-    return couples
-
-
-def _pairs(contenders: Sequence[Contender]) -> Iterator[tuple[Contender, Contender, str]]:
-    for dimension in dict.fromkeys(dimension for contender in contenders for dimension in contender.items):
-        for first, second in _couples(contenders):
-            if dimension in first.items and dimension in second.items:
-                yield first, second, dimension
-
-
-def _why_none(items: Sequence[ScoredItem]) -> str:
-    reasons = usable(items)[1]
-    return "nothing to correlate: " + (", ".join(f"{count} x {reason}" for reason, count in reasons.items()) or "empty")
-
-
 def ceiling_table(ceiling: Ceiling) -> Table:
     """Build a table of people with each other, and each judge in place of one of them."""
-    rows = [("people, leave one out", interval(ceiling.people), "-", "-", "-")]
+    rows: list[Sequence[Any]] = [("people, leave one out", ceiling.people, "-", "-", "-")]
     rows += [
-        (name, interval(one.agreement), interval(one.difference), p_value(one.p), p_value(one.p_holm))
+        (name, one.agreement, one.difference, p_value(one.p), p_value(one.p_holm))
         for name, one in ceiling.judges.items()
     ]
     notes = (
@@ -324,7 +179,7 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         'p: two-sided, "no difference from people"; p (Holm): for all judges of this table',
     )
     headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (Holm)")
-    return Table(headers, tuple(rows), (*notes, *interval_warnings({"people": ceiling.people})))
+    return Table.of(headers, rows, (*notes, *interval_warnings({"people": ceiling.people})))
 
 
 def benchmark_table(
@@ -342,40 +197,41 @@ def benchmark_table(
         }
         dimensions = [values.get(column, math.nan) for column in columns if column != "average"]
         values["average"] = sum(dimensions) / len(dimensions)
-        rows.append((name, *(number(values.get(column, math.nan)) for column in columns), "measured"))
+        rows.append((name, *(values.get(column, math.nan) for column in columns), "measured"))
     for row in published.rows:
-        rows.append((row.system, *(number(row.values.get(column, math.nan)) for column in columns), "published"))
+        rows.append((row.system, *(row.values.get(column, math.nan) for column in columns), "published"))
     notes = (f"{published.level}-level {published.coefficient}", f"published: {published.citation}. {published.note}")
-    return Table(("", *columns, "origin"), tuple(rows), notes)
+    return Table.of(("", *columns, "origin"), rows, notes)
 
 
 def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
     """Build a table of parsed raw responses, one row per dimension."""
-    rows = tuple(
-        (name, str(len(p.values)), str(p.responses), str(p.unparseable), str(p.out_of_scale), str(p.counted))
-        for name, p in parsed.items()
-    )
-    return Table(("", "rows", "responses", "unparseable", "out of scale", "counted"), rows)
-
-
-#: Columns that are often the same in all rows.
-FOLDED = ("n", "points")
+    rows = [(name, len(p.values), p.responses, p.unparseable, p.out_of_scale, p.counted) for name, p in parsed.items()]
+    return Table.of(("", "rows", "responses", "unparseable", "out of scale", "counted"), rows)
 
 
 @dataclass(frozen=True)
 class MetaEvaluation(Study):
-    """Scores against people, at one level."""
+    """Scores against people, and against each other, at one level."""
 
-    #: The rows and the ratings.
+    #: The rows, their ratings and metrics.
     rated: Rated
-    #: Dimension -> metric.
-    metrics: Mapping[str, Metric]
-    #: The figures.
-    found: Agreements
-    #: Where scores are correlated with ratings.
+    #: Where scores are correlated with ratings, and what is compared.
     level: Level
-    #: What is compared.
     coefficient: str
+    #: In the order given.
+    contenders: Sequence[Contender]
+    #: Contender -> dimension.
+    correlations: Mapping[str, Mapping[str, Correlation]]
+    #: Contender -> mean of the coefficient over the dimensions, if it has all of several.
+    averages: Mapping[str, Interval]
+    #: ``dimension: first / second`` -> the test of their difference, on the documents that both keep;
+    #: ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
+    comparisons: Mapping[str, Comparison]
+    #: ``dimension: judge / other`` -> the test of a judge against a baseline or chance, corrected by themselves.
+    baselines: Mapping[str, Comparison]
+    #: ``dimension: first / second`` -> their agreement with each other.
+    agreements: Mapping[str, Agreement]
     #: Statistics of parsed raw responses.
     parsed: Mapping[str, ParsedResponses]
     #: Missing results, with reasons.
@@ -385,72 +241,66 @@ class MetaEvaluation(Study):
     #: What is known of judges besides correlations.
     good_enough: GoodEnough = field(default_factory=GoodEnough)
 
-    @property
-    def benchmark(self) -> Benchmark | None:
-        """The published benchmark that the rows are of."""
-        return self.rated.benchmark if isinstance(self.rated, PublishedRatings) else None
-
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        found, benchmark = self.found, self.benchmark
+        benchmark = self.rated.benchmark
         counts = ("responses", "unparseable", "out_of_scale", "counted")
         record = {
             "file": self.rated.path,
-            "benchmark": self.rated.name if isinstance(self.rated, PublishedRatings) else None,
+            "benchmark": self.rated.name,
             "rows": len(self.rated.rows),
-            "metrics": {dimension: metric.name for dimension, metric in self.metrics.items()},
+            "metrics": {dimension: metric.name for dimension, metric in self.rated.metrics.items()},
             "coefficient": self.coefficient,
             "levels": [self.level],
             "grouping": self.rated.grouping,
-            "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in found.contenders},
-            "correlations": {self.level: found.correlations},
-            "averages": found.averages,
-            "comparisons": found.comparisons,
-            "baselines": found.baselines,
+            "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in self.contenders},
+            "correlations": {self.level: self.correlations},
+            "averages": self.averages,
+            "comparisons": self.comparisons,
+            "baselines": self.baselines,
             "ceiling": self.ceiling,
             "good_enough": self.good_enough,
-            "agreements": found.agreements,
+            "agreements": self.agreements,
             "responses": {
                 name: {"rows": len(p.values), **{count: getattr(p, count) for count in counts}}
                 for name, p in self.parsed.items()
             },
             "published_columns": None if benchmark is None else benchmark.published,
             "published": None if benchmark is None else published_table(benchmark.name),
-            "notes": [*self.notes, *found.notes],
+            "notes": self.notes,
         }
-        written: dict[str, Any] = as_record(record)
-        return written
+        return dict(as_record(record))
 
     def tables(self) -> list[Table]:
         """Give the paper's table, then the figures that it rests on."""
-        figures, level, shown = self.found, self.level, []
+        benchmark, level, shown = self.rated.benchmark, self.level, []
         coefficients: Sequence[str] = COEFFICIENTS
-        if self.benchmark is not None and self.benchmark.level == level:
-            coefficients = self.benchmark.columns
-            paper = published_table(self.benchmark.name)
-            table = benchmark_table(figures.correlations, paper, self.benchmark.published)
+        if benchmark is not None and benchmark.level == level:
+            coefficients = benchmark.columns
+            paper = published_table(benchmark.name)
+            table = benchmark_table(self.correlations, paper, benchmark.published)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
             shown.append(table.titled(title))
-        rows = _by_dimension(figures.correlations)
+        rows = _by_dimension(self.correlations)
         if rows:
             table = correlation_table(rows, coefficients)
             shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
-        if figures.averages:
-            table = average_table(figures.averages, f"average {level} {self.coefficient}")
+        if self.averages:
+            table = average_table(self.averages, f"average {level} {self.coefficient}")
             shown.append(table.titled("average over the dimensions"))
         shown += self.good_enough.tables()
         if self.ceiling is not None:
             shown.append(ceiling_table(self.ceiling).titled("the human ceiling"))
         if self.parsed:
             shown.append(response_table(self.parsed).titled("raw responses"))
-        if figures.baselines:
+        if self.baselines:
             title = f"is the judge better than what is cheaper? ({self.coefficient})"
-            shown.append(comparison_table(figures.baselines).titled(title, fold=FOLDED_TESTS, sections=True))
-        if figures.comparisons:
+            shown.append(comparison_table(self.baselines).titled(title, fold=FOLDED_TESTS, sections=True))
+        if self.comparisons:
             title = f"is the difference real? ({self.coefficient})"
-            shown.append(comparison_table(figures.comparisons).titled(title, fold=FOLDED_TESTS, sections=True))
-        if figures.agreements:
-            table = agreement_table(figures.agreements)
+            shown.append(comparison_table(self.comparisons).titled(title, fold=FOLDED_TESTS, sections=True))
+        if self.agreements:
+            table = agreement_table(self.agreements)
             shown.append(table.titled("agreement with each other", fold=FOLDED, sections=True))
         return shown
 
@@ -458,11 +308,7 @@ class MetaEvaluation(Study):
         """Say how rows were grouped, what other levels there are, and what is missing."""
         others = [level for level in self.rated.levels if level != self.level]
         more = [(f"also at {' and '.join(others)} level: `level`", False)] if others else []
-        return [
-            (self.rated.grouping, False),
-            *more,
-            *((f"note: {text}", True) for text in (*self.notes, *self.found.notes)),
-        ]
+        return [(self.rated.grouping, False), *more, *((f"note: {text}", True) for text in self.notes)]
 
 
 def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str, Correlation]:
@@ -474,3 +320,177 @@ def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str,
         for contender, own in results.items()
         if dimension in own
     }
+
+
+def meta_evaluate(
+    rows: Rated,
+    results: Sequence[str | Path] = (),
+    *,
+    judged: Callable[[Sequence[str]], Sequence[Contender]] | None = None,
+    responses: Sequence[str] = (),
+    estimators: Sequence[Estimator] = (),
+    overlap: bool = True,
+    level: Level | None = None,
+    coefficient: str | None = None,
+    target: Target | None = None,
+    seed: int = 0,
+) -> MetaEvaluation:
+    """Hold scores against people, and against each other.
+
+    Parameters
+    ----------
+    rows : Rated
+        The rated rows, see `read_rated`.
+    results : sequence of path
+        Results of `score` over these rows, or run directories.
+    judged : callable, optional
+        Lets judges score the rows; called with the names that are taken, after everything else was read and checked.
+    responses : sequence of str
+        G-Eval's raw responses, or UniEval's predictions: ``[DIMENSION=]FILE``; for a benchmark.
+    estimators : sequence of Estimator
+        Other estimates from the distributions of `results`, as rows of their own.
+    overlap : bool
+        Whether length, ROUGE, BLEU and chrF stand beside the scores.
+    level, coefficient, target
+        What is compared first, by which coefficient, and what intervals generalise to.
+    seed : int
+        Seed of the permutations.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If results belong to other rows, or the rows have no such level.
+    """
+    if level is not None and level not in rows.levels:
+        raise ConfigurationError(
+            f"these rows have no {level} level", hint=f"They have: {', '.join(rows.levels)}; see `group_by`, `system`."
+        )
+    others, parsed = from_responses(rows, responses) if responses else ([], {})
+    found: list[Contender] = []
+    for path in results:
+        run = from_results(rows, Path(path), [one.name for one in found])
+        found += [run, *ablations(run, rows.metrics, estimators)]
+    if judged is not None:
+        found += judged([one.name for one in found if one.kind == "judge"])
+    found += [*others, *predictions(rows)]
+    reference, notes = baselines(rows) if overlap else ([], [])
+    found += reference
+    level, coefficient = level or rows.levels[0], coefficient or rows.coefficient
+    correlations = _correlations(found, level, coefficient, target, notes)
+    couples = {
+        f"{dimension}: {first.name} / {second.name}": (first, second, dimension)
+        for dimension in _dimensions(found)
+        for first, second in _couples(found)
+        if dimension in first.items and dimension in second.items
+    }
+    pairs = {name: ([one.items[d]], [other.items[d]]) for name, (one, other, d) in couples.items()}
+    comparisons, failed = compare_all(pairs, level, coefficient, target=target, seed=seed)
+    for name, why in failed.items():
+        one, other, dimension = couples[name]
+        notes.append(f"{dimension}: {one.name} and {other.name} cannot be compared: {why}")
+    agreements = {
+        name: agree(one.items[dimension], other.items[dimension])
+        for name, (one, other, dimension) in couples.items()
+        if name in comparisons and {one.kind, other.kind} <= {"judge", "responses"}
+    }
+    averages, tests = _averages(found, level, coefficient, target)
+    judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
+    ceiling, ratings, alternative = None, None, {}
+    if rows.raters:
+        people = ratings_of(rows.rows, rows.raters, rows.path)
+        ratings = np.array(list(people.values()))
+        named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
+        ceiling = human_ceiling(people, named, level, coefficient, target=target)
+        alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
+    return MetaEvaluation(
+        rows,
+        level,
+        coefficient,
+        found,
+        correlations,
+        averages,
+        corrected(comparisons | tests),
+        # A test that fails has nothing in common to compare, and what is missing has a note of its own.
+        corrected(compare_all(_simple(found), level, coefficient, target=target, seed=seed)[0]),
+        agreements,
+        parsed,
+        notes,
+        ceiling,
+        GoodEnough(
+            _known({key: judge_verdicts(items) for key, items in judges.items()}),
+            _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
+            _known(alternative),
+        ),
+    )
+
+
+_Figures = TypeVar("_Figures")
+
+
+def _known(found: Mapping[str, _Figures | None]) -> dict[str, _Figures]:
+    return {key: one for key, one in found.items() if one is not None}
+
+
+def _dimensions(contenders: Sequence[Contender]) -> list[str]:
+    return list(dict.fromkeys(dimension for contender in contenders for dimension in contender.items))
+
+
+def _correlations(
+    contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None, notes: list[str]
+) -> dict[str, dict[str, Correlation]]:
+    """Correlate every contender with the human ratings; where there is nothing to correlate a note says why."""
+    found: dict[str, dict[str, Correlation]] = {}
+    for contender in contenders:
+        for dimension, items in contender.items.items():
+            kept, reasons = usable(items)
+            if kept:
+                wanted = True if coefficient == "accuracy" else None
+                result = correlate(items, level, target=target, accuracy=wanted)
+                found.setdefault(contender.name, {})[dimension] = result
+            else:
+                why = ", ".join(f"{count} x {reason}" for reason, count in reasons.items()) or "empty"
+                notes.append(f"{contender.name}, {dimension}: nothing to correlate: {why}")
+    return found
+
+
+def _couples(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender]]:
+    """Pair judges, responses and predictions with each other; an ablation only with its judge."""
+    couples = []
+    for first, second in combinations([one for one in contenders if one.kind != "baseline"], 2):
+        parents = [one.parent for one in (first, second) if one.kind == "ablation"]
+        if not parents or (len(parents) == 1 and parents[0] in (first.name, second.name)):
+            couples.append((first, second))
+    return couples
+
+
+def _simple(contenders: Sequence[Contender]) -> dict[str, tuple[list[Items], list[Items] | None]]:
+    """Pair every judge with what is cheaper: reference metrics, length, and scores that know nothing."""
+    return {
+        f"{dimension}: {judge.name} / {other}": ([items], None if others is None else [others])
+        for judge in contenders
+        if judge.kind in ("judge", "responses")
+        for dimension, items in judge.items.items()
+        for other, others in [
+            *((one.name, one.items.get(dimension)) for one in contenders if one.kind == "baseline"),
+            (CHANCE, None),
+        ]
+        if others is not None or other == CHANCE
+    }
+
+
+def _averages(
+    contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None
+) -> tuple[dict[str, Interval], dict[str, Comparison]]:
+    """Compute means over all dimensions, for contenders with several and all, and test their differences."""
+    dimensions = _dimensions(contenders)
+    whole = [one for one in contenders if len(dimensions) > 1 and set(one.items) == set(dimensions)]
+    items = {one.name: [one.items[dimension] for dimension in dimensions] for one in whole}
+    found = {
+        name: average_interval(own, level, coefficient, target=target)
+        for name, own in items.items()
+        if all(usable(one)[0] for one in own)
+    }
+    couples = [(one.name, other.name) for one, other in _couples(whole)]
+    pairs = {f"average: {one} / {other}": (items[one], items[other]) for one, other in couples}
+    # A dimension that cannot be compared has its own note.
+    return found, compare_all(pairs, level, coefficient, target=target)[0]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
-from geval_local.analysis.ratings.rated import PublishedRatings
+from geval_local.analysis.ratings.rated import Rated
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.records import word_count
 
@@ -38,19 +38,18 @@ def baseline_scores(name: str, outputs: Sequence[str], references: Sequence[str 
     ]
 
 
-def references(rated: PublishedRatings) -> list[str | None]:
+def references(rated: Rated) -> list[str | None]:
     """Find the reference of each row of a benchmark.
 
     SummEval: its reference summary. Topical-Chat: the true next turn, which is a separate row and has no reference
     itself. QAGS: its file has no reference summaries (`reference` repeats the source), so it is the source.
     """
-    fields = rated.benchmark.fields
-    if rated.benchmark.name != "topical-chat":
-        return [str(row[fields.get("reference", "source")]) for row in rated.rows]
+    if rated.name != "topical-chat":
+        return [str(row[rated.fields.get("reference", "source")]) for row in rated.rows]
     is_true = [row.get("system_id") == TRUE_TURN for row in rated.rows]
-    rows = list(zip(rated.rows, rated.groups, is_true, strict=True))
-    turns = {group: str(row[fields["output"]]) for row, group, true in rows if true}
-    return [None if true else turns.get(group) for _, group, true in rows]
+    rows = list(zip(rated.rows, is_true, strict=True))
+    turns = {row["source"]: str(row[rated.fields["output"]]) for row, true in rows if true}
+    return [None if true else turns.get(row["source"]) for row, true in rows]
 
 
 def _library(name: str, package: str) -> ModuleType:
@@ -71,11 +70,11 @@ def _rouge(name: str) -> _Compare:
 
 @lru_cache(maxsize=1)
 def _stemming() -> SimpleNamespace:
-    """Give ROUGE's own tokenizer, with stems kept: three kinds of ROUGE stem every word of a file three times."""
+    """Give ROUGE's own tokenizer, with stems and tokens kept: three kinds of ROUGE take every text of a file apart."""
     split = _library("rouge_score.tokenize", "rouge-score").tokenize
     porter = _library("nltk.stem.porter", "rouge-score").PorterStemmer()
     stemmer = SimpleNamespace(stem=lru_cache(maxsize=100_000)(porter.stem))
-    return SimpleNamespace(tokenize=lambda text: split(text, stemmer))
+    return SimpleNamespace(tokenize=lru_cache(maxsize=10_000)(lambda text: split(text, stemmer)))
 
 
 def _bleu_or_chrf(name: str) -> _Compare:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ from geval_local.analysis.tables import (
     as_record,
     comparison_table,
     correlation_table,
-    interval,
     mean_warnings,
     number,
     p_value,
@@ -49,12 +49,11 @@ from geval_local.score import silence
 from geval_local.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
 from geval_local.statistics.coefficients import FOLDS, Coefficient, tie_threshold
 from geval_local.statistics.correlation import Correlation, correlate, within
-from geval_local.statistics.distributions import probability_matrix
-from geval_local.statistics.interval import Interval, mean_interval, t_test
-from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, Target, group_folds, sign_flip
-from geval_local.statistics.significance import Comparison, corrected
-from geval_local.statistics.significance import compare as compare_agreement
+from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, probability_matrix
+from geval_local.statistics.resampling import PERMUTATIONS, Target, group_folds, paired_test
+from geval_local.statistics.significance import Comparison, compare_all, corrected
 
 Floats = NDArray[np.float64]
 Ratings = dict[tuple[str, str], float]
@@ -86,26 +85,11 @@ class Preference:
     @property
     def value(self) -> float:
         """Preference for the first: its probability and half of the tie, 0 to 1; NaN if it was not judged."""
-        return self.p[0] + self.p[2] / 2
+        return self.value_for(self.first)
 
-    def turned(self) -> Preference:
-        """Exchange the outputs: the same comparison from the other side."""
-        return replace(
-            self,
-            first=self.second,
-            second=self.first,
-            p=(self.p[1], self.p[0], self.p[2]),
-            orders=tuple(
-                1 - value
-                for one, other in zip(self.orders[::2], self.orders[1::2], strict=True)
-                for value in (other, one)
-            ),
-            masses=tuple(
-                value for one, other in zip(self.masses[::2], self.masses[1::2], strict=True) for value in (other, one)
-            ),
-            human=1 - self.human,
-            people=tuple(1 - value for value in self.people),
-        )
+    def value_for(self, system: str) -> float:
+        """Preference for one of the two systems."""
+        return self.p[0 if system == self.first else 1] + self.p[2] / 2
 
 
 def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
@@ -275,7 +259,7 @@ class Consistency:
     #: Mean probability of a tie.
     tie: float
     #: Mean label mass in the given order and in the other one; NaN without orders.
-    masses: tuple[float, float]
+    masses: tuple[float, ...]
     #: Sets of three systems that were all compared, and those in which each beats the next in a circle.
     triads: int
     cyclic: int
@@ -318,15 +302,9 @@ class PairStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        return {
-            "systems": as_record(self.ranks),
-            "warning": self.warning or None,
-            "groups": as_record(self.groups),
-            "told": self.told,
-            "pairs": as_record(self.pairs),
-            "consistency": as_record(self.consistency),
-            "agreement": None if self.agreement is None else as_record(self.agreement),
-        }
+        record = {"systems": self.ranks, "warning": self.warning or None, "groups": self.groups, "told": self.told}
+        rest = {"pairs": self.pairs, "consistency": self.consistency, "agreement": self.agreement}
+        return dict(as_record(record | rest))
 
     def letters(self, system: str) -> str:
         """Name the groups that a system belongs to: ``a``, ``ab``."""
@@ -408,14 +386,15 @@ def systems_of(found: Sequence[Preference]) -> list[str]:
 
 
 def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
-    """Gather the comparisons of every two systems, all turned to the side of the one that appears first."""
+    """Gather the comparisons of every two systems, of which the one that appears first comes first."""
     place = {system: number for number, system in enumerate(systems_of(found))}
-    groups: dict[tuple[str, str], list[Preference]] = {}
+    groups: dict[tuple[int, int], list[Preference]] = {}
     for one in found:
         if one.first and one.second:
-            own = one if place[one.first] < place[one.second] else one.turned()
-            groups.setdefault((own.first, own.second), []).append(own)
-    return dict(sorted(groups.items(), key=lambda pair: (place[pair[0][0]], place[pair[0][1]])))
+            ends = sorted((place[one.first], place[one.second]))
+            groups.setdefault((ends[0], ends[1]), []).append(one)
+    systems = list(place)
+    return {(systems[one], systems[other]): groups[one, other] for one, other in sorted(groups)}
 
 
 def system_pairs(found: Sequence[Preference]) -> list[SystemPreference]:
@@ -425,32 +404,32 @@ def system_pairs(found: Sequence[Preference]) -> list[SystemPreference]:
     pairs = {}
     for (first, second), members in groups.items():
         judged = _judged(members)
-        preference = _mean([one.value for one in judged], [one.document for one in judged])
-        pairs[f"{first}\x1f{second}"] = SystemPreference(
+        values, documents = [one.value_for(first) for one in judged], [one.document for one in judged]
+        preference = _mean(values, documents)
+        pairs[first, second] = SystemPreference(
             first,
             second,
             len(judged),
             len(members) - len(judged),
             preference,
             float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
-            _p_of(judged, preference, permutations),
+            _p_of(values, documents, preference, permutations),
         )
     return list(corrected(pairs).values())
 
 
 def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
     """Mean preference of every two systems; a system may have several outputs for a document."""
-    return {pair: float(np.mean([one.value for one in own])) for pair, own in _by_pair(judged).items()}
+    return {pair: float(np.mean([one.value_for(pair[0]) for one in own])) for pair, own in _by_pair(judged).items()}
 
 
-def _p_of(judged: Sequence[Preference], preference: Interval, permutations: int) -> float:
+def _p_of(values: Sequence[float], documents: Sequence[str], preference: Interval, permutations: int) -> float:
     """Test whether comparisons of two systems prefer neither; documents are independent, their comparisons are not."""
     beyond: dict[str, float] = {}
-    for one in judged:
-        beyond[one.document] = beyond.get(one.document, 0.0) + one.value - 0.5
-    if len(beyond) >= SIGN_FLIP_GROUPS:
-        return sign_flip(np.array(list(beyond.values())), permutations=permutations)
-    return t_test(preference.value - 0.5, preference.error, preference.units)
+    for value, document in zip(values, documents, strict=True):
+        beyond[document] = beyond.get(document, 0.0) + value - 0.5
+    mean = replace(preference, value=preference.value - 0.5)
+    return paired_test(np.array(list(beyond.values())), mean, permutations=permutations)[0]
 
 
 def study_pairs(found: Sequence[Preference]) -> PairStudy:
@@ -487,8 +466,8 @@ def ranked(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
         )
     ranks = []
     for system, strength in zip(systems, fitted.strengths, strict=True):
-        own = [one if one.first == system else one.turned() for one in judged if system in (one.first, one.second)]
-        preference = _mean([one.value for one in own], [one.document for one in own])
+        own = [one for one in judged if system in (one.first, one.second)]
+        preference = _mean([one.value_for(system) for one in own], [one.document for one in own])
         ranks.append(SystemRank(system, len(own), preference, strength))
     ranks.sort(key=lambda one: (-one.strength.value if math.isfinite(one.strength.value) else 0, -one.preference.value))
     return ranks, fitted.warning
@@ -499,13 +478,8 @@ def consistency(found: Sequence[Preference]) -> Consistency:
     judged = _judged(found)
     ordered = [one for one in judged if len(one.orders) >= 2]
     documents = [one.document for one in ordered]
-    shown = [(float(np.mean(one.orders[::2])), float(np.mean(one.orders[1::2]))) for one in ordered]
-    masses = (math.nan, math.nan)
-    if ordered:
-        masses = (
-            float(np.mean([np.mean(one.masses[::2]) for one in ordered])),
-            float(np.mean([np.mean(one.masses[1::2]) for one in ordered])),
-        )
+    shown = [_by_order(one.orders) for one in ordered]
+    masses = [float(np.mean(own)) for own in zip(*(_by_order(one.masses) for one in ordered), strict=True)]
     by_document: dict[str, list[Preference]] = {}
     for one in judged:
         by_document.setdefault(one.document, []).append(one)
@@ -517,7 +491,7 @@ def consistency(found: Sequence[Preference]) -> Consistency:
         position_shift=_mean([(one - other) / 2 for one, other in shown], documents, low=-0.5),
         flip_rate=_mean([float((one - 0.5) * (other - 0.5) < 0) for one, other in shown], documents),
         tie=float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
-        masses=masses,
+        masses=tuple(masses) or (math.nan, math.nan),
         triads=triads,
         cyclic=cyclic,
         document_triads=sum(count for count, _ in inner),
@@ -525,24 +499,22 @@ def consistency(found: Sequence[Preference]) -> Consistency:
     )
 
 
+def _by_order(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over the forms in the given order, and over those in the other one."""
+    return float(np.mean(values[::2])), float(np.mean(values[1::2]))
+
+
 def _circles(preferences: dict[tuple[str, str], float]) -> tuple[int, int]:
     """Count the sets of three that were all compared, and those that are circles; an exact half makes none."""
-    systems = sorted({system for pair in preferences for system in pair if system})
-    place = {system: number for number, system in enumerate(systems)}
-    sign = np.zeros((len(systems), len(systems)), dtype=np.int8)
-    there = np.zeros_like(sign, dtype=bool)
+    place = {system: number for number, system in enumerate(dict.fromkeys(one for pair in preferences for one in pair))}
+    there, beats = np.zeros((2, len(place), len(place)), dtype=np.int64)
     for (first, second), value in preferences.items():
-        if first and second:
+        if first != second:
             one, other = place[first], place[second]
-            there[one, other] = there[other, one] = True
-            sign[one, other] = np.sign(value - 0.5)
-            sign[other, one] = -sign[one, other]
-    triads = cyclic = 0
-    for one, other, third in combinations(range(len(systems)), 3):
-        if there[one, other] and there[other, third] and there[one, third]:
-            triads += 1
-            cyclic += abs(int(sign[one, other]) + int(sign[other, third]) + int(sign[third, one])) == 3
-    return triads, cyclic
+            there[one, other] = there[other, one] = 1
+            beats[one, other], beats[other, one] = value > 0.5, value < 0.5
+    # Closed walks of three steps: through a set of three six ways, round a circle three.
+    return int(np.trace(there @ there @ there)) // 6, int(np.trace(beats @ beats @ beats)) // 3
 
 
 def agreement(found: Sequence[Preference]) -> PairAgreement:
@@ -568,7 +540,10 @@ def agreement(found: Sequence[Preference]) -> PairAgreement:
         for fold in np.unique(folds):
             within_own[folds == fold] = _tie_within(human, gap, np.flatnonzero(folds != fold))
     verdict = np.where(np.abs(gap) <= within_own, 0.0, np.sign(gap))
-    expected = [float(np.mean([_probability(one.p, value) for value in one.people or (one.human,)])) for one in kept]
+    # First better, tied, second better, as people's verdict is above one half, at it, or below.
+    verdicts = [[1 - int(np.sign(value - 0.5)) for value in one.people or (one.human,)] for one in kept]
+    orders = [(one.p[0], one.p[2], one.p[1]) for one in kept]
+    expected = [float(np.mean([p[at] for at in own])) for p, own in zip(orders, verdicts, strict=True)]
     return PairAgreement(
         n=len(kept),
         human_ties=len(kept) - len(decided),
@@ -588,26 +563,21 @@ def _tie_within(human: Floats, gap: Floats, chosen: NDArray[np.int64]) -> float:
     return found
 
 
-def _probability(p: tuple[float, float, float], human: float) -> float:
-    """Probability of people's verdict under the judge's distribution."""
-    return p[0] if human > 0.5 else p[1] if human < 0.5 else p[2]
-
-
 def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
     """Systems by strength, with the groups that cannot be told apart; with people's mean ratings where known."""
     rated = any(one.system in human for one in study.ranks)
-    rows = tuple(
+    rows = [
         (
             one.system,
-            interval(one.preference),
-            interval(one.strength),
-            *([study.letters(one.system)] if study.groups else []),
-            *([number(human.get(one.system, math.nan))] if rated else []),
-            str(one.n),
+            one.preference,
+            one.strength,
+            study.letters(one.system),
+            human.get(one.system, math.nan),
+            one.n,
         )
         for one in study.ranks
-    )
-    headers = ("system", "preferred", "Bradley-Terry", *(["group"] if study.groups else []))
+    ]
+    optional = ("group" if study.groups else None, "people's mean" if rated else None)
     notes = [study.told] if study.told else []
     notes.append("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0")
     if study.groups:
@@ -615,68 +585,51 @@ def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
     if study.warning:
         notes.append(f"no Bradley-Terry strengths: {study.warning}")
     notes += mean_warnings({one.system: one.preference for one in study.ranks})
-    return Table((*headers, *(["people's mean"] if rated else []), "comparisons"), rows, tuple(notes))
+    return Table.of(("system", "preferred", "Bradley-Terry", *optional, "comparisons"), rows, notes)
 
 
 def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
     """Every two systems that were compared."""
-    rows = tuple(
-        (
-            f"{one.first} / {one.second}",
-            interval(one.preference),
-            number(one.tie),
-            p_value(one.p),
-            p_value(one.p_holm),
-            str(one.n),
-            str(one.unscored),
-        )
-        for one in pairs
-    )
+    named = {f"{one.first} / {one.second}": one for one in pairs}
+    rows = [
+        (name, one.preference, one.tie, p_value(one.p), p_value(one.p_holm), one.n, one.unscored)
+        for name, one in named.items()
+    ]
     headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
     notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
-    notes += mean_warnings({row[0]: one.preference for row, one in zip(rows, pairs, strict=True)})
-    return Table(headers, rows, tuple(notes))
+    return Table.of(headers, rows, notes + mean_warnings({name: one.preference for name, one in named.items()}))
 
 
 def consistency_table(figures: Mapping[str, Consistency]) -> Table:
     """Show what the order of the outputs does, and how often preferences go round in circles."""
-    rows = tuple(
+    rows = [
         (
             name,
-            interval(one.position_shift),
-            interval(one.flip_rate),
-            number(one.tie),
-            f"{number(one.masses[0])} / {number(one.masses[1])}",
+            one.position_shift,
+            one.flip_rate,
+            one.tie,
+            " / ".join(map(number, one.masses)),
             f"{one.cyclic}/{one.triads}",
             f"{one.document_cyclic}/{one.document_triads}",
             f"{one.n} / {one.unscored}",
         )
         for name, one in figures.items()
-    )
+    ]
     headers = ("", "first shown gains", "flips", "p(tie)", "mass AB / BA", "circles", "in documents", "n / unscored")
     notes = (
         "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
         "flips: comparisons of which each order names another winner; circles: A over B over C over A",
     )
     shifts = {name: one.position_shift for name, one in figures.items()}
-    return Table(headers, rows, (*notes, *mean_warnings(shifts)))
+    return Table.of(headers, rows, (*notes, *mean_warnings(shifts)))
 
 
 def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
     """Comparisons against people's, one row per way to compare."""
-    rows = tuple(
-        (
-            name,
-            interval(one.decided),
-            f"{one.n - one.human_ties}",
-            interval(one.with_ties),
-            number(one.threshold),
-            interval(one.expected),
-            f"{one.n}",
-            f"{one.left_out}",
-        )
+    rows = [
+        (name, one.decided, one.n - one.human_ties, one.with_ties, one.threshold, one.expected, one.n, one.left_out)
         for name, one in figures.items()
-    )
+    ]
     headers = ("", "decided pairs", "n decided", "with ties", "tie within", "expected", "n", "left out")
     notes = (
         "decided pairs: of those that people decided, the same output preferred; with ties: ties within a calibrated "
@@ -687,7 +640,7 @@ def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
         ),
         "expected: mean probability of people's verdict; intervals hold for new documents from the same systems",
     )
-    return Table(headers, rows, notes)
+    return Table.of(headers, rows, notes)
 
 
 @dataclass(frozen=True)
@@ -696,8 +649,14 @@ class Source:
 
     name: str
     found: list[Preference]
+    #: Outputs with their ratings, and every system's mean rating, where people rated.
     items: list[ScoredItem] = field(default_factory=list)
     human: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def study(self) -> PairStudy:
+        """What its comparisons say."""
+        return study_pairs(self.found)
 
 
 def sources_of(
@@ -710,12 +669,11 @@ def sources_of(
     system: str | None = None,
 ) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores."""
-    runs = [ScoredRun.of(one) for one in results]
-    pairwise = {id(run): _pair_metric(run, metric) for run in runs}
-    names = [key.removesuffix("/pairs") if (key := pairwise[id(run)]) else run.one_metric(metric) for run in runs]
+    runs = [(run := ScoredRun.of(one), _pair_metric(run, metric)) for one in results]
+    names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: Ratings = {}
     for rating_field in rating_fields(human, names[:1]).values():
-        given = [(run.rows, run.path) for run in runs if pairwise[id(run)] is None]
+        given = [(run.rows, run.path) for run, key in runs if key is None]
         for rows, path in given if ratings is None else [(read_rows(ratings), ratings)]:
             people |= _ratings(rows, path, rating_field, group_by, system)
     by_system: dict[str, list[float]] = {}
@@ -724,9 +682,8 @@ def sources_of(
             by_system.setdefault(writer, []).append(rating)
     means = {writer: sum(values) / len(values) for writer, values in by_system.items()}
     sources: list[Source] = []
-    for run in runs:
-        name = run.name if [other.name for other in runs].count(run.name) == 1 else str(run.path)
-        key = pairwise[id(run)]
+    for run, key in runs:
+        name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
         if key is not None:
             found = read_preferences(run.path, key)
             found = with_people(found, people) if people else found
@@ -742,7 +699,9 @@ def sources_of(
         if not all(item.system for item in items):
             raise missing_field(run.rows[0], SYSTEM_FIELDS[0], str(run.path), "of the system ")
         scale = run.origin(own_metric).definition.scale
-        rated = [_rated(item, people) for item in items]
+        rated = [  # with keys as `outputs_of` has them
+            replace(i, human=people.get((i.group, i.system), math.nan), key=f"{i.group}/{i.system}") for i in items
+        ]
         for told, by_score in (("distributions", False), ("scores", True)):
             found = preferences_from_scores(rated, scale, by_score=by_score)
             own = rated if by_score else outputs_of(found, people)
@@ -780,19 +739,12 @@ def _ratings(
     return found
 
 
-def _rated(item: ScoredItem, ratings: Ratings) -> ScoredItem:
-    key = f"{item.group}/{item.system}"  # as `outputs_of` has it
-    return replace(item, human=ratings.get((item.group, item.system), math.nan), key=key)
-
-
 @dataclass(frozen=True)
 class Preferences(Study):
     """Several ways to compare outputs, side by side, and against people."""
 
     #: The ways.
     sources: tuple[Source, ...]
-    #: Name of a source -> what its comparisons say.
-    studies: dict[str, PairStudy]
     #: ``level: source`` -> its agreement with people's ratings.
     correlations: dict[str, Correlation]
     #: ``level: source less source`` -> which agrees better.
@@ -802,25 +754,22 @@ class Preferences(Study):
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        records = {
-            source.name: {**self.studies[source.name].to_dict(), "human_means": source.human or None}
-            for source in self.sources
-        }
+        records = {one.name: {**one.study.to_dict(), "human_means": one.human or None} for one in self.sources}
         return {"sources": records, "against_people": as_record(self.correlations), "tests": as_record(self.tests)}
 
     def tables(self) -> list[Table]:
         """Give ranks of every source, its consistency, and its agreement with people."""
         found = []
         for source in self.sources:
-            study = self.studies[source.name]
+            study = source.study
             if study.ranks:
                 found.append(rank_table(study, source.human).titled(f"{source.name}: the systems"))
             if self.every_pair:
                 title = f"{source.name}: every pair of systems"
                 found.append(system_pair_table(study.pairs).titled(title))
-        figures = {name: study.consistency for name, study in self.studies.items()}
+        figures = {source.name: source.study.consistency for source in self.sources}
         found.append(consistency_table(figures).titled("how far the judge agrees with itself"))
-        agreements = {name: one.agreement for name, one in self.studies.items() if one.agreement is not None}
+        agreements = {one.name: own for one in self.sources if (own := one.study.agreement) is not None}
         if agreements:
             found.append(pair_agreement_table(agreements).titled("comparisons against people's"))
         if self.correlations:
@@ -873,30 +822,19 @@ def rank(
         raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
     place = None if ratings is None else Path(ratings)
     sources = sources_of(results, metric=metric, human=human, ratings=place, group_by=group_by, system=system)
-    studies = {source.name: study_pairs(source.found) for source in sources}
-    correlations, tests = _sources_against_people(sources, coefficient, target)
-    return Preferences(tuple(sources), studies, correlations, tests, every_pair)
+    rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
+    levels: tuple[Level, ...] = ("summary", "system")
+    correlations: dict[str, Correlation] = {}
+    tests: dict[str, Comparison] = {}
+    for level in levels:
+        correlations |= {f"{level}: {one.name}": correlate(one.items, level, target=target) for one in rated}
+        couples = combinations(rated, 2)
+        pairs = {f"{level}: {one.name} less {other.name}": ([one.items], [other.items]) for one, other in couples}
+        # Without common ground there is no test, which the counts beside show.
+        tests |= compare_all(pairs, level, coefficient, target=target)[0]
+    return Preferences(tuple(sources), correlations, corrected(tests), every_pair)
 
 
 def rank_run(path: Path, metric: str) -> Preferences:
     """Study the results of one run of pairs on one of its metrics."""
-    found = read_preferences(path, metric)
-    return Preferences((Source(metric, found),), {metric: study_pairs(found)}, {}, {})
-
-
-def _sources_against_people(
-    sources: Sequence[Source], coefficient: Coefficient, target: Target | None
-) -> tuple[dict[str, Correlation], dict[str, Comparison]]:
-    correlations: dict[str, Correlation] = {}
-    tests: dict[str, Comparison] = {}
-    rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
-    for level in ("summary", "system"):
-        for source in rated:
-            correlations[f"{level}: {source.name}"] = correlate(source.items, level, target=target)
-        for one, other in combinations(rated, 2):
-            name = f"{level}: {one.name} less {other.name}"
-            try:
-                tests[name] = compare_agreement(one.items, other.items, level, coefficient, target=target)
-            except DataError:
-                continue  # no common ground, which the counts beside show
-    return correlations, corrected(tests)
+    return Preferences((Source(metric, read_preferences(path, metric)),), {}, {})

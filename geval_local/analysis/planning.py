@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from geval_local.analysis.tables import Table, number
+from geval_local.analysis.tables import Table
 from geval_local.statistics.interval import Interval
 
 POWERS = (0.8, 0.9)
@@ -38,30 +38,18 @@ class Plan:
 
     def table(self) -> Table:
         """One row per comparison."""
-        rows = tuple(
-            (
-                name,
-                number(need.spread),
-                str(need.pilot),
-                *([str(need.systems)] if need.systems else []),
-                *("more systems" if need.documents[p] is None else str(need.documents[p]) for p in POWERS),
-            )
+        rows = [
+            (name, need.spread, need.pilot, need.systems, *(need.documents[p] or "more systems" for p in POWERS))
             for name, need in self.needs.items()
-        )
-        by_system = any(need.systems for need in self.needs.values())
-        headers = (
-            "",
-            "spread",
-            "pilot",
-            *(["systems"] if by_system else []),
-            *(f"documents ({p:.0%})" for p in POWERS),
-        )
+        ]
+        by_system = "systems" if any(need.systems for need in self.needs.values()) else None
         notes = (
             f"documents to find a true difference of {self.difference:g} with that probability, two-sided at "
             f"{self.significance:.4f} (.05, for {round(0.05 / self.significance)} tests); spread: the pilot's, as "
             "uncertain as the pilot is small",
         )
-        return Table(headers, rows, notes).titled("how many documents are needed?")
+        headers = ("", "spread", "pilot", by_system, *(f"documents ({p:.0%})" for p in POWERS))
+        return Table.of(headers, rows, notes).titled("how many documents are needed?")
 
 
 def plan_documents(differences: Mapping[str, Interval], difference: float) -> Plan:

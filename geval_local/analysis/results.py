@@ -25,9 +25,8 @@ from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, estimate
 from geval_local.signature import signature_parts
-from geval_local.statistics.distributions import probability_matrix
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, word_count
+from geval_local.statistics.records import ScoredItem, probability_matrix, word_count
 
 #: What stands beside the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
@@ -195,21 +194,10 @@ def rated_items(
     for place, (row, own, key) in enumerate(zip(rows, figures, keys or row_keys(rows), strict=True), start=1):
         where = f"{path}, row {row_number(row, place)}"
         value = number_at(own, "score", where)
-        items.append(
-            scored_item(
-                row,
-                key,
-                where,
-                predicted=value,
-                probabilities=own.get("probabilities") or None,
-                error=(own.get("error") or "unscored") if math.isnan(value) else None,
-                label_mass=number_at(own, "label_mass", where),
-                human=human,
-                group_by=group_by,
-                system=system,
-                fields=fields,
-            )
-        )
+        error = (own.get("error") or "unscored") if math.isnan(value) else None
+        mass = number_at(own, "label_mass", where)
+        item = ScoredItem("", "", math.nan, value, own.get("probabilities") or None, None, key, error, mass)
+        items.append(joined(item, row, where, human, group_by, system, fields))
     if human is not None and all(math.isnan(item.human) for item in items):
         raise _no_ratings(rows, human, path)
     return items
@@ -224,22 +212,17 @@ def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str =
     )
 
 
-def scored_item(
+def joined(
+    item: ScoredItem,
     row: Mapping[str, Any],
-    key: str,
     where: str,
-    *,
-    predicted: float,
-    probabilities: Mapping[str, float] | None,
-    error: str | None,
-    label_mass: float,
     human: str | None,
     group_by: str | None,
     system: str | None,
     fields: Mapping[str, str] | None,
 ) -> ScoredItem:
     """Join one score to its row: document, system, rating and length; `where` begins what an error says."""
-    group = key if group_by is None else lookup(row, group_by)
+    group = item.key if group_by is None else lookup(row, group_by)
     if group is None:
         raise missing_field(row, group_by or "", where, "to group by ")
     writers = (system,) if system is not None else SYSTEM_FIELDS
@@ -247,17 +230,9 @@ def scored_item(
     if system is not None and not writer:
         raise missing_field(row, system, where)
     output = output_text(row, fields)
-    return ScoredItem(
-        group=str(group),
-        system=writer,
-        human=math.nan if human is None else number_at(row, human, where),
-        predicted=predicted,
-        probabilities=probabilities,
-        length=None if output is None else word_count(output),
-        key=key,
-        error=error,
-        label_mass=label_mass,
-    )
+    length = None if output is None else word_count(output)
+    rating = math.nan if human is None else number_at(row, human, where)
+    return replace(item, group=str(group), system=writer, human=rating, length=length)
 
 
 def level_for(group_by: str | None) -> Level:
@@ -388,9 +363,10 @@ class ScoredRun:
         parts = {**signature_parts(written), "estimator": self.estimator.text}
         return "|".join(f"{key}:{value}" for key, value in parts.items())
 
-    def outputs(self) -> list[str | None]:
-        """Text of every row's output; None if there is none."""
-        return [output_text(row, self.mapping) for row in self.rows]
+    def outputs(self) -> dict[str, str | None]:
+        """Key of every row -> the text of its output; None if there is none."""
+        texts = (output_text(row, self.mapping) for row in self.rows)
+        return dict(zip(row_keys(self.rows), texts, strict=True))
 
 
 def estimated_items(items: Sequence[ScoredItem], scale: Scale, estimator: Estimator) -> list[ScoredItem]:

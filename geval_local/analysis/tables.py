@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
@@ -33,6 +33,13 @@ class Table:
     #: Whether rows are named ``section: name``; each section's name is then shown once, above its rows.
     sections: bool = False
 
+    @classmethod
+    def of(cls, headers: Sequence[str | None], rows: Iterable[Sequence[Any]], notes: Iterable[str] = ()) -> Table:
+        """Write every cell by its kind, see `cell`; columns whose header is None are left out."""
+        kept = [index for index, header in enumerate(headers) if header is not None]
+        cells = tuple(tuple(cell(row[index]) for index in kept) for row in rows)
+        return cls(tuple(str(headers[index]) for index in kept), cells, tuple(notes))
+
     def titled(self, title: str, *, fold: Collection[str] = (), sections: bool = False) -> Table:
         """Give the table a title, with the columns of `fold` in a note where all rows have the same cell."""
         return replace(folded(self, fold), title=title, sections=sections)
@@ -43,8 +50,7 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values; an undefined figure (NaN) is None."""
-        found: dict[str, Any] = as_record(self)
-        return found
+        return dict(as_record(self))
 
     def lines(self) -> list[str]:
         """Give what stands above the tables, a line each."""
@@ -85,6 +91,13 @@ def interval(value: Interval, digits: int = 3) -> str:
     if not (math.isfinite(value.value) and math.isfinite(value.low)):
         return number(value.value, digits)
     return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+
+
+def cell(value: Any) -> str:
+    """Write a text as it is, a count, a figure, or a figure with its interval."""
+    if isinstance(value, Interval):
+        return interval(value)
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
@@ -132,14 +145,9 @@ def correlation_table(
     if any(math.isfinite(result.auc.value) for result in results.values()):
         wanted.append("auc")
     wanted = list(dict.fromkeys(wanted))
-    rows = [
-        (
-            name,
-            *(interval(getattr(result, coefficient)) for coefficient in wanted),
-            str(result.n),
-            f"{result.points}/{result.groups}" if result.level == "summary" else str(result.points),
-        )
-        for name, result in results.items()
+    rows: list[Sequence[Any]] = [
+        (name, *(getattr(r, one) for one in wanted), r.n, f"{r.points}{f'/{r.groups}' if r.level == 'summary' else ''}")
+        for name, r in results.items()
     ]
     notes = [f"{result.level} level: 95 % intervals hold for {result.holds_for}" for result in results.values()]
     if "accuracy" in wanted:
@@ -148,7 +156,7 @@ def correlation_table(
         )
         chance = {name.rpartition(": ")[0]: result.chance for name, result in results.items()}
         for section, value in chance.items():
-            cells = (number(value) if name == "accuracy" else "-" for name in wanted)
+            cells = (value if name == "accuracy" else "-" for name in wanted)
             rows.append((f"{section}: chance" if section else "chance", *cells, "-", "-"))
     notes.append(_tied(results))
     notes += _missing("documents skipped", {name: result.skipped for name, result in results.items()})
@@ -156,7 +164,7 @@ def correlation_table(
     if len({result.points for result in results.values() if result.level == "summary"}) > 1:
         notes.append("rows with different points are about different documents: only a test on common ones compares")
     notes += interval_warnings({name: getattr(result, wanted[0]) for name, result in results.items()})
-    return Table(("", *wanted, "n", "points"), tuple(rows), tuple(dict.fromkeys(notes)))
+    return Table.of(("", *wanted, "n", "points"), rows, dict.fromkeys(notes))
 
 
 def _tied(results: Mapping[str, Correlation]) -> str:
@@ -183,25 +191,24 @@ def _missing(what: str, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 def average_table(averages: Mapping[str, Interval], what: str) -> Table:
     """Build a table of averages over a benchmark's dimensions, one row per contender."""
-    rows = tuple((name, interval(one)) for name, one in averages.items())
-    return Table(("", what), rows, tuple(interval_warnings(averages)))
+    return Table.of(("", what), averages.items(), interval_warnings(averages))
 
 
 def comparison_table(results: Mapping[str, Comparison]) -> Table:
     """Build a table with one row per compared pair, on the documents that both keep."""
-    rows = tuple(
+    rows = [
         (
             name,
             f"{number(r.first)} / {number(r.second)}",
-            interval(r.difference),
+            r.difference,
             p_value(r.p),
             p_value(r.p_holm),
-            number(r.detectable),
+            r.detectable,
             f"{r.n} / {r.groups}",
             f"{r.kept[0]} / {r.kept[1]}",
         )
         for name, r in results.items()
-    )
+    ]
     headers = ("", "first / second", "difference", "p", "p (Holm)", "detectable", "items / documents", "kept by each")
     notes = [
         *(f"{result.level} {result.coefficient}: {result.why}" for result in results.values()),
@@ -210,15 +217,15 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
         "tests of this table",
         *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
-    return Table(headers, rows, tuple(dict.fromkeys(notes)))
+    return Table.of(headers, rows, dict.fromkeys(notes))
 
 
 def agreement_table(results: Mapping[str, Agreement]) -> Table:
     """Build a table with one row per pair of judges or runs."""
     figures = ("spearman", "kendall", "mean_difference", "mean_absolute_difference", "largest_difference", "alpha")
-    rows = tuple((name, str(r.n), *(number(getattr(r, figure)) for figure in figures)) for name, r in results.items())
+    rows = [(name, r.n, *(getattr(r, figure) for figure in figures)) for name, r in results.items()]
     alone = [
         f"{name}: {r.only_first} / {r.only_second}" for name, r in results.items() if r.only_first or r.only_second
     ]
     notes = (f"scored by one alone: {'; '.join(alone)}",) if alone else ()
-    return Table(("", "n", "spearman", "kendall", "mean diff", "mean |diff|", "max |diff|", "alpha"), rows, notes)
+    return Table.of(("", "n", "spearman", "kendall", "mean diff", "mean |diff|", "max |diff|", "alpha"), rows, notes)

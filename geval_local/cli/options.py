@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,13 +75,15 @@ def takes_options(
     """Put the single options of a group in the place of each parameter of a verb that is one.
 
     A parameter annotated `JudgeOptions` is a judge, ``list[JudgeOptions]`` are judges, each by a ``--judge`` of its own
-    whose other options are shared, and `RunOptions` are those of a run.
+    whose other options are shared, and `RunOptions` are those of a run. A dataclass, whose fields are options as a verb
+    declares them, stands where its parameter does.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(verb)
         own: list[inspect.Parameter] = []
         groups: list[tuple[str, type[Options], list[str], bool]] = []
+        gathered: dict[str, Any] = {}
         for parameter in inspect.signature(verb, eval_str=True).parameters.values():
             kind = hints.get(parameter.name)
             if kind in (JudgeOptions, list[JudgeOptions]):
@@ -88,6 +91,10 @@ def takes_options(
                 groups.append((parameter.name, JudgeOptions, names, kind == list[JudgeOptions]))
             elif kind is RunOptions:
                 groups.append((parameter.name, RunOptions, list(run_only or RunOptions.model_fields), False))
+            elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                gathered[parameter.name] = kind
+                members = inspect.signature(kind, eval_str=True).parameters.values()
+                own += [one.replace(kind=parameter.kind) for one in members]
             else:
                 own.append(parameter)
         added = [
@@ -96,6 +103,8 @@ def takes_options(
 
         @functools.wraps(verb)
         def wrapped(*given: Any, **named: Any) -> None:
+            for parameter, group in gathered.items():
+                named[parameter] = group(**{one.name: named.pop(one.name) for one in dataclasses.fields(group)})
             for parameter, group, names, many in groups:
                 values = {name: named.pop(name) for name in names}
                 named[parameter] = _judges(values, many=many) if group is JudgeOptions else _checked(group, values)
@@ -399,6 +408,17 @@ Estimators = Annotated[
         "repeated.",
     ),
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """The agreement with people that is compared."""
+
+    level: Level = None
+    coefficient: Coefficient = "spearman"
+    target: New = None
+
+
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
 

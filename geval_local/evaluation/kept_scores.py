@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from geval_local.analysis.contenders import RatedMetrics, ablations
-from geval_local.analysis.meta_evaluation import Contender
+from geval_local.analysis.contenders import Contender, ablations
+from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.results import read_rows
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
@@ -174,7 +174,7 @@ class RatedJudges:
     """Judges that are to score rated rows; creating it checks what can be checked before any other work."""
 
     #: The rows, the file they are from, the judges, and where result files are kept; None keeps none.
-    rows: RatedMetrics
+    rows: Rated
     file: Path
     choices: Sequence[JudgeOptions]
     directory: Path | None
@@ -198,9 +198,9 @@ class RatedJudges:
 
         `steps_too` also scores without evaluation steps, the paper's "- CoT" row.
         """
-        rated, metrics, choices = self.rows.rated, self.rows.metrics, self.choices
-        part = "" if self.rows.limit_groups is None else f"first{self.rows.limit_groups}"
-        fields = getattr(rated, "fields", {})
+        rated, metrics, choices = self.rows, self.rows.metrics, self.choices
+        part = "" if rated.limit_groups is None else f"first{rated.limit_groups}"
+        fields = rated.fields if rated.benchmark is None else {}  # a benchmark's are found by their names
         kept = KeptScores(self.file, rated.rows, self.directory, self.progress, part, fields)
         if len(choices) > 1:
             from geval_local.models.load import check_judge

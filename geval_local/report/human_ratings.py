@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geval_local.analysis.results import scored_item
+from geval_local.analysis.results import joined
 from geval_local.errors import DataError
 from geval_local.io.results import Results
 from geval_local.statistics.coefficients import coefficients
@@ -41,22 +41,11 @@ def scored_items(
     items = []
     for record, key in zip(results.records, keys, strict=True):
         score = record.scores[metric]
-        items.append(
-            scored_item(
-                record.columns,
-                key,
-                f"{results.name}, row {record.number}",
-                predicted=score.value,
-                probabilities=score.probabilities,
-                # Only this text: the reasons, which may differ from row to row, are stored with the scores.
-                error=None if score.error is None else "unscored",
-                label_mass=score.label_mass,
-                human=field,
-                group_by=group_by,
-                system=system,
-                fields=results.fields,
-            )
-        )
+        # Only this text: the reasons, which may differ from row to row, are stored with the scores.
+        error = None if score.error is None else "unscored"
+        item = ScoredItem("", "", math.nan, score.value, score.probabilities, None, key, error, score.label_mass)
+        where = f"{results.name}, row {record.number}"
+        items.append(joined(item, record.columns, where, field, group_by, system, results.fields))
     if field is not None and all(math.isnan(item.human) for item in items):
         columns = ", ".join(next(iter(results.records)).columns)
         raise DataError(f"{results.name}: no row has a human rating in {field!r}", hint=f"Columns: {columns}.")

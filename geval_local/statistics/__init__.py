@@ -1,6 +1,7 @@
 """Coefficients, intervals and tests; pure.
 
-- `records`: ScoredItem, the record type of all analyses; `interval`: intervals of means, by document
+- `records`: ScoredItem, the record type of all analyses, and label probabilities as an array; `interval`: intervals of
+  means, by document
 - `coefficients`: Pearson, Spearman, Kendall, pairwise accuracy with calibrated ties, AUC
 - `levels`: coefficients within documents, pooled, and over systems, on draws of documents and systems
 - `correlation`: scores against human ratings, in one result
@@ -9,5 +10,4 @@
 - `resampling`: the bootstrap behind intervals, sign-flip tests, exchanges of judges, folds of documents
 - `agreement`: judges with each other, without people
 - `bradley_terry`: strengths of systems from comparisons
-- `distributions`: recorded label probabilities as arrays
 """

@@ -66,7 +66,7 @@ class LevelFigures:
     """Coefficients at a level, with the data they were computed from."""
 
     figures: Figures
-    per_group: Mapping[str, Floats]
+    #: Document -> why it has no coefficient of its own; summary level only.
     skipped: Mapping[str, str]
     points: int
     documents: int
@@ -153,11 +153,25 @@ class Table:
             figures[..., 4] = np.nan
         return figures
 
-    def folds(self) -> Ints | None:
-        """Assign every document to a fold; None for a single document."""
-        if len(self.documents) < 2:
-            return None
-        return group_folds(self.documents, FOLDS, 0)
+    def thresholds(self, *, across: bool) -> tuple[float | None, Floats | None]:
+        """Calibrate the threshold of ties on all documents; for each document, or two items, on those of other folds.
+
+        On its own documents the accuracy would be too high by .03 to .07. Items are compared within documents, or
+        `across` them. None of a single document, or where a group is too large.
+        """
+        groups = np.zeros_like(self.document) if across else self.document
+        epsilon = tie_threshold(self.human, self.predicted, groups) if len(self.documents) > 1 else None
+        if epsilon is None:
+            return None, None
+        found, folds = np.empty((FOLDS, FOLDS)), group_folds(self.documents, FOLDS, 0)
+        fold = folds[self.document]
+        for one in range(FOLDS):
+            for other in range(one, FOLDS if across else one + 1):
+                rest = np.flatnonzero((fold != one) & (fold != other))
+                known = rest.size > across  # else there is no pair
+                own = tie_threshold(self.human[rest], self.predicted[rest], groups[rest]) if known else epsilon
+                found[one, other] = found[other, one] = own
+        return epsilon, found[fold[:, None], fold[None]] if across else np.diagonal(found)[folds]
 
     def pairs(self, members: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
         """Count the pairs of every document, and those tied by the people and by the scores."""
@@ -178,23 +192,15 @@ class Table:
 
 def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     members = _members(table.document)
-    thresholds, epsilon = np.full(len(members), np.nan), None
-    folds = table.folds()
-    if folds is not None and _wants(accuracy, max(own.size for own in members)):
-        epsilon = tie_threshold(table.human, table.predicted, table.document)
-        if epsilon is not None:
-            # Calibrated on the other documents: on its own it would be too high by .03 to .07.
-            for fold in np.unique(folds):
-                rest = np.flatnonzero(folds[table.document] != fold)
-                own = tie_threshold(table.human[rest], table.predicted[rest], table.document[rest])
-                thresholds[folds == fold] = np.nan if own is None else own
+    is_wanted = _wants(accuracy, max(own.size for own in members))
+    epsilon, thresholds = table.thresholds(across=False) if is_wanted else (None, None)
     found = np.full((len(members), 5), np.nan)
     drawn = None if draws is None else np.full((draws.count, len(members), 5), np.nan)
     pairs, ties_human, ties_predicted = table.pairs(members)
     skipped = _skipped(table.documents, pairs, ties_human, ties_predicted)
     for places, columns in _by_size(members):
         human, predicted = table.human[columns], table.predicted[columns]
-        tied_within = None if epsilon is None else thresholds[places]
+        tied_within = None if thresholds is None else thresholds[places]
         found[places] = weighted(human, predicted, np.ones((1, 1, columns.shape[1])), tied_within)[:, 0]
         if drawn is None or draws is None:
             continue
@@ -207,9 +213,9 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
             drawn[:, places[part]] = weighted(human[part], predicted[part], weights, ties).transpose(1, 0, 2)
     kept = np.array([name not in skipped for name in table.documents])
     table.marked(found)
-    per_group = {name: found[index] for index, name in enumerate(table.documents) if kept[index]}
     value = found[kept].mean(axis=0) if kept.any() else np.full(5, np.nan)
-    figures = Figures(value, per_group if target == "documents" and draws is None else {})
+    parts = {name: own for name, own in zip(table.documents, found, strict=True) if name not in skipped}
+    figures = Figures(value, parts if target == "documents" and draws is None else {})
     if drawn is not None and draws is not None:
         weight = np.where(np.isfinite(drawn[..., 2]), draws.documents(table.documents), 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -218,9 +224,8 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
         figures = Figures(value, {}, table.marked(means), draws.units, _unit(draws.target))
     return LevelFigures(
         figures,
-        per_group,
         skipped,
-        len(per_group),
+        len(parts),
         len(table.documents),
         len(table.systems),
         Ties(int(pairs.sum()), int(ties_human.sum()), int(ties_predicted.sum())),
@@ -230,19 +235,7 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
 
 def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     count = table.human.size
-    thresholds, epsilon = None, None
-    folds = table.folds()
-    if folds is not None and _wants(accuracy, count):
-        epsilon = tie_threshold(table.human, table.predicted, np.zeros(count, dtype=np.int64))
-        if epsilon is not None:
-            thresholds = np.zeros((FOLDS, FOLDS))
-            fold = folds[table.document]
-            for one in range(FOLDS):
-                for other in range(one, FOLDS):
-                    rest = np.flatnonzero((fold != one) & (fold != other))
-                    own = tie_threshold(table.human[rest], table.predicted[rest], np.zeros(rest.size, np.int64))
-                    thresholds[one, other] = thresholds[other, one] = epsilon if rest.size < 2 or own is None else own
-            thresholds = thresholds[fold[:, None], fold[None]]
+    epsilon, thresholds = table.thresholds(across=True) if _wants(accuracy, count) else (None, None)
     value = coefficients(table.human, table.predicted)
     if thresholds is not None:
         order, gap = (values[:, None] - values for values in (table.human, table.predicted))
@@ -254,7 +247,7 @@ def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: D
         drawn = _pooled_draws(table, draws, thresholds)
         figures = Figures(value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(count * (count - 1) // 2, tied_pairs(table.human), tied_pairs(table.predicted))
-    return LevelFigures(figures, {}, {}, count, len(table.documents), len(table.systems), ties, epsilon)
+    return LevelFigures(figures, {}, count, len(table.documents), len(table.systems), ties, epsilon)
 
 
 def _blocks(table: Table) -> dict[str, Floats]:
@@ -329,7 +322,7 @@ def _system(table: Table, target: Target | None, accuracy: bool | None, draws: D
         drawn = table.marked(_of_means(drawn_h, drawn_p, times))
         figures = Figures(figures.value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
-    return LevelFigures(figures, {}, {}, points, len(table.documents), points, ties, 0.0)
+    return LevelFigures(figures, {}, points, len(table.documents), points, ties, 0.0)
 
 
 def exchanged(first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws) -> Floats:

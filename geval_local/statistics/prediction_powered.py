@@ -67,23 +67,17 @@ def estimate_mean(items: Sequence[ScoredItem], verdicts: Sequence[float] | None 
     names, codes = np.unique([items[place].group for place in kept], return_inverse=True)
     is_rated = np.isfinite(human)
     rated, rest = np.flatnonzero(is_rated), np.flatnonzero(~is_rated)
-
-    def by_document(rows: NDArray[np.int64], values: Floats) -> Floats:
-        """Give what every document adds to the mean of these rows, less the mean."""
-        mean = values[rows].mean() if rows.size else 0.0
-        found = np.bincount(codes[rows], (values[rows] - mean) / max(1, rows.size), minlength=names.size)
-        return np.asarray(found, dtype=np.float64)
-
     units = np.unique(codes[rated]).size
-    mean, own = float(human[rated].mean()), by_document(rated, human)
-    difference = by_document(rated, score) - by_document(rest, score)
+    mean, own = _by_document(rated, human, codes)
+    (of_rated, added), (of_rest, taken) = (_by_document(rows, score, codes) for rows in (rated, rest))
+    difference = added - taken
     squares = float(difference @ difference)
     power = float(own @ difference) / squares if squares > 1e-14 and rest.size and units > 2 else 0.0
     if units < _FEW_DOCUMENTS and float(own @ own) < 1.2 * float(
         (own - power * difference) @ (own - power * difference)
     ):
         power = 0.0  # so little is gained that estimating the power would cost more
-    moved = float(score[rated].mean() - score[rest].mean()) if rest.size else 0.0
+    moved = of_rated - of_rest if rest.size else 0.0
     added = own - power * difference
     lost = 1 + (power != 0)
     alone, both = (
@@ -102,7 +96,7 @@ def estimate_mean(items: Sequence[ScoredItem], verdicts: Sequence[float] | None 
         corrected = _rogan_gladen(human, chosen, codes, rated, units)
     return Estimate(
         mean_interval(score, codes),
-        float(score[rated].mean()),
+        of_rated,
         people,
         combined,
         power,
@@ -120,6 +114,13 @@ def estimate_mean(items: Sequence[ScoredItem], verdicts: Sequence[float] | None 
             )
         ),
     )
+
+
+def _by_document(rows: NDArray[np.int64], values: Floats, codes: NDArray[np.int64]) -> tuple[float, Floats]:
+    """Mean of these rows, and what every document adds to it, less the mean."""
+    mean = float(values[rows].mean()) if rows.size else 0.0
+    own = np.bincount(codes[rows], (values[rows] - mean) / max(1, rows.size), minlength=int(codes.max()) + 1)
+    return mean, np.asarray(own, dtype=np.float64)
 
 
 def estimate_difference(first: Estimate, second: Estimate) -> tuple[Interval, float]:
@@ -148,12 +149,9 @@ def _rogan_gladen(
     yes, no = np.append(yes, added[:2]), np.append(no, added[2:])
     verdict, codes = np.append(verdict, (1.0, 0.0, 1.0, 0.0)), np.append(codes, codes.max() + 1 + np.arange(4))
 
-    def part(rows: NDArray[np.int64], values: Floats) -> tuple[float, Floats]:
-        mean = float(values[rows].mean())
-        own = np.bincount(codes[rows], (values[rows] - mean) / rows.size, minlength=int(codes.max()) + 1)
-        return mean, np.asarray(own, dtype=np.float64)
-
-    said, sensitivity, specificity = part(rows, verdict), part(yes, verdict), part(no, 1 - verdict)
+    said, sensitivity, specificity = (
+        _by_document(chosen, values, codes) for chosen, values in ((rows, verdict), (yes, verdict), (no, 1 - verdict))
+    )
     above, below = said[0] + specificity[0] - 1, sensitivity[0] + specificity[0] - 1
     a, b = said[1] + specificity[1], sensitivity[1] + specificity[1]
     t = float(stdtrit(units - 1, 0.975))

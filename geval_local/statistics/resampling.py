@@ -115,13 +115,11 @@ class Figures:
     def p(self, index: int, *, seed: int = 0) -> tuple[float, str]:
         """Return the two-sided p-value of "the true figure is 0", and the test in words."""
         own = np.array([part[index] for part in self.parts.values()])
-        if own.size >= SIGN_FLIP_GROUPS and np.isfinite(own).all():
-            told = "Sign-flip permutation test over documents, two-sided; Student's t interval."
-            return sign_flip(own, seed=seed), told
-        found = self.interval(index)
-        told = "Student's t test, two-sided"
-        told += "." if self.parts else f"; standard error from {RESAMPLES:,} draws of {self.unit} (bootstrap)."
-        return t_test(found.value, found.error, found.units), told
+        p, test = paired_test(own, self.interval(index), seed=seed)
+        if test == "sign-flip":
+            return p, "Sign-flip permutation test over documents, two-sided; Student's t interval."
+        told = "." if self.parts else f"; standard error from {RESAMPLES:,} draws of {self.unit} (bootstrap)."
+        return p, f"Student's t test, two-sided{told}"
 
     def _error(self, index: int, *, on_z: bool = False) -> float:
         if self.draws is None:
@@ -183,6 +181,15 @@ def swapped_p(observed: float, drawn: Floats) -> float:
         return math.nan
     # Arrangements that are equal are not told apart by the order of a sum.
     return float((np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-9) + 1) / (drawn.size + 1))
+
+
+def paired_test(
+    values: Floats, mean: Interval, *, permutations: int = PERMUTATIONS, seed: int = 0
+) -> tuple[float, str]:
+    """Two-sided p-value of "no difference" from one value a document, and the test: by signs, or of few Student's t."""
+    if values.size >= SIGN_FLIP_GROUPS and np.isfinite(values).all():
+        return sign_flip(values, permutations=permutations, seed=seed), "sign-flip"
+    return t_test(mean.value, mean.error, mean.units), "t"
 
 
 def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:

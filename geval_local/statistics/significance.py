@@ -86,9 +86,10 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 _Tested = TypeVar("_Tested")
+_Key = TypeVar("_Key")
 
 
-def corrected(tests: Mapping[str, _Tested]) -> dict[str, _Tested]:
+def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
     """Copy the tests of one table with Holm's correction: ``p_holm`` from ``p``, and ``detectable``."""
     p = holm([test.p for test in tests.values()])  # type: ignore[attr-defined]  # all kinds of tests have them
     level = 0.05 / max(1, sum(math.isfinite(value) for value in p))
@@ -149,7 +150,11 @@ def compare_average(
     seed: int = 0,
 ) -> Comparison:
     """Test the difference of two judges' average over the dimensions of a benchmark, as `compare` does for one."""
-    index = _index(coefficient)
+    if coefficient not in ALL_COEFFICIENTS:
+        raise ConfigurationError(
+            f"unknown coefficient {coefficient!r}", hint=f"Choose one of: {', '.join(ALL_COEFFICIENTS)}."
+        )
+    index = ALL_COEFFICIENTS.index(coefficient)
     grounds = [common_ground([a, b], level) for a, b in zip(first, first if second is None else second, strict=True)]
     for (left, _), kept in grounds:
         if not left:
@@ -194,12 +199,22 @@ def compare_average(
     )
 
 
-def _index(coefficient: str) -> int:
-    if coefficient not in ALL_COEFFICIENTS:
-        raise ConfigurationError(
-            f"unknown coefficient {coefficient!r}", hint=f"Choose one of: {', '.join(ALL_COEFFICIENTS)}."
-        )
-    return ALL_COEFFICIENTS.index(coefficient)
+def compare_all(
+    pairs: Mapping[str, tuple[Sequence[Sequence[ScoredItem]], Sequence[Sequence[ScoredItem]] | None]],
+    level: Level,
+    coefficient: str = "spearman",
+    *,
+    target: Target | None = None,
+    seed: int = 0,
+) -> tuple[dict[str, Comparison], dict[str, str]]:
+    """Test every pair as `compare_average` does; where there is nothing to compare, say why."""
+    found, failed = {}, {}
+    for name, (first, second) in pairs.items():
+        try:
+            found[name] = compare_average(first, second, level, coefficient, target=target, seed=seed)
+        except DataError as error:
+            failed[name] = error.message
+    return found, failed
 
 
 def _chance(ties: Sequence[Ties], like: Figures) -> Figures:

@@ -129,7 +129,7 @@ def test_what_could_have_been_detected():
 
 def test_a_judge_made_constant_on_its_worst_documents_does_not_beat_itself():
     judge, _ = judges(240, 5, r=(0.4, 0.4), per_group=8)
-    each = level_figures(judge, "summary", None).per_group
+    each = level_figures(judge, "summary").figures.parts
     worst = sorted(each, key=lambda group: each[group][1])[:10]
     silent = [replace(item, predicted=3.0) if item.group in worst else item for item in judge]
     assert correlate(silent).spearman.value > correlate(judge).spearman.value + 0.1

@@ -58,7 +58,7 @@ def test_a_calibration_is_applied_to_what_it_was_fitted_on(here, helpful):
     fitted = load_calibration("cal.json")
     for row, raw in zip(read_rows(here / "b.jsonl"), read_rows(here / "a.jsonl"), strict=True):
         figures = row["geval"]["clarity"]
-        assert figures.pop("calibrated") == fitted.apply(figures["score"], figures["probabilities"])[0]
+        assert figures.pop("calibrated") == fitted.apply(figures["score"], figures["probabilities"])
         assert figures == raw["geval"]["clarity"]
     manifest = json.loads((here / "b.jsonl.meta.json").read_text())
     assert manifest["metrics"]["clarity"]["calibration"]["human"] == "stars"

@@ -1,4 +1,4 @@
-"""Rated rows, from a published benchmark file or a user's own, with one interface."""
+"""Rated rows: a published benchmark file or a user's own, with the metric of each dimension."""
 
 from __future__ import annotations
 
@@ -10,93 +10,85 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark
-from geval_local.analysis.results import check_ratings, missing_field, number_at, rated_items, read_rows
+from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
+from geval_local.analysis.results import (
+    HumanFields,
+    check_ratings,
+    missing_field,
+    number_at,
+    rated_items,
+    rating_fields,
+    read_rows,
+    row_keys,
+)
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import EVERY_ROW, documents_of
 from geval_local.io.results import numbered
+from geval_local.metric import Metric
+from geval_local.prompt import metric_from_prompt_file
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
 
 
 @dataclass(frozen=True)
-class PublishedRatings:
-    """Rows of a published benchmark; `name` is what it was called by, which may be of one half of QAGS."""
+class Rated:
+    """Rated rows of a file, with the metric of each dimension."""
 
-    benchmark: Benchmark
     path: str
     rows: tuple[Mapping[str, Any], ...]
-    name: str
+    #: Dimension -> field of its human rating.
+    human: Mapping[str, str]
+    #: Fields of the document and of the system; None where every row is a document, or the usual columns name it.
+    group_by: str | None
+    system: str | None
+    #: How rows are grouped into documents, in words.
+    grouping: str
+    #: Field of a metric -> its column.
+    fields: Mapping[str, str]
+    #: How many documents were read; None for all.
+    limit_groups: int | None = None
+    #: The published benchmark that the rows are of, and what it was called by; QAGS has two halves.
+    benchmark: Benchmark | None = None
+    name: str | None = None
+    #: Dimension -> metric; and all rated dimensions, also those without a metric, unless metrics were named.
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    dimensions: tuple[str, ...] = ()
+    #: Fields of single people's ratings.
+    raters: tuple[str, ...] = ()
 
-    @cached_property
-    def groups(self) -> list[str]:
-        """The document of every row."""
-        field = self.benchmark.group_field
-        return [str(place if field is None else row[field]) for place, row in enumerate(self.rows, 1)]
+    @property
+    def coefficient(self) -> str:
+        """The paper's; spearman for your own rows."""
+        return "spearman" if self.name is None else published_table(self.name).coefficient
 
     @cached_property
     def keys(self) -> list[str]:
-        """A key for every row: its system and document, so that incomplete files can be paired."""
-        if self.benchmark.group_field is None:
-            return self.groups
-        documents = [hashlib.sha256(group.encode()).hexdigest()[:12] for group in self.groups]
+        """A key for every row: of a benchmark its system and document, so that incomplete files can be paired."""
+        if self.benchmark is None:
+            return row_keys(self.rows)
+        if self.group_by is None:
+            return [str(place) for place in range(1, len(self.rows) + 1)]
+        documents = [hashlib.sha256(str(row[self.group_by]).encode()).hexdigest()[:12] for row in self.rows]
         return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows, documents, strict=True)]
 
     @property
-    def grouping(self) -> str:
-        """Description of how rows are grouped into documents."""
-        return documents_of((), self.benchmark.group_field or EVERY_ROW)[1]
-
-    @property
     def levels(self) -> tuple[Level, ...]:
-        """The paper's level, then the others that the file allows."""
-        return _levels(
-            self.benchmark.level,
-            grouped=self.benchmark.group_field is not None,
-            systems=all(row.get("system_id") for row in self.rows),
-        )
-
-    def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-        """Join figures in result-file form, one per row, to the ratings of a dimension."""
-        if dimension not in self.benchmark.dimensions:
-            raise ConfigurationError(
-                f"{self.benchmark.name} has no ratings of {dimension!r}",
-                hint=f"It has: {', '.join(self.benchmark.dimensions)}.",
-            )
-        return rated_items(
-            self.rows,
-            figures,
-            self.path,
-            human=f"scores.{dimension}",
-            group_by=self.benchmark.group_field,
-            fields=self.benchmark.fields,
-            keys=self.keys,
-        )
-
-
-@dataclass(frozen=True)
-class OwnRatings:
-    """A user's own file."""
-
-    path: str
-    rows: tuple[Mapping[str, Any], ...]
-    human: Mapping[str, str]
-    group_by: str | None = None
-    system: str | None = None
-    grouping: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """``summary`` first if the rows are grouped, else ``pooled``."""
+        """The paper's level, or ``summary`` if the rows are grouped, else ``pooled``; then the others they allow."""
         writers = (self.system,) if self.system is not None else SYSTEM_FIELDS
         systems = all(any(lookup(row, name) is not None for name in writers) for row in self.rows)
         first: Level = "pooled" if self.group_by is None else "summary"
-        return _levels(first, grouped=self.group_by is not None, systems=systems)
+        if self.benchmark is not None:  # QAGS numbers its one system 0
+            first, systems = self.benchmark.level, all(row.get("system_id") for row in self.rows)
+        grouped: tuple[Level, ...] = () if self.group_by is None else ("summary",)
+        return tuple(dict.fromkeys((first, *grouped, "pooled", *(("system",) if systems else ()))))
 
     def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-        """Join figures to the ratings of a dimension, which is the name of a metric here."""
+        """Join figures in result-file form, one per row, to the ratings of a dimension."""
+        if dimension not in self.human:
+            raise ConfigurationError(
+                f"{self.name or self.path} has no ratings of {dimension!r}", hint=f"It has: {', '.join(self.human)}."
+            )
         return rated_items(
             self.rows,
             figures,
@@ -105,13 +97,56 @@ class OwnRatings:
             group_by=self.group_by,
             system=self.system,
             fields=self.fields,
+            keys=self.keys,
         )
 
+    def beside(self, path: str | Path) -> Rated:
+        """Read another file over the same rows."""
+        if self.name is not None:
+            return read_benchmark(path, self.name, limit_groups=self.limit_groups)
+        group_by = self.group_by or EVERY_ROW
+        return _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
 
-Rated = PublishedRatings | OwnRatings
+
+def read_rated(
+    file: str | Path,
+    *,
+    benchmark: str | None = None,
+    metrics: Sequence[str] = (),
+    human: HumanFields = (),
+    raters: Sequence[str] = (),
+    group_by: str | None = None,
+    system: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    limit_groups: int | None = None,
+    steps: bool = True,
+) -> Rated:
+    """Read rated rows: a published benchmark file, unmodified, or rows of your own.
+
+    With two or more `raters`, fields of single people's ratings, there is a human ceiling.
+    """
+    if benchmark is not None:
+        if human or raters or group_by or system or fields:
+            raise ConfigurationError(
+                "`human`, `fields`, `raters`, `group_by` and `system` are for your own rows; `benchmark` brings them"
+            )
+        rated = read_benchmark(file, benchmark, limit_groups=limit_groups)
+        chosen = _benchmark_metrics(rated, metrics)
+        dimensions = tuple(chosen if metrics else rated.human)
+    else:
+        chosen, ratings = _own_metrics(metrics, human)
+        rated, dimensions = _read_own(file, ratings, group_by, system, fields or {}, limit_groups), tuple(chosen)
+        if raters and len(chosen) != 1:
+            raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
+    if not steps:
+        chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
+    for dimension in chosen:
+        # Find ratings that are not numbers now, and not after an hour of scoring.
+        rated.items(dimension, [{}] * len(rated.rows))
+    return replace(rated, metrics=chosen, dimensions=dimensions, raters=tuple(raters))
 
 
-def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = None) -> PublishedRatings:
+def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = None) -> Rated:
     """Read a published benchmark file, unmodified, or the first `limit_groups` of its documents."""
     layout = benchmark(name)
     rows = read_rows(path)
@@ -135,8 +170,10 @@ def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = No
         )
     if name == "qags":
         layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]
-    found = PublishedRatings(layout, str(path), tuple(rows), name)
-    return replace(found, rows=tuple(rows[index] for index in _first_groups(found.groups, limit_groups)))
+    human = {dimension: f"scores.{dimension}" for dimension in layout.dimensions}
+    group_by, grouping = layout.group_field, documents_of((), layout.group_field or EVERY_ROW)[1]
+    chosen = _first_groups(rows, path, group_by, limit_groups)
+    return Rated(str(path), chosen, human, group_by, None, grouping, layout.fields, limit_groups, layout, name)
 
 
 def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -148,41 +185,91 @@ def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     return "xsum" if sentences[len(sentences) // 2] < 2 else "cnn"
 
 
-def read_own(
+def _read_own(
     path: str | Path,
     human: Mapping[str, str],
-    *,
-    group_by: str | None = None,
-    system: str | None = None,
-    limit_groups: int | None = None,
-    fields: Mapping[str, str] | None = None,
-) -> OwnRatings:
+    group_by: str | None,
+    system: str | None,
+    fields: Mapping[str, str],
+    limit_groups: int | None,
+) -> Rated:
     """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped)."""
     rows = read_rows(path)
     for rating in dict.fromkeys(human.values()):
         check_ratings(rows, rating, path)
     group_by, grouping = documents_of(rows, group_by)
+    chosen = _first_groups(rows, path, group_by, limit_groups)
+    return Rated(str(path), chosen, human, group_by, system, grouping, fields, limit_groups)
+
+
+def _first_groups(
+    rows: Sequence[Mapping[str, Any]], path: str | Path, group_by: str | None, limit: int | None
+) -> tuple[Mapping[str, Any], ...]:
+    """Take the rows of the first documents, after every row was found to name one."""
     groups = []
     for number, row in numbered(rows):
         group = number if group_by is None else lookup(row, group_by)
         if group is None:
             raise missing_field(row, group_by or "", f"{path}, row {number}", "to group by ")
         groups.append(str(group))
-    chosen = _first_groups(groups, limit_groups)
-    return OwnRatings(
-        str(path), tuple(rows[index] for index in chosen), human, group_by, system, grouping, fields or {}
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"the limit of groups must be at least 1, not {limit}")
+    kept = set(list(dict.fromkeys(groups))[:limit])
+    return tuple(row for row, group in zip(rows, groups, strict=True) if group in kept)
+
+
+def _benchmark_metrics(rated: Rated, names: Sequence[str]) -> dict[str, Metric]:
+    """Choose the metrics of a benchmark's dimensions."""
+    assert rated.benchmark is not None
+    presets = {dimension: preset for dimension, preset in rated.benchmark.dimensions.items() if preset is not None}
+    if not names:
+        return {dimension: Metric.load(preset) for dimension, preset in presets.items()}
+    chosen: dict[str, Metric] = {}
+    for name in names:
+        dimension, equals, given = name.partition("=")
+        if equals and dimension not in presets:
+            raise ConfigurationError(f"there is no dimension {dimension!r}", hint=f"There are: {', '.join(presets)}.")
+        given = given if equals else presets.get(name, name)
+        if dimension not in presets:
+            dimension, metric = _match(given, rated.benchmark.name, presets)
+        elif Path(given).suffix == ".txt":
+            stands_for = Metric.load(presets[dimension])
+            metric = metric_from_prompt_file(given, stands_for.scale, name=f"{stands_for.name}.{Path(given).stem}")
+        else:
+            metric = Metric.load(given)
+        if dimension in chosen:
+            raise ConfigurationError(f"two metrics rate {dimension}; name one of them")
+        chosen[dimension] = metric
+    return {dimension: chosen[dimension] for dimension in presets if dimension in chosen}
+
+
+def _match(given: str, name: str, presets: Mapping[str, str]) -> tuple[str, Metric]:
+    """Find the dimension of a metric, by preset or by name."""
+    metric = Metric.load(given)
+    last = metric.name.rsplit("/", 1)[-1]
+    for dimension, preset in presets.items():
+        if metric.name == preset or last == dimension:
+            return dimension, metric
+    raise ConfigurationError(
+        f"{name} has no ratings for {metric.name}",
+        hint=f"Say which it rates: `metrics=DIMENSION={given}`, one of {', '.join(presets)}.",
     )
 
 
-def _first_groups(groups: Sequence[str], limit: int | None) -> list[int]:
-    if limit is None:
-        return list(range(len(groups)))
-    if limit < 1:
-        raise ConfigurationError(f"the limit of groups must be at least 1, not {limit}")
-    kept = set(list(dict.fromkeys(groups))[:limit])
-    return [index for index, group in enumerate(groups) if group in kept]
-
-
-def _levels(first: Level, *, grouped: bool, systems: bool) -> tuple[Level, ...]:
-    others: list[Level] = [*(["summary"] if grouped else []), "pooled", *(["system"] if systems else [])]  # type: ignore[list-item]
-    return (first, *(level for level in others if level != first))
+def _own_metrics(names: Sequence[str], human: HumanFields) -> tuple[dict[str, Metric], dict[str, str]]:
+    """Pair metrics with the fields of their human ratings."""
+    if not names or not human:
+        raise ConfigurationError(
+            "your own ratings need `metrics` and the `human` field that each is to agree with",
+            hint="For a published file say `benchmark=summeval`, topical-chat or qags instead.",
+        )
+    metrics = {metric.name: metric for metric in map(Metric.load, names)}
+    if len(metrics) < len(names):
+        raise ConfigurationError("two metrics have the same name", hint="Change the name in one of the YAML files.")
+    fields = rating_fields(human, list(metrics))
+    unrated = [name for name in metrics if name not in fields]
+    if unrated:
+        raise ConfigurationError(
+            f"no human rating is named for {', '.join(unrated)}", hint="Write `human=METRIC=FIELD` for each metric."
+        )
+    return metrics, fields

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from geval_local.analysis.ratings.rated import PublishedRatings, read_benchmark
+from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.results import number_at
 from geval_local.errors import DataError
 from geval_local.io.results import numbered
@@ -114,7 +114,7 @@ def geval_items(
     return data.items(dimension, figures), parsed
 
 
-def unieval_items(rated: PublishedRatings, dimension: str) -> list[ScoredItem]:
+def unieval_items(rated: Rated, dimension: str) -> list[ScoredItem]:
     """Read a metric's predictions stored beside a benchmark's ratings, in UniEval's format."""
     values = []
     for number, row in numbered(rated.rows):

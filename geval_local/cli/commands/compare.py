@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.options import takes_options
 
 
+@dataclass(frozen=True)
+class Systems:
+    """How systems are compared."""
+
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
+    ] = None
+    baseline: options.Baseline = None
+    tie: Annotated[
+        float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows hold."""
+
+    human: options.Human = None
+    group_by: options.GroupBy = None
+    fields: options.Fields = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where the comparison is also written."""
+
+    page: Annotated[Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")] = (
+        None
+    )
+    overwrite: options.Overwrite = False
+
+
+@takes_options()
 def compare(
     runs: Annotated[
         list[Path],
@@ -19,18 +55,12 @@ def compare(
             "or two runs over the same rows.",
         ),
     ],
+    *,
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
     ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
-    ] = None,
-    baseline: options.Baseline = None,
-    tie: Annotated[
-        float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
-    ] = 0.0,
+    systems: Systems,
     across: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,21 +75,14 @@ def compare(
             help="Estimate the scores anew from the stored distributions: exact, mode or median.",
         ),
     ] = None,
-    human: options.Human = None,
-    group_by: options.GroupBy = None,
-    fields: options.Fields = None,
-    level: options.Level = None,
-    coefficient: options.Coefficient = "spearman",
-    target: options.New = None,
+    rows: Rows,
+    agreement: options.Agreement,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     plan: Annotated[
         float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
-    page: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")
-    ] = None,
-    overwrite: options.Overwrite = False,
+    written: Page,
     as_json: options.Json = False,
 ) -> None:
     """Say which system is better, or how two runs over the same rows differ.
@@ -77,25 +100,22 @@ def compare(
     from geval_local.score import Estimator
 
     estimated = None if estimator is None else Estimator.parse(estimator)
-    scored = [ScoredRun(path, read_mapping(fields or []), estimated) for path in runs]
-    if page is not None:
-        check_replaceable(check_target(page, *(run.path for run in scored)), PAGE, overwrite=overwrite)
+    scored = [ScoredRun(path, read_mapping(rows.fields or []), estimated) for path in runs]
+    if written.page is not None:
+        target = check_target(written.page, *(run.path for run in scored))
+        check_replaceable(target, PAGE, overwrite=written.overwrite)
     study = find(
         scored,
         metrics=metric or (),
-        system=system,
-        baseline=baseline,
-        tie=tie,
         across=across or (),
-        human=human,
-        group_by=group_by,
-        level=level,
-        coefficient=coefficient,
-        target=target,
+        human=rows.human,
+        group_by=rows.group_by,
         largest=count,
         plan=plan,
         seed=seed,
+        **asdict(systems),
+        **asdict(agreement),
     )
-    if page is not None:
-        note(f"wrote {write_compared(study, page)}; open it in any browser")
+    if written.page is not None:
+        note(f"wrote {write_compared(study, written.page)}; open it in any browser")
     show_study(study, as_json=as_json)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note
 from geval_local.errors import OutputError
 
 
+@takes_options()
 def jury(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN RUN ...", help="Result files, or run directories, over the same rows.")
     ],
+    *,
     metric: Annotated[
         str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the runs have several.")
     ] = None,
@@ -26,9 +30,7 @@ def jury(
     ] = "equal",
     human: options.Human = None,
     group_by: options.GroupBy = None,
-    level: options.Level = None,
-    coefficient: options.Coefficient = "spearman",
-    new: options.New = None,
+    agreement: options.Agreement,
     fields: options.Fields = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
@@ -55,11 +57,9 @@ def jury(
         weights=weights,
         human=human,
         group_by=group_by,
-        level=level,
-        coefficient=coefficient,
-        target=new,
         largest=count,
         seed=seed,
+        **asdict(agreement),
     )
     if output is not None:
         save_jury(study, output)

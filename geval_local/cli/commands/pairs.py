@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,23 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which pairs are compared; at most one of the first three."""
+
+    baseline: Annotated[
+        str | None, typer.Option(metavar="SYSTEM", help="Compare every output with that of this system only.")
+    ] = None
+    budget: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Compare N pairs, spread evenly over systems and documents.")
+    ] = None
+    given: Annotated[
+        Literal["plain", "llmbar", "pandalm", "mt-bench"] | None,
+        typer.Option(help="Each row is a pair itself, in this format.", show_default=False),
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0
 
 
 @takes_options(run_only=("group_by", "fields", "window", "limit", "overwrite", "retry_errors", "use_cache"))
@@ -25,23 +43,13 @@ def pairs(
             "--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file, or a directory for the run."
         ),
     ],
+    *,
     metric: options.Metrics = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="SYSTEM", help="Compare every output with that of this system only.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Compare N pairs, spread evenly over systems and documents.")
-    ] = None,
-    given: Annotated[
-        Literal["plain", "llmbar", "pandalm", "mt-bench"] | None,
-        typer.Option(help="Each row is a pair itself, in this format.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0,
+    rules: Rules,
     system: options.System = None,
     no_steps: options.NoSteps = False,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
-    *,
     judges: list[JudgeOptions],
     run: RunOptions,
 ) -> None:
@@ -62,8 +70,8 @@ def pairs(
     from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_target
 
-    rules = {"baseline": baseline, "budget": budget, "given": given}
-    chosen = [name for name, value in rules.items() if value is not None]
+    asked = asdict(rules)
+    chosen = [name for name, value in asked.items() if value is not None and name != "seed"]
     if len(chosen) > 1:
         raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
     if not metric:
@@ -71,7 +79,7 @@ def pairs(
             "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
         )
     rule = chosen[0] if chosen else "all"
-    plan = PairPlan(rule=rule, seed=seed, group_by=run.group_by, system=system, **rules)  # type: ignore[arg-type]
+    plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
     gates = read_gates(None, max_unscored)
     metrics = [Metric.load(name).with_steps(()) if no_steps else Metric.load(name) for name in metric]
     columns = [EVERYTHING] if "csv" in find_target(output).formats else None
@@ -87,13 +95,13 @@ def pairs(
     written = result.files[0]
     keys = [summary.metric for summary in result.summaries if summary.scored]
     if as_json:
-        found = {key: rank_run(written, key).studies[key].to_dict() for key in keys}
+        found = {key: rank_run(written, key).sources[0].study.to_dict() for key in keys}
         print_json({**run_record(result), "failed_gates": failed, "preferences": found})
     else:
         show_result(result, failed, lowest=0, as_json=False, command=str(context.find_root().obj))
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
-        if given is None:  # verdicts are in the rows otherwise
+        if rules.given is None:  # verdicts are in the rows otherwise
             note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
     if failed:
         raise typer.Exit(EXIT_GATE)
