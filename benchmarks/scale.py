@@ -75,7 +75,7 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
     """Do one run in this process, and say what it took."""
     from geval_local.metric import Metric
     from geval_local.ray.driver import PartsRun
-    from geval_local.ray.input_blocks import wanted_parts
+    from geval_local.ray.run_parts import wanted_parts
     from geval_local.runs.events import RunEvents
     from geval_local.runs.manifest import JudgeRecord, definition
     from geval_local.runs.settings import Settings
@@ -300,7 +300,7 @@ def predict(arguments: argparse.Namespace) -> list[dict[str, object]]:
 def block_rows(rows: int, workers: int, bytes_in: float) -> int:
     """Ask the package how many rows a block of such an input has."""
     from geval_local.metric import Metric
-    from geval_local.ray.input_blocks import choose_cut
+    from geval_local.ray.blocks import choose_cut
     from geval_local.runs.manifest import definition
     from geval_local.runs.settings import Settings
 

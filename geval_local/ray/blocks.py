@@ -10,20 +10,22 @@ from __future__ import annotations
 import hashlib
 import io
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from itertools import islice
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from geval_local.errors import DataError
+from geval_local.errors import DataError, first_line
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
 from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
 from geval_local.io.samples import id_hash
+from geval_local.runs.settings import Settings
 
 #: Most blocks of a file that is read from its beginning, or of one row group: it is read as many times.
 MOST_PIECES = 16
@@ -32,115 +34,109 @@ MOST_REPEATED = 10_000
 #: Files beside the parts in a directory that this tool wrote.
 _NO_INPUT = (".meta.json", "manifest.json")
 _HEAD_BYTES = 4096
-_BLOCK = 1 << 20
+_READ_BYTES = 1 << 20
+
+#: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
+BLOCK_TOKENS = 1 << 21
+#: Least number of packs in a block, so that texts are shared and the next pack is ready in time.
+LEAST_PACKS = 8
+PACK_TOKENS = 8192
+#: Least number of blocks per worker, if there are enough rows, so that a slow worker does not delay the end.
+BLOCKS_EACH = 4
+#: Blocks beyond which they become larger instead of more, so that the driver's memory is spared: it keeps 6 KB of
+#: each. More where there are so many workers that each would have few.
+MANY_BLOCKS = 20_000
+MANY_BLOCKS_EACH = 32
+#: Estimated bytes per token.
+BYTES_PER_TOKEN = 4
+#: Largest number of rows in a block.
+MOST_ROWS = 1 << 16
+#: Number of changed files that are named.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
-class SourceFile:
-    """One file of an input."""
+class Block:
+    """Rows of one file of the input that one worker scores; before its survey, a file is one block."""
 
-    #: Its path or address.
+    #: Path or address of the file.
     address: str
-    #: Size, and time of the last change in nanoseconds: a cheap check for changes.
+    #: Size of the file, and time of its last change in nanoseconds: a cheap check for changes.
     bytes: int
     changed: int
-    #: Hash of its content; empty before the survey.
+    #: Hash of its content; empty before the survey, as what follows.
     sha256: str = ""
+    #: Number of rows of the file before the block, and in it.
+    first: int = 0
+    rows: int = 0
+    #: Number of its first row in messages: the line for JSONL, else the row, from 1.
+    line: int = 1
+    #: Its byte range if it is read by bytes, else 0.
+    start: int = 0
+    stop: int = 0
+    #: Rows whose id occurs earlier in the file: the row's number and the number of the first row with the id.
+    repeated: tuple[tuple[int, int], ...] = ()
+    #: Name of its part.
+    part: str = ""
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """Where the file is."""
         return Place(self.address)
 
+    @property
+    def where(self) -> str:
+        """The rows' location, for messages."""
+        return f"{self.address}, rows {self.line} to {self.line + self.rows - 1}"
 
-@dataclass(frozen=True)
-class Cut:
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells the block from others; its part contains it."""
+        return {"file": self.sha256, "first": self.first, "rows": self.rows}
+
+
+class Cut(NamedTuple):
     """Largest size of a block: rows or bytes, whichever is reached first."""
 
     rows: int
     bytes: int
 
 
-@dataclass(frozen=True)
-class Block:
-    """Rows of one file that one worker scores."""
-
-    #: Number of rows of the file before the block, and in it.
-    first: int
-    rows: int
-    #: Number of its first row in messages: the line for JSONL, else the row, from 1.
-    line: int
-    #: Its byte range if it is read by bytes, else 0.
-    start: int = 0
-    stop: int = 0
-    #: Rows whose id occurs earlier in the file: the row's number and the number of the first row with the id.
-    repeated: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Result of surveying a file."""
-
-    #: The file, with its hash.
-    file: SourceFile
-    #: Its blocks, in order.
-    blocks: list[Block] = field(default_factory=list)
-
-    def to_record(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Survey:
-        """Restore it from plain values."""
-        blocks = [Block(**{**one, "repeated": tuple(map(tuple, one["repeated"]))}) for one in record["blocks"]]
-        return cls(SourceFile(**record["file"]), blocks)
-
-
-def find_files(given: Sequence[str]) -> list[SourceFile]:
+def find_files(given: Sequence[str]) -> list[Block]:
     """List the files of an input, which may be given as files, directories and patterns; sorted within each.
 
     From a directory, files with a known extension are taken at any depth, except those whose name, or the name of a
     directory above them, begins with ``.`` or ``_``.
     """
-    found: list[Entry] = []
+    files: dict[str, Block] = {}
     for one in given:
-        place = Place(one)
         try:
-            found += _files_of(place)
+            found = _files_of(Place(one))
         except OSError as error:
             raise DataError(f"cannot list {one}: {error}", hint="Check the address and your rights to it.") from error
-    files = [SourceFile(_absolute(entry.place), entry.bytes, entry.changed) for entry in found]
-    seen: set[str] = set()
-    for file in files:
-        if file.address in seen:
-            raise DataError(f"{file.address} is named twice", hint="Name every file once; patterns may overlap.")
-        seen.add(file.address)
-    return files
-
-
-def _absolute(place: Place) -> str:
-    return place.address if is_address(place.address) else place.path
+        for entry in found:
+            address = entry.place.address if is_address(entry.place.address) else entry.place.path
+            if address in files:
+                raise DataError(f"{address} is named twice", hint="Name every file once; patterns may overlap.")
+            files[address] = Block(address, entry.bytes, entry.changed)
+    return list(files.values())
 
 
 def _files_of(place: Place) -> list[Entry]:
+    known = f"Known extensions: {', '.join(FORMATS)}."
     entry = None if is_pattern(place.address) and place.local is None else place.entry()
     if entry is not None and entry.is_file:
         if format_of(place.name) is None:
-            raise DataError(
-                f"cannot tell the format of {place} by its extension", hint=f"Known extensions: {', '.join(FORMATS)}."
-            )
+            raise DataError(f"cannot tell the format of {place} by its extension", hint=known)
         return [entry]
     if entry is not None:
-        base = place.path.rstrip("/")
-        inside = [
-            one for one in place.entries(recursive=True) if one.is_file and _is_input(one.place.path[len(base) :])
-        ]
+        base = len(place.path.rstrip("/"))
+        inside = [one for one in place.entries(recursive=True) if one.is_file and _is_input(one.place.path[base:])]
         if not inside:
-            raise DataError(f"{place} holds no file of rows", hint=f"Known extensions: {', '.join(FORMATS)}.")
+            raise DataError(f"{place} holds no file of rows", hint=known)
         return inside
     if is_pattern(place.address):
-        matching = [one for one in place.matches() if _is_input(f"/{one.place.name}")]
+        matching = [one for one in place.matches() if _is_input(one.place.name)]
         if not matching:
             raise DataError(f"no file of rows matches {place}", hint="Quote the pattern, and check where it begins.")
         return matching
@@ -156,18 +152,19 @@ def _is_input(path: str) -> bool:
 # --- the survey -------------------------------------------------------------------------------------------------------
 
 
-def survey(file: SourceFile, cut: Cut) -> Survey:
+def survey(file: Block, cut: Cut) -> list[Block]:
     """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks."""
-    with _readable(file.address):
-        _check_unchanged(file)
-        kind = _kind(file)
+    with _readable(file):
         ids = _Ids(file.address)
-        look = {"lines": _survey_lines, "parquet": _survey_parquet, "stream": _survey_stream}[kind]
-        sha256, blocks = look(file, cut, ids)
+        blocks = (_survey_lines if _is_lines(file) else _survey_groups)(file, cut, ids)
     if not blocks:
         raise DataError(f"{file.address} holds no rows", hint="Was the file written completely?")
-    known = SourceFile(file.address, file.bytes, file.changed, sha256)
-    return Survey(known, list(_with_repeated(blocks, ids.repeated())))
+    repeated = ids.repeated()
+    starts = [0, *(bisect_left(repeated, (block.line,)) for block in blocks[1:]), len(repeated)]
+    return [
+        replace(block, repeated=tuple(repeated[start:stop]))
+        for block, (start, stop) in zip(blocks, pairwise(starts), strict=True)
+    ]
 
 
 class _Ids:
@@ -188,8 +185,9 @@ class _Ids:
         """Return rows with a repeated id, each with the first row that has it; ascending."""
         hashes, numbers = np.frombuffer(self._hashes, np.uint64), np.frombuffer(self._numbers, np.int64)
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        again = np.flatnonzero(first[inverse.reshape(-1)] != np.arange(len(hashes)))
-        pairs = [(int(numbers[place]), int(numbers[first[inverse.reshape(-1)[place]]])) for place in again]
+        earliest = first[inverse.reshape(-1)]
+        again = np.flatnonzero(earliest != np.arange(len(hashes)))
+        pairs = list(zip(numbers[again].tolist(), numbers[earliest[again]].tolist(), strict=True))
         if len(pairs) > MOST_REPEATED:
             raise DataError(
                 f"{self._address}: {len(pairs)} rows repeat the id of an earlier row, the first of them row "
@@ -199,37 +197,20 @@ class _Ids:
         return pairs
 
 
-def _with_repeated(blocks: Iterable[Block], repeated: list[tuple[int, int]]) -> Iterator[Block]:
-    blocks = list(blocks)
-    if not repeated:
-        yield from blocks
-        return
-    ends = [block.line for block in blocks[1:]] + [1 << 62]
-    place = 0
-    for block, end in zip(blocks, ends, strict=True):
-        begin = place
-        while place < len(repeated) and repeated[place][0] < end:
-            place += 1
-        yield Block(block.first, block.rows, block.line, block.start, block.stop, tuple(repeated[begin:place]))
-
-
-def _kind(file: SourceFile) -> str:
-    """Determine how blocks are read: by lines, by row groups, or from the beginning of the file."""
+def _is_lines(file: Block) -> bool:
+    """Whether a file has one row per line, so that it can be cut anywhere and read by bytes."""
     place = file.place
-    suffix = format_of(place.name)
-    if suffix == ".parquet":
-        return "parquet"
-    if suffix not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
-        return "stream"
+    if format_of(place.name) not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
+        return False
     head = place.read(0, min(_HEAD_BYTES, file.bytes))
     if encoding_of(head) != "utf-8-sig" or kind_of_no_text(head) is not None:
-        return "stream"
+        return False
     with place.lines_file() as source:
         text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-        return "stream" if is_over_lines(bounded_lines(text, file.address)) else "lines"
+        return not is_over_lines(bounded_lines(text, file.address))
 
 
-def _survey_lines(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Block]]:
+def _survey_lines(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
     digest, blocks = hashlib.sha256(), list[Block]()
     first = rows = start = 0
     line = offset = number = 0
@@ -243,11 +224,11 @@ def _survey_lines(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Bloc
                 ids.add(number, _id_of_line(raw, number))
             offset += len(raw)
             if rows and (rows >= cut.rows or offset - start >= cut.bytes):
-                blocks.append(Block(first, rows, line, start, offset))
+                blocks.append(replace(file, first=first, rows=rows, line=line, start=start, stop=offset))
                 first, rows = first + rows, 0
     if rows:
-        blocks.append(Block(first, rows, line, start, offset))
-    return digest.hexdigest(), blocks
+        blocks.append(replace(file, first=first, rows=rows, line=line, start=start, stop=offset))
+    return [replace(block, sha256=digest.hexdigest()) for block in blocks]
 
 
 def _is_blank(raw: bytes) -> bool:
@@ -264,135 +245,145 @@ def _id_of_line(raw: bytes, number: int) -> Any:
     return value.get("id") if isinstance(value, dict) else None
 
 
-def _survey_parquet(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Block]]:
-    import pyarrow.parquet as pq
+def _survey_groups(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
+    """Survey a file that is cut between row groups, or is one group; a large group is cut into equal pieces."""
+    numbers: Sequence[int]
+    if format_of(file.place.name) == ".parquet":
+        import pyarrow.parquet as pq
 
-    with file.place.open() as source, pq.ParquetFile(source) as table:
-        groups = [table.metadata.row_group(place) for place in range(table.num_row_groups)]
-        sizes = [(group.num_rows, group.total_byte_size) for group in groups if group.num_rows]
-        if "id" in table.schema_arrow.names:
-            for row in parquet_rows(table, file.address, columns=["id"]):
+        with file.place.open() as source, pq.ParquetFile(source) as table:
+            groups = [table.metadata.row_group(place) for place in range(table.num_row_groups)]
+            sizes, size = [group.num_rows for group in groups], sum(group.total_byte_size for group in groups)
+            if "id" in table.schema_arrow.names:
+                for row in parquet_rows(table, file.address, columns=["id"]):
+                    ids.add(row.number, row.fields.get("id"))
+        numbers = range(1, sum(sizes) + 1)
+    else:
+        numbers = array("q")
+        with file.place.as_local() as path:
+            for row in read_rows(path):
                 ids.add(row.number, row.fields.get("id"))
-    blocks, first, gathered = list[Block](), 0, 0
-    total = sum(rows for rows, _ in sizes)
-    most = _rows_in(cut, total, sum(size for _, size in sizes))
-    for rows, _ in sizes:
-        if gathered and gathered + rows > most:
-            blocks.append(Block(first, gathered, first + 1))
-            first, gathered = first + gathered, 0
+                numbers.append(row.number)
+        sizes, size = [len(numbers)], file.bytes
+    most = max(1, min(cut.rows, cut.bytes * len(numbers) // max(size, 1)))  # as if rows were of equal size
+    counts: list[int] = []
+    is_open = False
+    for rows in filter(None, sizes):
         if rows > most:
-            for piece in _pieces(rows, most):
-                blocks.append(Block(first, piece, first + 1))
-                first += piece
+            pieces = min(MOST_PIECES, -(-rows // most))
+            counts += [rows * (place + 1) // pieces - rows * place // pieces for place in range(pieces)]
+        elif is_open and counts[-1] + rows <= most:
+            counts[-1] += rows
         else:
-            gathered += rows
-    if gathered:
-        blocks.append(Block(first, gathered, first + 1))
-    return _sha256(file), blocks
-
-
-def _survey_stream(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Block]]:
-    numbers = array("q")
-    with file.place.as_local() as path:
-        for row in read_rows(path):
-            ids.add(row.number, row.fields.get("id"))
-            numbers.append(row.number)
-    blocks, first = list[Block](), 0
-    for piece in _pieces(len(numbers), _rows_in(cut, len(numbers), file.bytes)):
-        blocks.append(Block(first, piece, numbers[first]))
-        first += piece
-    return _sha256(file), blocks
-
-
-def _rows_in(cut: Cut, rows: int, size: int) -> int:
-    """Return the number of rows per block, assuming rows of equal size."""
-    return max(1, min(cut.rows, cut.bytes * rows // max(size, 1)))
-
-
-def _pieces(rows: int, most: int) -> list[int]:
-    """Divide rows into pieces of equal size, at most `MOST_PIECES`."""
-    if not rows:
-        return []
-    count = min(MOST_PIECES, -(-rows // most))
-    return [rows * (place + 1) // count - rows * place // count for place in range(count)]
-
-
-def _sha256(file: SourceFile) -> str:
+            counts.append(rows)
+        is_open = rows <= most
+    firsts = np.cumsum([0, *counts]).tolist()
     digest = hashlib.sha256()
-    with file.place.lines_file() as source:
-        while part := source.read(_BLOCK):
+    with file.place.lines_file() as content:
+        while part := content.read(_READ_BYTES):
             digest.update(part)
-    return digest.hexdigest()
+    known = replace(file, sha256=digest.hexdigest())
+    return [replace(known, first=one, rows=rows, line=numbers[one]) for one, rows in zip(firsts, counts, strict=False)]
 
 
 # --- the rows of a block ----------------------------------------------------------------------------------------------
 
 
-def block_rows(file: SourceFile, block: Block, columns: Sequence[str] | None = None) -> Iterator[RawRow]:
-    """Read the rows of a block."""
-    with _readable(file.address):
-        _check_unchanged(file)
-        if block.stop:
-            text = io.TextIOWrapper(
-                io.BytesIO(file.place.read(block.start, block.stop)),
-                encoding="utf-8-sig" if block.first == 0 else "utf-8",
-                errors="surrogateescape",
-                newline="\n",
-            )
-            yield from islice(line_rows(text, block.line), block.rows)
-        elif format_of(file.place.name) == ".parquet":
+def block_rows(block: Block, columns: Sequence[str] | None = None) -> Iterator[RawRow]:
+    """Read the rows of a block; of a file that was not surveyed, its first ones, as many as `rows` says."""
+    with _readable(block):
+        place = block.place
+        if block.stop or _is_lines(block):
+            source = io.BytesIO(place.read(block.start, block.stop)) if block.stop else place.lines_file()
+            encoding = "utf-8-sig" if block.first == 0 else "utf-8"
+            with io.TextIOWrapper(source, encoding=encoding, errors="surrogateescape", newline="\n") as text:
+                yield from islice(line_rows(bounded_lines(text, block.address), block.line), block.rows)
+        elif format_of(place.name) == ".parquet":
             import pyarrow.parquet as pq
 
-            with file.place.open() as source, pq.ParquetFile(source) as table:
-                there = None if columns is None else [name for name in table.schema_arrow.names if name in columns]
-                yield from parquet_rows(
-                    table, file.address, first=block.first, count=block.rows, columns=there if there else None
-                )
+            with place.open() as opened, pq.ParquetFile(opened) as table:
+                there = [name for name in table.schema_arrow.names if name in (columns or ())] or None
+                yield from parquet_rows(table, block.address, first=block.first, count=block.rows, columns=there)
         else:
-            with file.place.as_local() as path:
+            with place.as_local() as path:
                 yield from islice(read_rows(path), block.first, block.first + block.rows)
 
 
-def first_rows(file: SourceFile, count: int) -> list[RawRow]:
-    """Read the first rows of a file before it is surveyed."""
-    with _readable(file.address):
-        kind = _kind(file)
-        if kind == "parquet":
-            import pyarrow.parquet as pq
-
-            with file.place.open() as source, pq.ParquetFile(source) as table:
-                return list(parquet_rows(table, file.address, count=min(count, table.metadata.num_rows)))
-        if kind == "lines":
-            with file.place.lines_file() as source:
-                text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-                return list(islice(line_rows(bounded_lines(text, file.address)), count))
-        with file.place.as_local() as path:
-            return list(islice(read_rows(path), count))
-
-
 @contextmanager
-def _readable(address: str) -> Iterator[None]:
-    """Turn errors of file systems and Arrow into a `DataError` that names the file."""
+def _readable(file: Block) -> Iterator[None]:
+    """Refuse a file that has changed; turn errors of file systems and Arrow into a `DataError` that names it."""
     import pyarrow as pa
 
     try:
+        entry = file.place.entry()
+        if entry is None:
+            raise DataError(f"there is no file {file.address}", hint="Put it back; what is scored already is kept.")
+        if (entry.bytes, entry.changed) != (file.bytes, file.changed):
+            raise DataError(
+                f"{file.address} was changed while it was scored",
+                hint="Put the former content back, or score the new one into another directory.",
+            )
         yield
     except (OSError, EOFError, pa.ArrowException) as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"cannot read {address}: {text}", hint="Is the file complete, and may you read it?") from error
-
-
-def is_unchanged(file: SourceFile) -> bool:
-    """Whether a file exists with the size and time on record."""
-    entry = file.place.entry()
-    return entry is not None and (entry.bytes, entry.changed) == (file.bytes, file.changed)
-
-
-def _check_unchanged(file: SourceFile) -> None:
-    if file.place.entry() is None:
-        raise DataError(f"there is no file {file.address}", hint="Put it back; what is scored already is kept.")
-    if not is_unchanged(file):
         raise DataError(
-            f"{file.address} was changed while it was scored",
-            hint="Put the former content back, or score the new one into another directory.",
-        )
+            f"cannot read {file.address}: {first_line(error)}", hint="Is the file complete, and may you read it?"
+        ) from error
+
+
+# --- the blocks of a run ----------------------------------------------------------------------------------------------
+
+
+def choose_cut(settings: Settings, batch_tokens: int | None, size: int, workers: Callable[[], int]) -> Cut:
+    """Choose the size of blocks: by --window, else at most a few minutes of work with several blocks per worker.
+
+    `batch_tokens` is the judge's budget, None if it is not set; `size` that of all files, in bytes; `workers` tells how
+    many the cluster has room for, unless the settings say it.
+    """
+    if settings.block_rows is not None:
+        return Cut(settings.block_rows, 1 << 62)
+    prompts, count = len(settings.metrics), settings.workers or workers()
+    least = LEAST_PACKS * (batch_tokens or PACK_TOKENS) * BYTES_PER_TOKEN // prompts
+    bounded = -(-size // max(MANY_BLOCKS, MANY_BLOCKS_EACH * count))
+    most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts, bounded)
+    return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * count))))
+
+
+def rows_in(blocks: Iterable[Block]) -> int:
+    """Count the rows of blocks."""
+    return sum(block.rows for block in blocks)
+
+
+def limited(blocks: Sequence[Block], limit: int) -> list[Block]:
+    """Keep the first rows only."""
+    taken: list[Block] = []
+    for block in blocks:
+        if limit > 0:
+            taken.append(replace(block, rows=min(block.rows, limit)))
+            limit -= block.rows
+    return taken
+
+
+def changed_files(before: Iterable[Block], after: Iterable[Block]) -> list[str]:
+    """List the input files that have changed, are missing, or are new."""
+    old, new = ({block.address: block.sha256 for block in blocks} for blocks in (before, after))
+    kinds = {
+        "the input has another content:": [name for name in new if name in old and new[name] != old[name]],
+        "the input has lost": [name for name in old if name not in new],
+        "the input has a new file:": [name for name in new if name not in old],
+    }
+    return [
+        f"{kind} {', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}"
+        for kind, names in kinds.items()
+        if names
+    ]
+
+
+def to_lines(blocks: Iterable[Block]) -> bytes:
+    """Write blocks as lines of JSON."""
+    return b"".join(orjson.dumps(block) + b"\n" for block in blocks)
+
+
+def from_lines(content: bytes) -> list[Block]:
+    """Read what `to_lines` wrote."""
+    records = map(orjson.loads, content.splitlines())
+    return [Block(**record | {"repeated": tuple(map(tuple, record["repeated"]))}) for record in records]

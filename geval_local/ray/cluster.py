@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from geval_local.errors import ConfigurationError, GevalError, JudgeError
-from geval_local.ray.blocks import Cut, SourceFile, Survey, survey
-from geval_local.ray.messages import Job, Task, error_of, pack, told, unpack
-from geval_local.ray.worker import BlockScorer
+from geval_local.judge.steps import OnSteps, pinned_steps
+from geval_local.metric import Metric
+from geval_local.prompt import Prompt
+from geval_local.ray.blocks import Block, Cut, survey
+from geval_local.ray.own_cluster import replaced
+from geval_local.ray.worker import BlockScorer, Job, PartReport, pack, unpack
 from geval_local.runs.manifest import JudgeRecord
 
 if TYPE_CHECKING:
@@ -26,10 +30,11 @@ if TYPE_CHECKING:
 
     from geval_local.judge.judge import Judge
 
-_GONE = (
-    "A killed worker has often run out of memory: fewer `workers`, or smaller `batch_tokens`, may help. If the cluster "
-    "itself is gone, start it again."
-)
+
+#: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
+ATTEMPTS = 4
+#: Seconds between two questions how far the steps are.
+_ASKED_SECONDS = 1.0
 
 
 class WorkerShare(NamedTuple):
@@ -85,96 +90,154 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
     return share_out([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, record.choice)
 
 
-def survey_files(files: Sequence[SourceFile], cut: Cut) -> Generator[Survey, None, None]:
+def survey_files(files: Sequence[Block], cut: Cut) -> Generator[list[Block], None, None]:
     """Survey files on the connected cluster, in any order; see `geval_local.ray.blocks.survey`."""
-    with quietly(), plain_failures("the survey of the input"):
-        records = [{"address": file.address, "bytes": file.bytes, "changed": file.changed} for file in files]
-        found = handed_out(records).map_batches(partial(_survey, cut=cut), batch_size=1, batch_format="pyarrow")
-        for record in _records(found):
-            error = error_of(record)
-            if error is not None:
-                raise error
-            yield Survey.from_record(record)
+    with working("the survey of the input"):
+        yield from results_of(
+            handed_out(files).map_batches(partial(_survey, cut=cut), batch_size=1, batch_format="pyarrow")
+        )
 
 
 def _survey(table: pa.Table, cut: Cut) -> pa.Table:
-    (record,) = unpack(table)
+    (file,) = unpack(table)
     try:
-        return pack([survey(SourceFile(**record), cut).to_record()])
+        return pack(survey(file, cut))
     except GevalError as error:
-        return pack([told(error)])
+        return pack(error)
 
 
 def score_blocks(
-    tasks: Sequence[Task],
-    load: Callable[[JudgeRecord], Judge],
-    job: Job,
-    workers: int | None,
-    *,
-    alone: bool = False,
-) -> Generator[dict[str, Any], None, None]:
-    """Score blocks on the connected cluster, in any order."""
-    from ray.data import ActorPoolStrategy
+    blocks: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job, *, alone: bool
+) -> Generator[PartReport, None, None]:
+    """Score blocks on the connected cluster, in any order; there is no report on those over which workers died.
 
-    record = JudgeRecord.model_validate(job.judge)
-    share = cluster_share(workers, record)
-    with quietly(), plain_failures(f"the workers of {record.name}"):
+    `alone`: a worker scores one block at a time, so that its block is the cause if it dies.
+    """
+    from ray.data import ActorPoolStrategy, DataContext
+
+    (record,) = job.manifest.judges
+    share = cluster_share(job.manifest.settings.workers, record)
+    # Without limits Ray would give the block of a dead worker to the next one for ever, and then end the run.
+    unharmed = replaced(DataContext.get_current(), max_errored_blocks=-1)
+    with working(f"the workers of {record.name}"), unharmed:
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
         if not alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
-        reports = handed_out([task.to_record() for task in tasks]).map_batches(
-            BlockScorer,
-            fn_constructor_args=(load, job),
-            batch_size=1,
-            batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=min(share.workers, len(tasks)), **options),
-            num_cpus=share.cpus,
-            num_gpus=share.gpus,
+        yield from results_of(
+            handed_out(blocks).map_batches(
+                BlockScorer,
+                fn_constructor_args=(load, job),
+                batch_size=1,
+                batch_format="pyarrow",
+                compute=ActorPoolStrategy(size=min(share.workers, len(blocks)), **options),
+                num_cpus=share.cpus,
+                num_gpus=share.gpus,
+                max_task_retries=ATTEMPTS - 1,
+            )
         )
-        yield from _records(reports)
 
 
-def handed_out(records: Sequence[Mapping[str, Any]]) -> ray.data.Dataset:
-    """Make a data set of one record per block, which Ray Data gives to workers one by one.
+def handed_out(items: Sequence[object]) -> ray.data.Dataset:
+    """Make a data set of one row per block, which Ray Data gives to workers one by one.
 
     `from_arrow_refs` would start a task for every block, only to learn its size.
     """
     import ray
 
-    return ray.data.from_blocks([pack([record]) for record in records])
+    return ray.data.from_blocks(list(map(pack, items)))
 
 
-def _records(data: Any) -> Iterator[dict[str, Any]]:
+def results_of(data: Any) -> Iterator[Any]:
+    """Unpack what workers return, as it comes; an error of the package is raised."""
     for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        yield from unpack(table)
+        for item in unpack(table):
+            if isinstance(item, GevalError):
+                raise item
+            yield item
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Suppress Ray Data's progress bars and log messages."""
+def working(what: str) -> Iterator[None]:
+    """Suppress Ray Data's progress bars and messages; turn Ray's errors into a `JudgeError` that says what failed."""
+    import ray
     from ray.data import DataContext
 
-    context, logger = DataContext.get_current(), logging.getLogger("ray.data")
-    names = ("enable_progress_bars", "print_on_execution_start")
-    before, level = {name: getattr(context, name) for name in names}, logger.level
-    context.enable_progress_bars = context.print_on_execution_start = False
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(context, name, value)
-        logger.setLevel(level)
+    logger = logging.getLogger("ray.data")
+    with ExitStack() as quiet:
+        context = DataContext.get_current()
+        quiet.enter_context(replaced(context, enable_progress_bars=False, print_on_execution_start=False))
+        quiet.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        except ray.exceptions.RayError as error:
+            raise JudgeError(
+                f"{what} failed: {str(error).strip()}",
+                hint="A killed worker has often run out of memory: fewer `workers`, or smaller `batch_tokens`, may "
+                "help. If the cluster itself is gone, start it again.",
+            ) from error
 
 
-@contextmanager
-def plain_failures(what: str) -> Iterator[None]:
-    """Turn errors of Ray into a `JudgeError` that names what failed."""
+# --- evaluation steps -------------------------------------------------------------------------------------------------
+
+
+def steps_by_worker(
+    load: Callable[[JudgeRecord], Judge],
+    record: JudgeRecord,
+    metrics: Sequence[Metric],
+    workers: int | None,
+    on_steps: OnSteps,
+) -> list[Metric]:
+    """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here."""
     import ray
 
+    share = cluster_share(workers, record)
+    # It is asked how far it is while it writes.
+    actor = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus, max_concurrency=2)(_Writer).remote()
     try:
-        yield
+        writer = _RemoteJudge(record.name, actor, ray.get(actor.load.remote(load, record)))
+        return [pinned_steps(writer, metric, on_steps=on_steps)[0] for metric in metrics]
     except ray.exceptions.RayError as error:
-        raise JudgeError(f"{what} failed: {str(error).strip()}", hint=_GONE) from error
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, GevalError):  # as the worker raised it
+            raise cause from None
+        raise JudgeError(f"the worker of {record.name} failed: {str(error).strip()}") from error
+    finally:
+        ray.kill(actor)  # its GPU is wanted
+
+
+class _Writer:
+    """The judge, on a worker."""
+
+    def __init__(self) -> None:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        self._tokens = 0
+
+    def load(self, load: Callable[[JudgeRecord], Judge], record: JudgeRecord) -> tuple[str, bool, str, bool]:
+        self._judge = load(record)
+        return self._judge.fingerprint, self._judge.is_chat, self._judge.generation, self._judge.writes_steps
+
+    def write(self, prompt: Prompt, most: int) -> str:
+        return self._judge.continue_text(prompt, max_new_tokens=most, on_token=partial(setattr, self, "_tokens"))
+
+    def tokens(self) -> int:
+        return self._tokens
+
+
+class _RemoteJudge:
+    """The judge as `pinned_steps` needs it, see `geval_local.judge.steps.StepsWriter`."""
+
+    def __init__(self, name: str, actor: Any, about: tuple[str, bool, str, bool]) -> None:
+        self.name = name
+        self.fingerprint, self.is_chat, self.generation, self.writes_steps = about
+        self._actor = actor
+
+    def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
+        import ray
+
+        written = self._actor.write.remote(prompt, max_new_tokens)
+        while not ray.wait([written], timeout=_ASKED_SECONDS)[0]:
+            on_token(ray.get(self._actor.tokens.remote()))
+        return str(ray.get(written))

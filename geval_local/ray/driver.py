@@ -7,32 +7,35 @@ a block twice neither loses nor repeats a row.
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import DataError, GevalError, Interrupted, JudgeError, OutputError
-from geval_local.io.parts import part_names, remove_parts
+from geval_local.io.parts import part_name, part_names, remove_parts
+from geval_local.io.places import Place
 from geval_local.io.result_manifest import PARTS_MANIFEST, ScoredMetric, manifest_text, read_manifest
 from geval_local.io.result_manifest import Manifest as Description
 from geval_local.metric import Metric
-from geval_local.ray.blocks import SourceFile, Survey, find_files, is_unchanged
-from geval_local.ray.cluster import cluster_share, score_blocks, survey_files
+from geval_local.ray.blocks import Block, changed_files, choose_cut, find_files, limited, rows_in, to_lines
+from geval_local.ray.cluster import ATTEMPTS, cluster_share, score_blocks, steps_by_worker, survey_files
 from geval_local.ray.gather import gather_blocks
-from geval_local.ray.input_blocks import as_before, changed_files, choose_cut, input_of, limited, rows_in, tasks_of
-from geval_local.ray.messages import Job, PartReport, Task, Totals, error_of
 from geval_local.ray.own_cluster import connected
-from geval_local.ray.parts_directory import PartsDirectory
-from geval_local.ray.steps import steps_by_worker
-from geval_local.ray.worker import is_whole
+from geval_local.ray.parts_directory import BLOCKS_NAME, PartsDirectory
+from geval_local.ray.worker import Counts, Job, PartReport, is_whole
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now
-from geval_local.runs.run import meet, steps_names
+from geval_local.runs.records import InputFile
+from geval_local.runs.run import Run, meet
+from geval_local.runs.store import MemoryStore
 from geval_local.summary import Summary
 
 if TYPE_CHECKING:
@@ -61,81 +64,78 @@ class PartsRun:
         self.calibrations = calibrations
         self.events = events
         self.metrics = [Metric.model_validate(one) for one in wanted.settings.metrics]
-        self.totals = Totals(
-            [metric.name for metric in self.metrics], wanted.settings.group_by, wanted.settings.gather_by
-        )
+        self.totals = Counts.none([metric.name for metric in self.metrics], wanted.settings.group_by)
         self.seconds = 0.0
         #: Outcomes that an earlier run had finished.
         self.there = 0
-        self._several = False
+        self._retry_errors = self._several = False
         self._cluster = ExitStack()
 
     def run(self, *, retry_errors: bool = False, overwrite: bool = False) -> list[Summary]:
         """Score every block that has no part."""
         begin = time.perf_counter()
+        self._retry_errors = retry_errors
         with self.directory.held(), self._cluster:
             try:
-                surveys = self._open(overwrite=overwrite)
-                if self.manifest.settings.gather_by is not None:
-                    surveys = self._gathered(surveys, retry_errors=retry_errors)
-                self._score(surveys, retry_errors=retry_errors)
-                self._finish(surveys)
+                blocks = self._opened(overwrite=overwrite)
+                self._score(blocks if self.manifest.settings.gather_by is None else self._gathered(blocks))
+                self._finish()
             except BaseException as error:
-                if self.manifest.run and self._is_there() and self.directory.is_empty():
+                if self._is_there() and self.directory.is_empty():
                     self.directory.remove(self.manifest)
                 elif isinstance(error, KeyboardInterrupt):
-                    local = self.directory.place.local
-                    raise Interrupted(local if local is not None else self.directory.place.address) from error
+                    raise Interrupted(self.directory.local or self.directory.place.address) from error
                 raise
         self.seconds = time.perf_counter() - begin
-        return self.totals.summaries()
+        return self.totals.summaries(self.manifest.settings.gather_by)
 
     def _is_there(self) -> bool:
         """Whether the directory contains this run."""
-        try:
+        with suppress(OutputError):
             found = self.directory.read()
-        except OutputError:
-            return False
-        return found is not None and found.run == self.manifest.run
+            return found is not None and found.run == self.manifest.run
+        return False
 
     def _connect(self) -> None:
         """Connect to the cluster until the run ends."""
         self._cluster.enter_context(connected(self.manifest.settings.address, self.manifest.settings.workers))
         self._connect = lambda: None  # type: ignore[method-assign]
 
+    def _stop_if_asked(self) -> None:
+        if self.events.should_stop():
+            raise Interrupted
+
     # --- the blocks of the input --------------------------------------------------------------------------------------
 
-    def _open(self, *, overwrite: bool) -> list[Survey]:
-        """Start the run, or continue the existing one if nothing has changed; return the surveys."""
+    def _opened(self, *, overwrite: bool) -> list[Block]:
+        """Start the run, or continue the existing one if nothing has changed; return the blocks of the input."""
         directory, wanted = self.directory, self.manifest
         files = find_files(wanted.settings.inputs)
-        on_record = directory.read()
+        before = directory.read()
         other: list[str] = []
-        if on_record is not None and on_record.has_begun:
-            other = on_record.model_copy(update={"input": wanted.input}).differences(wanted)
+        if before is not None and before.has_begun:
+            other = before.model_copy(update={"input": wanted.input}).differences(wanted)
             if other and not overwrite:
                 raise self._refused(other, "replaces that run")
-        if on_record is None or not on_record.has_begun or other:
-            surveys = self._surveyed(files, {})
-            if on_record is not None:
-                directory.remove(on_record)
-            self._describe(surveys)
+        if before is None or not before.has_begun or other:
+            blocks, known = self._surveyed(files, []), None
+            if before is not None:
+                directory.remove(before)
             self.manifest.made = {}
-            directory.save(self.manifest)
-            directory.write_surveys(surveys, self.manifest)
-            return surveys
-        known = {one.file.address: one for one in directory.surveys(on_record)}
-        surveys = self._surveyed(files, known)
-        changed = changed_files(list(known.values()), surveys)
-        if changed and not overwrite:
-            raise self._refused(changed, "replaces the parts of what has changed")
-        self.manifest = on_record.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
-        self._describe(surveys)
-        if surveys != list(known.values()):
-            directory.write_surveys(surveys, self.manifest)
         else:
-            directory.save(self.manifest)
-        return surveys
+            known = directory.blocks(before)
+            blocks = self._surveyed(files, known)
+            changed = changed_files(known, blocks)
+            if changed and not overwrite:
+                raise self._refused(changed, "replaces the parts of what has changed")
+            self.manifest = before.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
+        described = {block.address: block for block in blocks}.values()
+        self._several = len(described) > 1
+        self.manifest.input = input_of(wanted.settings.inputs, described, rows_in(blocks))
+        directory.save(self.manifest)
+        if blocks != known:
+            directory.write(BLOCKS_NAME, to_lines(blocks), self.manifest)
+        return blocks
 
     def _refused(self, differences: Sequence[str], remedy: str) -> OutputError:
         return OutputError(
@@ -143,194 +143,150 @@ class PartsRun:
             hint=f"Restore that configuration, score into another directory, or add `overwrite=True`, which {remedy}.",
         )
 
-    def _describe(self, surveys: Sequence[Survey]) -> None:
-        self._several = len(surveys) > 1
-        files = [one.file for one in surveys]
-        self.manifest.input = input_of(self.manifest.settings.inputs, files, rows_in(surveys))
-
-    def _surveyed(self, files: Sequence[SourceFile], known: Mapping[str, Survey]) -> list[Survey]:
-        """Have workers survey the files that are new or may have changed."""
-        found: dict[str, Survey] = {}
-        for file in files:
-            before = known.get(file.address)
-            if before is not None and (before.file.bytes, before.file.changed) == (file.bytes, file.changed):
-                found[file.address] = before
+    def _surveyed(self, files: Sequence[Block], known: Sequence[Block]) -> list[Block]:
+        """Have workers survey the files that are new or may have changed; list the blocks with the names of parts."""
+        before = {address: list(blocks) for address, blocks in groupby(known, attrgetter("address"))}
+        found = {
+            file.address: before[file.address]
+            for file in files
+            if file.address in before
+            and (before[file.address][0].bytes, before[file.address][0].changed) == (file.bytes, file.changed)
+        }
         new = [file for file in files if file.address not in found]
-        limit = self.manifest.settings.limit
-        if new:
+        settings, judge = self.manifest.settings, self.manifest.judges[0]
+        while new and (settings.limit is None or sum(map(rows_in, found.values())) < settings.limit):
             self._connect()
-            settings, judge = self.manifest.settings, self.manifest.judges[0]
-            size = sum(file.bytes for file in files)
-            cut = choose_cut(
-                settings, judge.choice.get("batch_tokens"), size, lambda: cluster_share(None, judge).workers
-            )
-            # With --limit, files beyond the limit are not read.
-            step = len(new) if limit is None else 1
-            for first in range(0, len(new), step):
-                if limit is not None and rows_in(found.values()) >= limit:
-                    break
-                for one in survey_files(new[first : first + step], cut):
-                    found[one.file.address] = as_before(one, known)
-                    self._stop_if_asked()
-        surveys = [found[file.address] for file in files if file.address in found]
-        return surveys if limit is None else limited(surveys, limit)
-
-    def _gathered(self, surveys: Sequence[Survey], *, retry_errors: bool) -> list[Survey]:
-        """Bring the rows of a document into one block, unless that is done already; list these blocks."""
-        settings, directory = self.manifest.settings, self.directory
-        there, known = set(part_names(directory.place)), directory.gathered(self.manifest)
-        if known and all(
-            (task.part in there and not retry_errors) or is_unchanged(task.file)
-            for task in tasks_of(known, gathered=True)
-        ):
-            return known
-        self._connect()
-        self.events.on_load(None)
-        directory.make_buckets()
-        tasks = tasks_of(surveys)
-        job = replace(self._job(self.manifest.judges[0], self.metrics), output=directory.buckets.address)
-        assert settings.gather_by is not None
-        found = []
-        with closing(gather_blocks(tasks, job, settings.gather_by, len(tasks))) as buckets:
-            for one in buckets:
-                found.append(one)
+            size, budget = sum(file.bytes for file in files), judge.choice.get("batch_tokens")
+            cut = choose_cut(settings, budget, size, lambda: cluster_share(None, judge).workers)
+            # With a limit, files beyond it are not read.
+            step = len(new) if settings.limit is None else 1
+            some, new = new[:step], new[step:]
+            for blocks in survey_files(some, cut):
+                old = before.get(blocks[0].address, [])
+                if old and old[0].sha256 == blocks[0].sha256:  # only its time has changed, so it is cut as before
+                    blocks = [replace(block, changed=blocks[0].changed) for block in old]
+                found[blocks[0].address] = blocks
                 self._stop_if_asked()
-        found.sort(key=lambda one: one.file.place.name)
-        if rows_in(found) != rows_in(surveys):
+        named = [
+            replace(block, part=part_name(number, place))
+            for number, blocks in enumerate(found[file.address] for file in files if file.address in found)
+            for place, block in enumerate(blocks)
+        ]
+        return named if settings.limit is None else limited(named, settings.limit)
+
+    def _gathered(self, blocks: Sequence[Block]) -> list[Block]:
+        """Bring the rows of a document into one block, unless all are there, scored or not; list these blocks."""
+        found, rows = self.directory.gathered(self.manifest), rows_in(blocks)
+        if rows_in(found) != rows or self._retry_errors:
+            self._connect()
+            self.events.on_load(None)
+            found = []
+            with closing(gather_blocks(blocks, self._job(self.metrics))) as buckets:
+                for block in buckets:
+                    found.append(block)
+                    self._stop_if_asked()
+            found.sort(key=attrgetter("part"))
+        if rows_in(found) != rows:
             raise OutputError(
-                f"gathering kept {rows_in(found)} of {rows_in(surveys)} rows",
-                hint="This is a defect: please report it.",
+                f"gathering kept {rows_in(found)} of {rows} rows", hint="This is a defect: please report it."
             )
-        directory.write_gathered(found, self.manifest)
         return found
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
-    def _score(self, surveys: Sequence[Survey], *, retry_errors: bool) -> None:
+    def _score(self, blocks: Sequence[Block]) -> None:
         """Have workers score the blocks without a part."""
-        record = self.manifest.judges[0]
-        gathered = self.manifest.settings.gather_by is not None
-        tasks = tasks_of(surveys, again=retry_errors, gathered=gathered)
-        results, rows = len(self.metrics), sum(task.block.rows for task in tasks)
-        remove_parts(self.directory.place, self.manifest.run, {task.part for task in tasks})
-        missing = self._missing(tasks, record)
-        there = self.totals.rows
-        self.there = there * results
-        if there:
-            self.events.on_resume(there * results, rows * results)
-        if not missing:
-            return
-        self._connect()
-        self.events.on_load(None)
-        metrics = self._with_steps(record)
-        failures: list[tuple[Task, str]] = []
-        for alone in (False, True):  # the second pass has only blocks over which workers died
-            failures += self._pass(missing, record, metrics, (there, rows), alone=alone)
-            if not missing:
-                break
-        if failures:
-            raise _undone(failures, len(tasks))
+        results, rows = len(self.metrics), rows_in(blocks)
+        remove_parts(self.directory.place, self.manifest.run, {block.part for block in blocks})
+        missing = self._missing(blocks)
+        self.there = self.totals.rows * results
+        if self.there:
+            self.events.on_resume(self.there, rows * results)
         if missing:
-            raise JudgeError(f"the cluster lost {len(missing)} blocks", hint="Resume the run: it scores them.")
-
-    def _missing(self, tasks: Sequence[Task], record: JudgeRecord) -> dict[str, Task]:
-        """Read the reports of existing parts; return the tasks without one."""
-        if record.fingerprint is None:
-            # Without the judge's identity no part can be checked.
-            return {task.part: task for task in tasks}
-        job, there = self._job(record, self.metrics), set(part_names(self.directory.place))
-        waiting = [task for task in tasks if task.part in there]
-        with ThreadPoolExecutor(_READERS) as readers:
-            found = dict(
-                zip((task.part for task in waiting), readers.map(partial(is_whole, job), waiting), strict=True)
+            self._connect()
+            self.events.on_load(None)
+            metrics = self._with_steps()
+            failures: list[tuple[Block, str]] = []
+            for alone in (False, True):  # the second pass has only blocks over which, or beside which, workers died
+                if missing:
+                    failures += self._pass(missing, metrics, rows, alone=alone)
+            killed = f"{ATTEMPTS} workers were killed while they scored it"
+            failures += [(block, killed) for block in missing.values()]
+            if failures:
+                raise _undone(failures, len(blocks))
+        if self.totals.rows != rows:
+            raise OutputError(
+                f"the parts in {self.directory.place} hold {self.totals.rows} rows, and the input has {rows}",
+                hint="This is a defect: please report it.",
             )
-        for report in found.values():
-            if report is not None:
-                self.totals.add(report)
-        return {task.part: task for task in tasks if found.get(task.part) is None}
 
-    def _job(self, record: JudgeRecord, metrics: Sequence[Metric]) -> Job:
-        settings = self.manifest.settings
+    def _missing(self, blocks: Sequence[Block]) -> dict[str, Block]:
+        """Add up the existing parts; return the blocks without one, by the names of their parts."""
+        missing = {block.part: block for block in blocks}
+        if self.manifest.judges[0].fingerprint is None:
+            return missing  # without the judge's identity no part can be checked
+        waiting = [missing[name] for name in part_names(self.directory.place) if name in missing]
+        is_whole_of = partial(is_whole, self._job(self.metrics))
+        with ThreadPoolExecutor(_READERS) as readers:
+            for block, counts in zip(waiting, readers.map(is_whole_of, waiting), strict=True):
+                if counts is not None:
+                    self.totals.add(counts)
+                    del missing[block.part]
+        return missing
+
+    def _job(self, metrics: Sequence[Metric]) -> Job:
+        settings = self.manifest.settings.model_copy(update={"metrics": list(map(definition, metrics))})
         return Job(
-            run=self.manifest.run,
-            output=self.directory.place.address,
-            judge=record.model_dump(mode="json"),
-            metrics=[definition(metric) for metric in metrics],
-            estimator=settings.estimator,
-            threshold=settings.threshold,
-            fields=settings.fields,
-            columns=settings.columns,
-            window=settings.window,
-            group_by=settings.group_by,
-            gathered=settings.gather_by is not None,
+            self.manifest.model_copy(update={"settings": settings}),
+            self.directory.place,
+            self.calibrations,
             several=self._several,
-            calibrations=self.calibrations,
+            again=self._retry_errors,
         )
 
     def _pass(
-        self,
-        missing: dict[str, Task],
-        record: JudgeRecord,
-        metrics: Sequence[Metric],
-        known: tuple[int, int],
-        *,
-        alone: bool,
-    ) -> list[tuple[Task, str]]:
+        self, missing: dict[str, Block], metrics: Sequence[Metric], rows: int, *, alone: bool
+    ) -> list[tuple[Block, str]]:
         """Assign all missing blocks once; remove those that are finished or have failed."""
-        failures: list[tuple[Task, str]] = []
-        results, (there, rows), is_met = len(metrics), known, False
-        job = replace(self._job(record, metrics), alone=alone)
-        with closing(
-            score_blocks(list(missing.values()), self.load, job, self.manifest.settings.workers, alone=alone)
-        ) as reports:
-            for told in reports:
-                task = missing.get(told["part"])
-                if task is None:
+        failures: list[tuple[Block, str]] = []
+        record, results, is_met = self.manifest.judges[0], len(metrics), False
+        job = self._job(metrics)
+        with closing(score_blocks(list(missing.values()), self.load, job, alone=alone)) as reports:
+            for report in reports:
+                if report.part not in missing:
                     continue  # scored twice, which is one part
-                if told.get("killed") and not alone:
-                    continue  # over this block, or the one that the worker scored beside it
-                if "message" in told:
-                    error = error_of(told)
-                    if isinstance(error, GevalError) and not isinstance(error, DataError):
-                        raise error
-                    failures.append((missing.pop(task.part), told["message"]))
+                if report.counts is None:
+                    assert report.error is not None
+                    if not isinstance(report.error, DataError):
+                        raise report.error
+                    failures.append((missing.pop(report.part), report.error.message))
                     continue
-                report = PartReport.from_record(told)
-                if report.judge is not None:
-                    self._meet(record, report, metrics)
-                del missing[task.part]
-                self.totals.add(report)
+                self._meet(report, metrics)
+                del missing[report.part]
+                self.totals.add(report.counts)
                 if not is_met:
-                    self.events.on_score(record.name, rows * results, there * results, self.totals.rows * results)
+                    self.events.on_score(record.name, rows * results, self.there, self.totals.rows * results)
                     is_met = True
                 self.events.on_progress(self.totals.rows * results)
                 self._stop_if_asked()
         return failures
 
-    def _stop_if_asked(self) -> None:
-        if self.events.should_stop():
-            raise Interrupted
-
-    def _meet(self, record: JudgeRecord, report: PartReport, metrics: Sequence[Metric]) -> None:
-        """Check that all workers have the same judge; record its identity from the first report."""
-        assert report.judge is not None
+    def _meet(self, report: PartReport, metrics: Sequence[Metric]) -> None:
+        """Check that all workers have the same judge; record its identity and its steps from the first report."""
+        if report.judge is None:
+            return
+        record = self.manifest.judges[0]
         is_new = record.fingerprint is None
         meet(record, report.judge)
-        if is_new or not record.definitions:
-            record.definitions = {metric.name: definition(metric) for metric in metrics}
-            self.directory.save(self.manifest)
-            self._write_steps(record, metrics)
+        if not is_new and record.definitions:
+            return
+        record.definitions = {metric.name: definition(metric) for metric in metrics}
+        self.directory.save(self.manifest)
+        Run(self.manifest, MemoryStore(), self.directory.local).write_steps(record, metrics)
 
-    def _write_steps(self, record: JudgeRecord, metrics: Sequence[Metric]) -> None:
-        names = steps_names(self.manifest)
-        local = self.directory.place.local
-        for metric in metrics if local is not None else ():
-            if metric.steps and local is not None:
-                (local / "steps").mkdir(mode=0o700, exist_ok=True)
-                self.directory.write(names[record.name, metric.name], metric.to_yaml().encode(), self.manifest)
-
-    def _with_steps(self, record: JudgeRecord) -> list[Metric]:
+    def _with_steps(self) -> list[Metric]:
         """Return the metrics with the steps that this run started with, or new ones."""
+        record = self.manifest.judges[0]
         if record.definitions:
             return [
                 metric.with_steps(used.steps, used.steps_provenance) if metric.needs_steps else metric
@@ -343,62 +299,63 @@ class PartsRun:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _finish(self, surveys: Sequence[Survey]) -> None:
-        """Record that every block has its part, and the counts."""
+    def _finish(self) -> None:
+        """Record the counts, and describe the results."""
         self.events.on_write()
         record, manifest, totals = self.manifest.judges[0], self.manifest, self.totals
-        expected = rows_in(surveys)
-        if totals.rows != expected:
-            raise OutputError(
-                f"the parts in {self.directory.place} hold {totals.rows} rows, and the input has {expected}",
-                hint="This is a defect: please report it.",
-            )
         record.complete = True
         manifest.columns = totals.columns
-        summaries = totals.summaries()
-        manifest.results = {
-            metric.name: {
-                "signature": record.signatures[metric.name],
-                "definition": record.definitions[metric.name],
+        manifest.results, manifest.ended = {}, now()
+        (given, *more), scored = manifest.settings.inputs, dict[str, ScoredMetric]()
+        local = Place(given).local
+        if not more and local is not None and local.exists():
+            # Parts keep the scores of an input that was scored before.
+            found = read_manifest(Path(local))
+            scored = {} if found is None else dict(found.metrics)
+        for metric, summary, tokens in zip(self.metrics, totals.summaries(None), totals.tokens, strict=True):
+            signature, used = record.signatures[metric.name], record.definitions[metric.name]
+            manifest.results[metric.name] = {
+                "signature": signature,
+                "definition": used,
                 "rows": totals.rows,
                 "unscored": summary.unscored,
                 "prompt_tokens": tokens[0],
                 "planned_tokens": tokens[1],
                 "reasons": summary.to_dict()["reasons"],
             }
-            for metric, summary, tokens in zip(self.metrics, summaries, totals.tokens, strict=True)
-        }
-        manifest.ended = now()
-        earlier = self._earlier()
-        scored = {
-            metric.name: ScoredMetric(
-                record.signatures[metric.name],
-                Metric.model_validate(record.definitions[metric.name]),
-                summary.unscored,
-                self.calibrations[metric.name].record() if metric.name in self.calibrations else None,
-            )
-            for metric, summary in zip(self.metrics, summaries, strict=True)
-        }
+            calibration = self.calibrations.get(metric.name)
+            applied = None if calibration is None else calibration.record()
+            scored[metric.name] = ScoredMetric(signature, Metric.model_validate(used), summary.unscored, applied)
         file = manifest.input
         description = Description(
-            record.name, file.name, file.sha256, totals.rows, earlier | scored, fields=manifest.settings.fields
+            record.name, file.name, file.sha256, totals.rows, scored, fields=manifest.settings.fields
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
-        # What workers that were killed have left half-written, and the buckets, which every part now holds.
+        # What workers that were killed have left half-written.
         remove_parts(self.directory.place, manifest.run, set(part_names(self.directory.place)))
-        self.directory.remove_buckets(manifest.run)
-
-    def _earlier(self) -> dict[str, ScoredMetric]:
-        """Return the metrics of an input that was scored before; parts keep these scores."""
-        (given, *more) = self.manifest.settings.inputs
-        local = SourceFile(given, 0, 0).place.local
-        found = None if more or local is None or not local.exists() else read_manifest(Path(local))
-        return {} if found is None else found.metrics
 
 
-def _undone(failures: Sequence[tuple[Task, str]], count: int) -> GevalError:
+def input_of(given: Sequence[str], files: Iterable[Block], rows: int | None = None) -> InputFile:
+    """Describe many input files as one, by the hash of their hashes; before the survey, by their sizes."""
+    files = list(files)
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.sha256 or file.address} {file.bytes}\n".encode())
+    name = given[0] if len(given) == 1 else f"{given[0]} and {len(given) - 1} more"
+    return InputFile(
+        path=name,
+        name=name.rstrip("/").rpartition("/")[2] or name,
+        sha256=digest.hexdigest(),
+        bytes=sum(file.bytes for file in files),
+        lines=0,
+        changed=max((file.changed for file in files), default=0),
+        rows=rows,
+    )
+
+
+def _undone(failures: Sequence[tuple[Block, str]], count: int) -> GevalError:
     """Describe the blocks that could not be scored."""
-    lines = [f"{task.where}: {reason}" for task, reason in failures[:_NAMED]]
+    lines = [f"{block.where}: {reason}" for block, reason in failures[:_NAMED]]
     if len(failures) > _NAMED:
         lines.append(f"and {len(failures) - _NAMED} more")
     return JudgeError(

@@ -1,9 +1,9 @@
 """Gathering: rows of one document are brought into one block, by workers, before they are scored.
 
 Every worker reads blocks of the input and gives each row to a bucket, by a hash of its document; Ray Data exchanges the
-rows, and each bucket is written as a Parquet file that is scored as one block. A row keeps its file and number, and its
-error if it could not be read. Buckets depend on the input and on their number only, so gathering twice gives the same
-buckets.
+rows, and each bucket is written under the name of its part, which is scored as one block and then replaces it. A row
+keeps its file and number, and its error if it could not be read. Buckets depend on the input and on their number only,
+so gathering twice gives the same buckets; those whose rows are scored already stay scored.
 """
 
 from __future__ import annotations
@@ -11,62 +11,53 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import DataError, GevalError
 from geval_local.fields import lookup
-from geval_local.io.parts import PART_KEY, about_part, part_name
-from geval_local.io.places import Place
+from geval_local.io.parts import PART_KEY, part_name
 from geval_local.io.samples import Sample
-from geval_local.ray.blocks import Block, SourceFile, Survey
-from geval_local.ray.cluster import handed_out, plain_failures, quietly
-from geval_local.ray.messages import Job, Task, error_of, pack, told, unpack
-from geval_local.ray.worker import samples_of_block
+from geval_local.ray.blocks import Block
+from geval_local.ray.cluster import handed_out, results_of, working
+from geval_local.ray.worker import Job, is_whole, pack, samples_of_block, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def gather_blocks(tasks: Sequence[Task], job: Job, field: str, buckets: int) -> Generator[Survey, None, None]:
-    """Gather the rows of blocks on the connected cluster."""
-    with quietly(), plain_failures("gathering the rows"):
-        blocks = [task.to_record() | {"number": number} for number, task in enumerate(tasks)]
-        rows = handed_out(blocks).map_batches(
-            partial(rows_of_block, job=job, field=field, buckets=buckets), batch_size=1, batch_format="pyarrow"
+def gather_blocks(blocks: Sequence[Block], job: Job) -> Generator[Block, None, None]:
+    """Gather the rows of blocks on the connected cluster, in at most as many buckets; give these."""
+    with working("gathering the rows"):
+        rows = handed_out(list(enumerate(blocks))).map_batches(
+            partial(rows_of_block, job=job, buckets=len(blocks)), batch_size=1, batch_format="pyarrow"
         )
-        found = rows.groupby("bucket").map_groups(partial(write_bucket, job=job), batch_format="pyarrow")
-        for table in found.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            for record in unpack(table):
-                error = error_of(record)
-                if error is not None:
-                    raise error
-                yield Survey.from_record(record)
+        yield from results_of(rows.groupby("bucket").map_groups(partial(write_bucket, job=job), batch_format="pyarrow"))
 
 
-def rows_of_block(table: pa.Table, job: Job, field: str, buckets: int) -> pa.Table:
+def rows_of_block(table: pa.Table, job: Job, buckets: int) -> pa.Table:
     """Read a block; return its rows with their documents and buckets. An error is a row of the first bucket."""
     import pyarrow as pa
 
-    (record,) = unpack(table)
-    documents: list[int] = []
-    texts: list[str] = []
+    ((number, block),) = unpack(table)
+    settings = job.manifest.settings
+    documents, texts = list[int](), list[str]()
     try:
-        for sample in samples_of_block(Task.from_record(record), job):
-            documents.append(_document(sample, field))
+        for sample in samples_of_block(block, settings):
+            documents.append(_document(sample, str(settings.gather_by)))
             texts.append(json.dumps([sample.origin, sample.row, sample.error, dict(sample.fields)]))
-    except Exception as error:
-        documents, texts = [0], [json.dumps(told(error))]
+    except GevalError as error:
+        documents, texts = [0], [json.dumps({"message": error.message, "hint": error.hint})]
     codes = np.asarray(documents, dtype=np.uint64)
     return pa.table(
         {
             "bucket": pa.array((codes % buckets).astype(np.int64)),
             "document": pa.array(codes),
-            "block": pa.array(np.full(len(codes), record["number"], dtype=np.int64)),
+            "block": pa.array(np.full(len(codes), number, dtype=np.int64)),
             "place": pa.array(np.arange(len(codes))),
             "row": pa.array(texts, pa.large_string()),
         }
@@ -81,7 +72,7 @@ def _document(sample: Sample, field: str) -> int:
 
 
 def write_bucket(table: pa.Table, job: Job) -> pa.Table:
-    """Write the rows of one bucket, document by document; return its survey, or the first error of a block."""
+    """Write the rows of one bucket, document by document; return its block, or the first error of one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -89,29 +80,20 @@ def write_bucket(table: pa.Table, job: Job) -> pa.Table:
     _, first, document = np.unique(table.column("document").to_numpy(), return_index=True, return_inverse=True)
     # Documents in the order of their first rows, and the rows of each in the order of the input.
     rows = table.column("row").take(pa.array(np.argsort(first[document.reshape(-1)], kind="stable")))
-    failed = next((text for text in _texts(rows) if text.startswith("{")), None)
-    if failed is not None:
-        return pack([json.loads(failed)])
-    digest = hashlib.sha256()
-    for text in _texts(rows):
-        digest.update(text.encode())
-    number = int(table.column("bucket")[0].as_py())
-    place, content = Place(job.output).child(part_name(0, number)), io.BytesIO()
-    about = {PART_KEY: json.dumps({"run": job.run})}
-    pq.write_table(pa.table({"row": rows}).replace_schema_metadata(about), content)
+    digest, name, content = hashlib.sha256(), part_name(0, int(table.column("bucket")[0].as_py())), io.BytesIO()
+    place, manifest = job.output.child(name), job.manifest
     try:
-        if place.entry() is not None and (about_part(place) or {}).get("run") != job.run:
-            raise OutputError(f"{place} is not a file of this run", hint="Move it to another place, then try again.")
-        place.write(content.getbuffer(), mark=job.run)
-        entry = place.entry()
-    except OutputError as error:
-        return pack([told(error)])
+        for text in rows:
+            if text.as_py().startswith("{"):
+                raise DataError(**json.loads(text.as_py()))
+            digest.update(text.as_py().encode())
+        block = Block(place.address, 0, 0, digest.hexdigest(), rows=len(rows), part=name)
+        if is_whole(job, block) is None:
+            about = {"run": manifest.run, "input": manifest.input.sha256, "block": block.identity}
+            pq.write_table(pa.table({"row": rows}).replace_schema_metadata({PART_KEY: json.dumps(about)}), content)
+            place.write(content.getbuffer(), mark=manifest.run)
     except OSError as error:
-        return pack([told(DataError(f"cannot write {place}: {error.strerror or error}", hint="Is the disk full?"))])
-    assert entry is not None  # just written
-    file = SourceFile(place.address, entry.bytes, entry.changed, digest.hexdigest())
-    return pack([Survey(file, [Block(0, len(rows), 1)]).to_record()])
-
-
-def _texts(column: Any) -> Iterator[str]:
-    return (value.as_py() for value in column)
+        return pack(DataError(f"cannot write {place}: {error.strerror or error}", hint="Is the disk full?"))
+    except GevalError as error:
+        return pack(error)
+    return pack(block)

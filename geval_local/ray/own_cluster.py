@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,13 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
     # Or else every restart policy of Ray Data's own is announced as an error on stderr.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     with ExitStack() as own:
-        directory = None
-        if address is None and not _is_connected():
-            own.enter_context(_environment(_own_settings()))
-            directory = own.enter_context(_private_directory())
+        imported: Any = sys.modules.get("ray")
+        options: dict[str, Any] = {"address": address or "local"}
+        if address is None and not (imported is not None and imported.is_initialized()):
+            _set(_own_settings(), own)
+            options |= {"include_dashboard": False, "_temp_dir": str(own.enter_context(_private_directory()))}
+            if workers is not None and workers > (os.cpu_count() or 1):
+                options["num_cpus"] = workers
         try:
             import ray
         except ImportError as error:
@@ -59,14 +62,12 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
         if ray.is_initialized():
             yield
             return
-        options: dict[str, Any] = {"address": address or "local"}
-        if directory is not None:
-            options |= {"include_dashboard": False, "_temp_dir": str(directory)}
-            if workers is not None and workers > (os.cpu_count() or 1):
-                options["num_cpus"] = workers
-            own.enter_context(_confined())
-        handlers = _handlers()
+        # Ray takes SIGTERM for itself; it is the caller's.
+        is_main = threading.current_thread() is threading.main_thread()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
         try:
+            if address is None:
+                own.enter_context(_confined())
             with _without_stderr():
                 ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises a bare one where a machine is too busy to begin
@@ -77,7 +78,6 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
                 "RAY_AUTH_TOKEN as there; leave `address` out for a cluster of this machine's own.",
             ) from error
         finally:
-            # Ray takes SIGTERM for itself; it is the caller's.
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         try:
@@ -117,36 +117,25 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
         thread.join()
 
 
-def _is_connected() -> bool:
-    ray: Any = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
-
-
 def _own_settings() -> dict[str, str]:
     """Say what an own cluster's processes find in their environment; what the user has set stays."""
     settings = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    # Ray's workers are 15 times nicer than everybody else, and get next to nothing beside other work. Here they are the
-    # command itself, whose first process only waits for them.
-    settings |= {name: "0" for name in ("RAY_worker_niceness",) if name not in os.environ}
+    if "RAY_worker_niceness" not in os.environ:
+        # Ray's workers are 15 times nicer than everybody else, and get next to nothing beside other work. Here they are
+        # the command itself, whose first process only waits for them.
+        settings["RAY_worker_niceness"] = "0"
     if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         # Or else Ray writes one into ~/.ray/auth_token, where everybody may read it.
         settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
     return settings
 
 
-@contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for a while."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def _set(settings: dict[str, str], own: ExitStack) -> None:
+    """Set variables of the environment until the stack ends."""
+    for name, value in settings.items():
+        before = os.environ.get(name)
+        own.callback(os.environ.pop if before is None else os.environ.__setitem__, name, before)
+        os.environ[name] = value
 
 
 @contextmanager
@@ -177,19 +166,25 @@ def _confined() -> Iterator[None]:
     """
     from ray._private import ray_constants, services
 
-    parts: list[tuple[Any, str, object]] = [
-        (services, "start_api_server", lambda *_, **__: (None, None)),
-        (ray_constants, "ENABLE_RAY_CLUSTER", False),  # read when Ray was imported, which may be long ago
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in parts if hasattr(module, name)]
-    for module, name, value in parts:
-        if hasattr(module, name):
-            setattr(module, name, value)
+    # The constant is read when Ray is imported, which may be long ago.
+    with (
+        replaced(services, start_api_server=lambda *_, **__: (None, None)),
+        replaced(ray_constants, ENABLE_RAY_CLUSTER=False),
+    ):
+        yield
+
+
+@contextmanager
+def replaced(target: object, **values: object) -> Iterator[None]:
+    """Set attributes of a module or an object for a while, as far as it has them."""
+    before = {name: getattr(target, name) for name in values if hasattr(target, name)}
     try:
+        for name in before:
+            setattr(target, name, values[name])
         yield
     finally:
-        for module, name, value in before:
-            setattr(module, name, value)
+        for name, value in before.items():
+            setattr(target, name, value)
 
 
 @contextmanager
@@ -204,9 +199,3 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
-
-
-def _handlers() -> dict[signal.Signals, Any]:
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.errors import ConfigurationError, GevalError, OutputError
-from geval_local.io.places import Place
+from geval_local.errors import ConfigurationError, DataError, GevalError, OutputError
+from geval_local.fields import lookup
+from geval_local.grouping import EVERY_ROW
+from geval_local.io.columns import FIGURES, check_chosen, holds_all_input
+from geval_local.io.input_checks import ROWS_CHECKED, check_rows
+from geval_local.io.places import Place, is_address
+from geval_local.io.samples import samples_of
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions, RunOptions
-from geval_local.ray.driver import PartsRun
-from geval_local.ray.input_blocks import wanted_parts
+from geval_local.ray.blocks import block_rows, find_files
+from geval_local.ray.driver import PartsRun, input_of
 from geval_local.ray.parts_directory import PartsDirectory
 from geval_local.runs.completion import RunResult, add_resume_hint
 from geval_local.runs.events import Calibrator, RunEvents
@@ -38,9 +44,7 @@ def score_parts(
     """Score files into a directory of parts; `geval_local.runs.run_file.score_file` documents what is taken."""
     target = find_parts_target(output, options.formats)
     wanted = wanted_parts(settings.model_copy(update={"use_cache": False}), files, judges, metrics)
-    return _complete(
-        target, wanted, calibrations, events, retry_errors=options.retry_errors, overwrite=options.overwrite
-    )
+    return _complete(target, wanted, calibrations, events, options.retry_errors, overwrite=options.overwrite)
 
 
 def resume_parts(
@@ -52,8 +56,7 @@ def resume_parts(
     retry_errors: bool,
 ) -> RunResult:
     """Continue a distributed run with the settings of its manifest."""
-    wanted = manifest.model_copy(deep=True)
-    return _complete(find_parts_target(place), wanted, calibrations, events, retry_errors=retry_errors)
+    return _complete(find_parts_target(place), manifest.model_copy(deep=True), calibrations, events, retry_errors)
 
 
 def read_parts_manifest(address: str) -> Manifest:
@@ -79,13 +82,50 @@ def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[st
     return Target(Place(text).local, None, ("parquet",), parts=text)
 
 
+def wanted_parts(
+    settings: Settings,
+    given: Sequence[str | os.PathLike[str]],
+    judges: Sequence[JudgeRecord],
+    metrics: Sequence[Metric],
+) -> Manifest:
+    """Return the manifest of a requested run, after checking the first rows; before a judge is loaded."""
+    if len(judges) > 1:
+        raise ConfigurationError(
+            "a distributed run has one judge",
+            hint="Score once for every judge, each into a directory of its own; `compare` and `jury` take them all.",
+        )
+    inputs = [one if is_address(one) else os.path.abspath(one) for one in map(os.fspath, given)]
+    files = find_files(inputs)
+    first = files[0]
+    rows = list(samples_of(block_rows(replace(first, rows=ROWS_CHECKED)), first.place.name, settings.fields))
+    if not rows:
+        raise DataError(f"{first.address} holds no rows", hint="Was the file written completely?")
+    check_rows(rows, metrics, first.address, settings.fields)
+    grouping = None if settings.group_by == EVERY_ROW else settings.group_by
+    for field, what in ((grouping, "group"), (settings.gather_by, "gather")):
+        if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
+            raise DataError(
+                f"{first.address}: the field {field!r} to {what} by is missing",
+                hint=f"Columns: {', '.join(map(str, rows[0].fields))}.",
+            )
+    columns = [name for name in settings.columns or () if name not in FIGURES]
+    check_chosen(columns, rows, [metric.name for metric in metrics])
+    keeps_all = settings.columns is None or holds_all_input(settings.columns)
+    update = {
+        "inputs": inputs,
+        "columns": None if keeps_all else columns,
+        "group_by": settings.group_by or settings.gather_by,
+    }
+    return Manifest.new(input_of(inputs, files), settings.model_copy(update=update), list(judges))
+
+
 def _complete(
     target: Target,
     wanted: Manifest,
     calibrations: Mapping[str, Calibrator],
     events: RunEvents,
+    retry_errors: bool,
     *,
-    retry_errors: bool = False,
     overwrite: bool = False,
 ) -> RunResult:
     """Follow a distributed run to its end; an error says how to continue it."""
@@ -97,7 +137,7 @@ def _complete(
         if not run.directory.is_empty():
             add_resume_hint(error, target.parts)
         raise
-    tokens = run.totals.tokens
+    prompt_tokens, planned_tokens = map(sum, zip(*run.totals.tokens, strict=True))
     return RunResult(
         summaries=summaries,
         answers=[],
@@ -113,8 +153,8 @@ def _complete(
             "rows": run.totals.rows * len(run.metrics),
             "unscored": sum(summary.unscored for summary in summaries),
             "from_cache": 0,
-            "prompt_tokens": sum(prompt for prompt, _ in tokens),
-            "planned_tokens": sum(planned for _, planned in tokens),
+            "prompt_tokens": prompt_tokens,
+            "planned_tokens": planned_tokens,
         },
         precisions=[],
         manifest=run.manifest,

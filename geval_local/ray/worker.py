@@ -1,7 +1,8 @@
-"""A worker of a distributed run: it loads the judge once, then reads, scores and writes one block after the other.
+"""Worker of a distributed run: it loads the judge once, then reads, scores and writes one block after the other.
 
-This module does not depend on Ray: a table with one task in, a table with one report out. Rows leave the worker only as
-parts. Errors of the package are returned as values, so that the user sees their messages.
+A block is scored as a run of its own that keeps nothing (`geval_local.runs.run.Run`). This module does not depend on
+Ray: a table with one block in, a table with one report out. Rows leave the worker only as parts. Errors of the package
+are returned as values, so that the user sees their messages.
 """
 
 from __future__ import annotations
@@ -9,96 +10,166 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.errors import ConfigurationError, DataError, GevalError, OutputError
 from geval_local.fields import resolve
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentCounts, Documents
 from geval_local.io.columns import SCORES
 from geval_local.io.parts import PART_KEY, about_part
+from geval_local.io.places import Place
 from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
-from geval_local.prompt import sharing
-from geval_local.questions.pair import mean_outcomes
-from geval_local.ray.blocks import SourceFile, block_rows
-from geval_local.ray.messages import Job, PartReport, Task, pack, told, unpack
+from geval_local.ray.blocks import Block, block_rows
+from geval_local.runs.events import Calibrator
 from geval_local.runs.executor import Window, Worker
-from geval_local.runs.manifest import JudgeRecord
-from geval_local.runs.run import Identity, meet
+from geval_local.runs.manifest import JudgeRecord, Manifest
+from geval_local.runs.run import Identity, Run
+from geval_local.runs.settings import Settings
 from geval_local.runs.store import MemoryStore, Origin
 from geval_local.score import LOW_LABEL_MASS, Score
-from geval_local.summary import Tally
+from geval_local.summary import Summary, Sums, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from geval_local.judge.judge import Judge
-    from geval_local.tokens.requests import Prepared
-
-#: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
-ATTEMPTS = 4
 
 
-def is_whole(job: Job, task: Task) -> PartReport | None:
-    """Read the report in a block's part; None if the block has to be scored."""
-    place = job.part(task.part)
+@dataclass(frozen=True)
+class Job:
+    """A run, for its workers."""
+
+    #: Its manifest; the metrics in it have their final evaluation steps.
+    manifest: Manifest
+    #: The directory of parts.
+    output: Place
+    #: Metric -> map of its scores.
+    calibrations: Mapping[str, Calibrator] = field(default_factory=dict)
+    #: Whether the input has several files, so that messages name the file of a row.
+    several: bool = False
+    #: Whether parts with failed scores are replaced.
+    again: bool = False
+    #: Version of the driver.
+    version: str = __version__
+
+
+@dataclass
+class Counts:
+    """Sums over the rows of a part, or of all parts so far; their size does not depend on the number of rows."""
+
+    #: Figures per metric, and counts of documents.
+    sums: list[Sums]
+    documents: DocumentCounts
+    #: Per metric, tokens of the prompts and tokens that went through the model.
+    tokens: list[list[int]]
+    rows: int = 0
+    #: Missing scores whose cause is not the row.
+    failed: int = 0
+    #: Input columns -> Arrow types.
+    columns: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def none(cls, metrics: Sequence[str], group_by: str | None) -> Counts:
+        """Return those of no row."""
+        return cls([Sums(metric) for metric in metrics], DocumentCounts(group_by), [[0, 0] for _ in metrics])
+
+    def add(self, more: Counts) -> None:
+        """Add those of other rows."""
+        self.rows += more.rows
+        self.failed += more.failed
+        for own, other in zip(self.sums, more.sums, strict=True):
+            own.add(other)
+        self.tokens = [[*map(sum, zip(*pair, strict=True))] for pair in zip(self.tokens, more.tokens, strict=True)]
+        self.documents += more.documents
+        for name, kind in more.columns.items():
+            # Types differ where a column is empty in one part, or has only integers.
+            self.columns[name] = kind if self.columns.get(name, kind) == kind else f"{self.columns[name]} or {kind}"
+
+    def summaries(self, gather_by: str | None) -> list[Summary]:
+        """Return the summaries, one per metric."""
+        documents = self.documents
+        told, pieces, count = documents.told, documents.distinct, documents.documents
+        if documents.field is not None and documents.field != gather_by and pieces > count:
+            told += (
+                f"; about {count} documents are in {pieces} pieces, since blocks cut them: each piece counts as one, "
+                f"and its shared text is computed again (`gather_by={documents.field}` would bring {pieces - count} "
+                "of them together)"
+            )
+        return [sums.summary(told, grouped=documents.field is not None) for sums in self.sums]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return vars(self) | {"sums": [one.to_record() for one in self.sums], "documents": asdict(self.documents)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Counts:
+        """Restore them from plain values."""
+        documents = record["documents"]
+        return cls(
+            [Sums.from_record(one) for one in record["sums"]],
+            DocumentCounts(**{**documents, "smallest": tuple(documents["smallest"])}),
+            [[int(count) for count in pair] for pair in record["tokens"]],
+            int(record["rows"]),
+            int(record["failed"]),
+            dict(record["columns"]),
+        )
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """What became of a block."""
+
+    part: str
+    #: Sums over the rows of the part; None where there is none, for the reason in `error`.
+    counts: Counts | None = None
+    error: GevalError | None = None
+    #: Identity of the worker's judge; None for a part that was there.
+    judge: Identity | None = None
+
+
+def pack(item: object) -> pa.Table:
+    """Pack an object into a table of one row, as Ray Data hands it on."""
+    import pyarrow as pa
+
+    return pa.table({"item": pa.array([pickle.dumps(item)], pa.large_binary())})
+
+
+def unpack(table: pa.Table) -> list[Any]:
+    """Unpack the objects of a table."""
+    return [pickle.loads(one) for one in table.column("item").to_pylist()]
+
+
+def is_whole(job: Job, block: Block) -> Counts | None:
+    """Read the counts in a block's part; None if the block has to be scored."""
+    place = job.output.child(block.part)
     about = about_part(place)
     if about is None:
         return None
-    if about.get("run") != job.run:
+    if about.get("run") != job.manifest.run:
         raise OutputError(
             f"{place} belongs to another run than the manifest beside it",
             hint="Put back the files that belong here, or score into another directory.",
         )
-    if about.get("block") != task.identity or about.get("signatures") != job.judge["signatures"]:
-        return None  # of this run, but of an earlier state of the file or the judge
+    if about.get("block") != block.identity or about.get("signatures") != job.manifest.judges[0].signatures:
+        return None  # of this run, but not scored, or of an earlier state of the file or the judge
     try:
-        report = PartReport.from_record(about["report"])
+        counts = Counts.from_record(about["report"])
     except (KeyError, TypeError, ValueError) as error:
         raise OutputError(
             f"{place} is damaged: its footer is inconsistent",
             hint="Delete it and resume; its rows are scored again.",
         ) from error
-    return None if task.again and report.failed else report
-
-
-class _KilledError(Exception):
-    """Too many workers died while they scored a block."""
-
-
-@contextmanager
-def _attempt(job: Job, task: Task) -> Iterator[None]:
-    """Keep a marker file beside the parts while a block is scored; it outlives only a killed process.
-
-    Ray reassigns the block of a dead worker without limit, so the next worker counts the markers.
-    """
-    kind = "alone" if job.alone else "try"
-    marks = [job.part(f".{task.part}.{kind}{number}.{job.run}.tmp") for number in range(ATTEMPTS)]
-    free = next((mark for mark in marks if mark.entry() is None), None)
-    try:
-        if free is None:
-            raise _KilledError(f"{ATTEMPTS} workers were killed while they scored it")
-        free.write(b"", mark=job.run)
-        yield
-    finally:
-        for mark in marks:
-            with suppress(OSError):
-                mark.delete()
-
-
-class _Scored(NamedTuple):
-    """Rows of a window with their scores, tokens per metric, and the number of failures whose cause is not the row."""
-
-    rows: list[tuple[Sample, list[Score]]]
-    tokens: list[list[int]]
-    failed: int
+    return None if job.again and counts.failed else counts
 
 
 class BlockScorer:
@@ -108,217 +179,174 @@ class BlockScorer:
         os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub client
         self._load = load
         self._job = job
-        self._metrics: list[Metric] = []
-        self._judge: Judge | None = None
-        self._failure: GevalError | None = None
+        self._ready: tuple[Judge, Identity] | None = None
         self._loading = threading.Lock()
         # The next block is read and tokenized while the model computes, as in one process.
         self._reading = threading.Lock()
         self._scoring = threading.Lock()
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Score one task: a table from `pack` in, a table for `unpack` out."""
-        (record,) = unpack(table)
+        """Score one block, packed; return its packed report."""
+        (block,) = unpack(table)
         try:
-            return pack([self.score(Task.from_record(record)).to_record() | {"part": record["part"]}])
-        except _KilledError as error:
-            return pack([{"part": record["part"], "message": str(error), "killed": True}])
-        except Exception as error:
-            return pack([told(error) | {"part": record["part"]}])
+            return pack(self.score(block))
+        except GevalError as error:
+            return pack(PartReport(block.part, error=error))
+        except Exception as error:  # from outside the package: it concerns this block only
+            return pack(PartReport(block.part, error=DataError(f"{type(error).__name__}: {error}".strip()[:500])))
 
-    def score(self, task: Task) -> PartReport:
+    def score(self, block: Block) -> PartReport:
         """Score a block and write its part, unless the part exists."""
         if self._job.version != __version__:
             raise ConfigurationError(
                 f"a worker runs geval-local {__version__}, the driver {self._job.version}",
                 hint="Install the same version on every machine of the cluster.",
             )
-        found = is_whole(self._job, task)
+        found = is_whole(self._job, block)
         if found is not None:
-            return found
-        judge, identity = self._ready()
-        with _attempt(self._job, task), tempfile.TemporaryDirectory(prefix="geval-local-") as spool:
-            part = _Part(self._job, self._metrics, Path(spool))
-            for window, tokens, failed in self._windows(task, judge):
-                part.add(window, tokens, failed)
-            content, report = part.finish(task, identity)
+            return PartReport(block.part, found)
+        judge, identity = self._met()
+        content, counts = self._scored(block, judge, identity)
+        place = self._job.output.child(block.part)
         try:
-            self._job.part(task.part).write(content, mark=self._job.run)
+            place.write(content, mark=self._job.manifest.run)
         except OSError as error:
             raise OutputError(
-                f"cannot write {self._job.part(task.part)}: {error.strerror or error}",
+                f"cannot write {place}: {error.strerror or error}",
                 hint="Can every worker write there, and is the disk full? Existing parts are kept.",
             ) from error
-        return report
+        return PartReport(block.part, counts, judge=identity)
 
-    def _ready(self) -> tuple[Judge, Identity]:
+    def _met(self) -> tuple[Judge, Identity]:
         """Load the judge once, and check that it is the one that the run started with."""
         with self._loading:
-            if self._failure is not None:
-                raise self._failure
-            try:
-                if self._judge is None:
-                    self._begin()
-            except GevalError as error:
-                self._failure = error
-                raise
-        assert self._judge is not None
-        return self._judge, self._identity
+            if self._ready is None:
+                run = Run(self._job.manifest.model_copy(deep=True), MemoryStore(), None)
+                (record,) = run.manifest.judges
+                judge = self._load(record)
+                identity = run.meet(record, judge)
+                for name, calibration in self._job.calibrations.items():
+                    calibration.check(identity.signatures[name])
+                self._ready = judge, identity
+            return self._ready
 
-    def _begin(self) -> None:
-        job = self._job
-        record = JudgeRecord.model_validate(job.judge)
-        self._metrics = [Metric.model_validate(one) for one in job.metrics]
-        judge = self._load(record)
-        if record.batch_tokens is not None:
-            judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
-        signatures = {metric.name: str(judge.signature(metric, job.estimator)) for metric in self._metrics}
-        self._identity = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)
-        meet(record, self._identity)
-        for name, calibration in job.calibrations.items():
-            calibration.check(signatures[name])
-        self._judge = judge
+    def _scored(self, block: Block, judge: Judge, identity: Identity) -> tuple[memoryview, Counts]:
+        """Score a block; return its part's bytes, and the sums over its rows."""
+        from geval_local.io.parquet import ParquetSink
+        from geval_local.io.writer import ResultWriter
 
-    def _windows(self, task: Task, judge: Judge) -> Iterator[_Scored]:
-        """Score a block, window by window."""
-        job = self._job
-        samples = gathered_samples(task.file, job.fields) if job.gathered else samples_of_block(task, job)
-        groups = sharing(self._metrics)
-        count = 0
+        job, settings = self._job, self._job.manifest.settings
+        run, buffer, spool = Run(job.manifest, MemoryStore(), None), io.BytesIO(), Path(tempfile.gettempdir())
+        documents, tallies = Documents(settings.group_by), [Tally(key, low_mass=LOW_LABEL_MASS) for key in run.keys]
+        counts = Counts.none(run.keys, settings.group_by)
+        sink = ParquetSink(buffer, run.keys, spool)
+        writer = ResultWriter(spool, ExitStack(), sink, run.keys, SCORES.column)
+        with ExitStack() as stack:
+            stack.callback(sink.discard)
+            for window in self._windows(block, run, judge):
+                for sample, scores in run.scored(window):
+                    document = documents.add(sample.fields) if sample.error is None else None
+                    row = f"{sample.origin}:{sample.row}" if job.several else sample.row
+                    figures = {name: self._calibrated(name, score) for name, score in scores.items()}
+                    for tally, score in zip(tallies, figures.values(), strict=True):
+                        tally.add(sample.where, row, score, document)
+                    writer.write(_kept(sample, settings.columns), figures)
+                _count(run, window, counts)
+            if counts.rows != block.rows:
+                raise DataError(
+                    f"{block.where}: {counts.rows} rows were read instead of {block.rows}",
+                    hint="Has the file changed? Restore its former content.",
+                )
+            counts.sums, counts.documents = [tally.sums() for tally in tallies], documents.counts
+            counts.columns = {name: str(kind) for name, kind in sink.settle().items()}
+            about = {
+                "run": job.manifest.run,
+                "version": __version__,
+                "input": job.manifest.input.sha256,
+                "block": block.identity,
+                "signatures": identity.signatures,
+                "report": counts.to_record(),
+            }
+            sink.about = {PART_KEY: json.dumps(about).encode()}
+            sink.finish()
+        return buffer.getbuffer(), counts
+
+    def _windows(self, block: Block, run: Run, judge: Judge) -> Iterator[Window]:
+        """Score a block window by window, each in a store of its own."""
+        settings = run.manifest.settings
+        samples = (samples_of_block if settings.gather_by is None else gathered_samples)(block, settings)
+        preparers = run.asked.preparers(judge, run.metrics)
         while True:
             with self._reading:
-                window = list(islice(samples, job.window))
-                if not window:
-                    break
-                prepared = [[judge.prepare(self._metrics[one], window) for one in group] for group in groups]
-            count += len(window)
-            yield self._scored(window, list(zip(groups, prepared, strict=True)), judge)
-        if count != task.block.rows:
-            raise DataError(
-                f"{task.where}: {count} rows were read instead of {task.block.rows}",
-                hint="Has the file changed? Restore its former content.",
-            )
+                rows = list(islice(samples, settings.window))
+                if not rows:
+                    return
+                prepared = [prepare(rows) for prepare in preparers]
+            run.store, window = MemoryStore(), Window(0, 0, rows, tuple(prepared))
+            worker = Worker(run.store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
+            with self._scoring:
+                for metrics, entries in zip(run.asked.groups, prepared, strict=True):
+                    worker.execute(window, metrics, entries)
+            yield window
 
-    def _scored(
-        self, window: list[Sample], prepared: Sequence[tuple[Sequence[int], list[list[Prepared]]]], judge: Judge
-    ) -> _Scored:
-        job, estimator, store = self._job, self._job.estimator, MemoryStore()
-        worker = Worker(store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
-        with self._scoring:
-            for group, entries in prepared:
-                worker.execute(Window(0, 0, window, ()), group, entries)
-        columns: list[list[Score]] = []
-        tokens: list[list[int]] = []
-        failed = 0
-        for number, metric in enumerate(self._metrics):
-            forms = range(len(window) * metric.forms)
-            outcomes, origins = store.outcomes(0, number, 0, len(forms)), store.origins(0, number, 0, len(forms))
-            totals = store.totals(0, number)
-            tokens.append([totals["prompt_tokens"], totals["planned_tokens"]])
-            failed += sum(origins[form] != Origin.INPUT and outcomes[form].error is not None for form in forms)
-            threshold = metric.threshold if job.threshold is None else job.threshold
-            scores = [
-                outcome.score(metric, estimator=estimator, threshold=threshold)
-                for outcome in mean_outcomes(metric, [outcomes[form] for form in forms])
-            ]
-            calibration = job.calibrations.get(metric.name)
-            columns.append(scores if calibration is None else list(map(calibration.calibrate, scores)))
-        scored = [(sample, [own[row] for own in columns]) for row, sample in enumerate(window)]
-        return _Scored(scored, tokens, failed)
+    def _calibrated(self, name: str, score: Score) -> Score:
+        calibration = self._job.calibrations.get(name)
+        return score if calibration is None else calibration.calibrate(score)
 
 
-def samples_of_block(task: Task, job: Job) -> Iterator[Sample]:
+def _count(run: Run, window: Window, counts: Counts) -> None:
+    """Add the rows of a window, its tokens, and the failures whose cause is not the row."""
+    counts.rows += window.stop
+    for number, (metric, tokens) in enumerate(zip(run.metrics, counts.tokens, strict=True)):
+        totals, stop = run.store.totals(0, number), window.stop * metric.forms
+        tokens[:] = [tokens[0] + totals["prompt_tokens"], tokens[1] + totals["planned_tokens"]]
+        origins, outcomes = run.store.origins(0, number, 0, stop), run.store.outcomes(0, number, 0, stop)
+        counts.failed += sum(origins[form] != Origin.INPUT and outcomes[form].error is not None for form in outcomes)
+
+
+def _kept(sample: Sample, columns: list[str] | None) -> Sample:
+    """Leave out the columns that a part does not keep; of a row that could not be read it keeps all there is."""
+    if columns is None or sample.error is not None:
+        return sample
+    fields = {name: value for name, value in sample.fields.items() if name in columns or name == SCORES.column}
+    return Sample(fields, sample.row, sample.origin)
+
+
+def samples_of_block(block: Block, settings: Settings) -> Iterator[Sample]:
     """Read the rows of a block of the input."""
-    rows = block_rows(task.file, task.block, _columns(task, job))
-    return samples_of(rows, task.file.place.name, job.fields, dict(task.block.repeated))
+    rows = block_rows(block, _columns(block, settings))
+    return samples_of(rows, block.place.name, settings.fields, dict(block.repeated))
 
 
-def gathered_samples(file: SourceFile, mapping: Mapping[str, str]) -> Iterator[Sample]:
+def gathered_samples(block: Block, settings: Settings) -> Iterator[Sample]:
     """Read the rows of a bucket as `geval_local.ray.gather.write_bucket` wrote them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with file.place.open() as source, pq.ParquetFile(source) as table:
+        with block.place.open() as source, pq.ParquetFile(source) as table:
             for batch in table.iter_batches(columns=["row"]):
                 for value in batch.column(0):
                     origin, row, error, fields = json.loads(value.as_py())
-                    yield Sample(fields, row, origin, error, mapping)
+                    yield Sample(fields, row, origin, error, settings.fields)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
-            f"cannot read {file.address}: {error}", hint="Resume the run: it gathers the rows again."
+            f"cannot read {block.address}: {error}", hint="Resume the run: it gathers the rows again."
         ) from error
 
 
-def _columns(task: Task, job: Job) -> list[str] | None:
+def _columns(block: Block, settings: Settings) -> list[str] | None:
     """Choose the columns to read of a Parquet file: those that are kept, and those that the run needs."""
-    if job.columns is None or not task.file.address.lower().endswith(".parquet"):
+    if settings.columns is None or not block.address.lower().endswith(".parquet"):
         return None
     import pyarrow.parquet as pq
 
-    with task.file.place.open() as source:
+    with block.place.open() as source:
         there = tuple(pq.read_schema(source).names)
-    mapped = {path.partition(".")[0] for path in job.fields.values()} | set(job.fields.values())
-    needed = {name for metric in job.metrics for name in Metric.model_validate(metric).fields}
-    wanted = tuple(name for name in needed if name not in job.fields)
-    free = tuple(name for name in there if name not in job.fields.values())
-    group = {(job.group_by or "").partition(".")[0]}
-    return [*dict.fromkeys([*job.columns, "id", *mapped, *group, *resolve(wanted, free).values()])]
-
-
-class _Part:
-    """A part that is being written."""
-
-    def __init__(self, job: Job, metrics: Sequence[Metric], spool: Path) -> None:
-        from geval_local.io.parquet import ParquetSink
-        from geval_local.io.writer import ResultWriter
-
-        self._job = job
-        self._names = [metric.name for metric in metrics]
-        self._buffer = io.BytesIO()
-        self._sink = ParquetSink(self._buffer, self._names, spool)
-        self._writer = ResultWriter(spool, ExitStack(), self._sink, self._names, SCORES.column)
-        self._documents = Documents(job.group_by)
-        self._tallies = [Tally(name, low_mass=LOW_LABEL_MASS) for name in self._names]
-        self._tokens = [[0, 0] for _ in self._names]
-        self._rows = self._failed = 0
-
-    def add(self, window: Sequence[tuple[Sample, list[Score]]], tokens: list[list[int]], failed: int) -> None:
-        """Add the rows of a window."""
-        kept = self._job.columns
-        for sample, scores in window:
-            document = self._documents.add(sample.fields) if sample.error is None else None
-            row = f"{sample.origin}:{sample.row}" if self._job.several else sample.row
-            for tally, score in zip(self._tallies, scores, strict=True):
-                tally.add(sample.where, row, score, document)
-            if kept is not None and sample.error is None:
-                fields = {name: value for name, value in sample.fields.items() if name in kept or name == "geval"}
-                sample = Sample(fields, sample.row, sample.origin)
-            self._writer.write(sample, dict(zip(self._names, scores, strict=True)))
-        for own, more in zip(self._tokens, tokens, strict=True):
-            own[:] = [one + two for one, two in zip(own, more, strict=True)]
-        self._rows += len(window)
-        self._failed += failed
-
-    def finish(self, task: Task, identity: Identity) -> tuple[memoryview, PartReport]:
-        """Return the part's bytes and its report."""
-        report = PartReport(
-            self._rows,
-            [tally.sums() for tally in self._tallies],
-            self._documents.counts,
-            self._tokens,
-            self._failed,
-            {name: str(kind) for name, kind in self._sink.settle().items()},
-        )
-        about = {
-            "run": self._job.run,
-            "version": __version__,
-            "block": task.identity,
-            "signatures": identity.signatures,
-            "report": report.to_record(),
-        }
-        self._sink.about = {PART_KEY: json.dumps(about).encode()}
-        self._sink.finish()
-        self._sink.discard()
-        report.judge = identity
-        return self._buffer.getbuffer(), report
+    given = settings.fields.values()
+    mapped = {path.partition(".")[0] for path in given} | set(given)
+    needed = {name for metric in settings.metrics for name in Metric.model_validate(metric).fields}
+    wanted = tuple(name for name in needed if name not in settings.fields)
+    free = tuple(name for name in there if name not in given)
+    group = {(settings.group_by or "").partition(".")[0]}
+    return [*dict.fromkeys([*settings.columns, "id", *mapped, *group, *resolve(wanted, free).values()])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -167,7 +167,8 @@ class Run:
             ]
             yield sample, dict(zip(keys, results, strict=True))
 
-    def _write_steps(self, record: JudgeRecord, metrics: list[Metric]) -> None:
+    def write_steps(self, record: JudgeRecord, metrics: Sequence[Metric]) -> None:
+        """Write the evaluation steps as used into the run's directory."""
         if self.directory is None:
             return
         names = steps_names(self.manifest)
@@ -218,7 +219,7 @@ class Run:
             judge = None if record.complete else load(record)
             try:
                 if judge is not None:
-                    self._meet(record, judge, on_steps)
+                    self.meet(record, judge, on_steps)
                 on_judge(record)
                 if judge is None and number < last:
                     advance((self.manifest.input.rows or 0) * self.forms)
@@ -282,16 +283,18 @@ class Run:
         record.complete = True
         self.save()
 
-    def _meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps) -> None:
+    def meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps = lambda metric, tokens: None) -> Identity:
         """Record the identity of a judge, or check that it is the one that the run started with."""
         metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
         signatures = {metric.name: str(judge.signature(metric, self.manifest.settings.estimator)) for metric in metrics}
-        meet(record, Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures))
+        found = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)
+        meet(record, found)
         record.definitions = {metric.name: definition(metric) for metric in metrics}
         self.save()
-        self._write_steps(record, list(metrics))
+        self.write_steps(record, metrics)
         assert record.batch_tokens is not None
         judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
+        return found
 
     def _with_steps(self, record: JudgeRecord, judge: Judge, metric: Metric, on_steps: OnSteps) -> Metric:
         """Return a metric with the steps that this run started with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.places import Place
 from geval_local.io.rows import read_rows
-from geval_local.ray.blocks import MOST_PIECES, Cut, block_rows, find_files, first_rows, survey
+from geval_local.ray.blocks import MOST_PIECES, Cut, block_rows, find_files, from_lines, survey, to_lines
 
 pa = pytest.importorskip("pyarrow", reason="places are those of pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -44,20 +45,21 @@ def test_blocks_have_the_rows_of_the_file(tmp_path, name, cut):
     if name.startswith("pretty"):
         path.write_text("\n".join(json.dumps(row, indent=1) for row in ROWS))
     (file,) = find_files([str(path)])
-    found = survey(file, cut)
+    blocks = survey(file, cut)
     expected = list(read_rows(path))
-    rows = [row for block in found.blocks for row in block_rows(found.file, block)]
+    rows = [row for block in blocks for row in block_rows(block)]
     assert rows == expected
-    assert [len(list(block_rows(found.file, block))) for block in found.blocks] == [b.rows for b in found.blocks]
-    assert max(block.rows for block in found.blocks) <= max(cut.rows, -(-len(expected) // MOST_PIECES))
-    assert first_rows(file, 3) == expected[:3]
+    assert [len(list(block_rows(block))) for block in blocks] == [block.rows for block in blocks]
+    assert max(block.rows for block in blocks) <= max(cut.rows, -(-len(expected) // MOST_PIECES))
+    assert list(block_rows(replace(file, rows=3))) == expected[:3]
+    assert from_lines(to_lines(blocks)) == blocks
 
 
 def test_ids_that_are_there_twice_are_told_by_block(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"id": number % 6}) + "\n" for number in range(8)))
     (file,) = find_files([str(path)])
-    blocks = survey(file, Cut(3, 1 << 60)).blocks
+    blocks = survey(file, Cut(3, 1 << 60))
     assert [block.repeated for block in blocks] == [(), (), ((7, 1), (8, 2))]
     path.write_text("".join(json.dumps({"id": 0}) + "\n" for _ in range(10_010)))
     (file,) = find_files([str(path)])
@@ -95,8 +97,8 @@ def test_a_file_system_without_rename_or_disk_is_written_and_read():
             assert path.read_bytes() == b"three"
         Place("memory://run/in.jsonl").write(b'{"id": 1}\n{"id": 2}\n', mark="run")
         (file,) = find_files(["memory://run/*.jsonl"])
-        found = survey(file, Cut(1, 1 << 60))
-        assert [row.fields["id"] for block in found.blocks for row in block_rows(found.file, block)] == [1, 2]
+        blocks = survey(file, Cut(1, 1 << 60))
+        assert [row.fields["id"] for block in blocks for row in block_rows(block)] == [1, 2]
         place.delete()
         assert place.entry() is None
     finally:

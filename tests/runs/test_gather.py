@@ -11,7 +11,7 @@ import pytest
 from parts_kit import Workers, carry_out, rows_of
 from run_kit import METRICS, read, write_input
 
-from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.errors import ConfigurationError, DataError, JudgeError, OutputError
 from geval_local.io.parts import PART_KEY
 from geval_local.judge.judge import Judge
 from geval_local.runs.run_file import score_file
@@ -138,30 +138,53 @@ def test_gathering_is_for_distributed_runs(file):
         score_file(file, METRICS[0], "nano", gather_by="doc_id")
 
 
+def test_gathered_rows_wait_for_their_scores(file, tmp_path, workers):
+    directory = tmp_path / "run"
+    workers.deadly = {"part-000000-000003.parquet"}
+    with pytest.raises(JudgeError, match="1 of 4 blocks could not be scored"):
+        carry_out(directory, [file], gather_by="doc_id")
+    assert len(workers.scored) == 3  # one bucket has no document
+    workers.deadly.clear()
+    workers.scored.clear()
+    assert carry_out(directory, [file], gather_by="doc_id").totals.rows == ROWS
+    assert (workers.scored, workers.gathered) == (["part-000000-000003.parquet"], 1)
+    whole = carry_out(tmp_path / "whole", [file], gather_by="doc_id")
+    assert whole.totals.rows == ROWS
+    assert rows_of(directory) == rows_of(tmp_path / "whole")
+
+
+def test_gathered_rows_without_a_score_do_not_stay(file, tmp_path, workers):
+    def load(record):
+        assert list((tmp_path / "run").glob("part-*.parquet"))
+        raise JudgeError("no such judge here")
+
+    with pytest.raises(JudgeError, match="no such judge here"):
+        carry_out(tmp_path / "run", [file], load, gather_by="doc_id")
+    assert not (tmp_path / "run").exists()
+
+
 def test_files_of_the_user_among_gathered_rows_stay(file, tmp_path, workers):
     directory = tmp_path / "run"
     carry_out(directory, [file], gather_by="doc_id")
     (lost, *_) = sorted(directory.glob("part-*.parquet"))
     lost.unlink()
-    (directory / "_gathered").mkdir()
-    mine = directory / "_gathered" / lost.name
     for content in (b"mine", pq_bytes()):
-        mine.write_bytes(content)
-        with pytest.raises(OutputError, match=r"is damaged, cut off, or no part|is not a file of this run"):
+        lost.write_bytes(content)
+        with pytest.raises(OutputError, match=r"is damaged, cut off, or no part|belongs to another run"):
             carry_out(directory, [file], gather_by="doc_id")
-        assert mine.read_bytes() == content
-    mine.rename(tmp_path / "mine.parquet")
-    for path in (directory / "_gathered").iterdir():
-        path.unlink()
-    (directory / "_gathered").rmdir()
+        assert lost.read_bytes() == content
+    lost.unlink()
     (tmp_path / "elsewhere").mkdir()
-    (directory / "_gathered").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OutputError, match="is a link, which no run creates"):
+    lost.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="is damaged, cut off, or no part"):
         carry_out(directory, [file], gather_by="doc_id")
-    assert (directory / "_gathered").is_symlink()
-    (directory / "_gathered").unlink()
+    assert lost.is_symlink()
+    lost.unlink()
+    (directory / "_gathered").mkdir()
+    (directory / "_gathered" / lost.name).write_bytes(b"mine")
     assert carry_out(directory, [file], gather_by="doc_id").totals.rows == ROWS
-    assert (tmp_path / "elsewhere").is_dir()
+    assert (directory / "_gathered" / lost.name).read_bytes() == b"mine"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def pq_bytes() -> bytes:

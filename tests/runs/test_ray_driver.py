@@ -24,13 +24,11 @@ from geval_local.io.places import Place
 from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.ray import driver
-from geval_local.ray.blocks import Block, SourceFile
+from geval_local.ray.blocks import Block, choose_cut
 from geval_local.ray.cluster import WorkerShare, share_out
-from geval_local.ray.input_blocks import choose_cut
 from geval_local.ray.merge import merge_parts
-from geval_local.ray.messages import Job, Task, pack, unpack
 from geval_local.ray.own_cluster import _own_settings, watched_head
-from geval_local.ray.worker import BlockScorer
+from geval_local.ray.worker import BlockScorer, Job, pack, unpack
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
 from geval_local.runs.settings import Settings
@@ -125,7 +123,7 @@ def test_files_of_every_format_keep_order_and_reasons(file, tmp_path, workers):
     assert run.totals.rows == ROWS + 2
     reasons = {reason.text: reason.rows for reason in run.summaries[0].reasons}
     assert reasons["the field 'output' is empty"] == ("a.csv:6", "b.parquet:3", "c.jsonl.gz:5", "d.ndjson:10")
-    assert json.loads((tmp_path / "run" / "_blocks.jsonl").read_text().splitlines()[1])["file"]["bytes"] > 0
+    assert json.loads((tmp_path / "run" / "_blocks.jsonl").read_text().splitlines()[1])["bytes"] > 0
 
 
 def test_columns_that_are_not_asked_for_are_neither_read_nor_kept(tmp_path, workers, file):
@@ -387,12 +385,11 @@ def test_a_schema_that_does_not_fit_is_refused_before_anything(tmp_path, workers
         carry_out(tmp_path / "run", [tmp_path / "in", tmp_path / "in" / "a.jsonl"])
 
 
-def test_another_version_on_a_worker_is_refused():
-    job = Job(run="0" * 16, output="/none", judge={}, metrics=[], version="0.0.1")
-    task = Task("part-000000-000000.parquet", SourceFile("/none", 0, 0), Block(0, 1, 1))
-    (report,) = unpack(BlockScorer(mock, job)(pack([task.to_record()])))
-    assert report["error"] == "ConfigurationError"
-    assert f"a worker runs geval-local {__version__}, the driver 0.0.1" in report["message"]
+def test_another_version_on_a_worker_is_refused(file):
+    job = Job(wanted(file), Place("/none"), version="0.0.1")
+    (report,) = unpack(BlockScorer(mock, job)(pack(Block("/none", 0, 0, part="part-000000-000000.parquet"))))
+    assert type(report.error) is ConfigurationError
+    assert f"a worker runs geval-local {__version__}, the driver 0.0.1" in report.error.message
 
 
 def test_what_memory_taught_holds_for_the_next_block(file, tmp_path, workers):

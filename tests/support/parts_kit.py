@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,12 +15,11 @@ from geval_local.errors import GevalError
 from geval_local.io.parts import PartRows
 from geval_local.metric import Metric
 from geval_local.ray import driver
-from geval_local.ray.blocks import Survey, survey
+from geval_local.ray.blocks import survey
 from geval_local.ray.driver import PartsRun
 from geval_local.ray.gather import rows_of_block, write_bucket
-from geval_local.ray.input_blocks import wanted_parts
-from geval_local.ray.messages import error_of, pack, unpack
-from geval_local.ray.worker import BlockScorer
+from geval_local.ray.run_parts import wanted_parts
+from geval_local.ray.worker import BlockScorer, pack, unpack
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord, definition
 from geval_local.runs.settings import Settings
@@ -59,27 +57,25 @@ class Workers:
             self.surveyed.append(file.place.name)
             yield survey(file, cut)
 
-    def _gather(self, tasks, job, field, buckets):
+    def _gather(self, blocks, job):
         self.gathered += 1
-        records = [task.to_record() | {"number": number} for number, task in enumerate(tasks)]
-        tables = [rows_of_block(pack([record]), job, field, buckets) for record in reversed(records)]
+        numbered = reversed(list(enumerate(blocks)))
+        tables = [rows_of_block(pack(one), job, len(blocks)) for one in numbered]
         rows = pa.concat_tables(tables)
         for bucket in sorted(set(rows.column("bucket").to_pylist()), reverse=True):
-            (record,) = unpack(write_bucket(rows.filter(pc.field("bucket") == bucket), job))
-            error = error_of(record)
-            if error is not None:
-                raise error
-            yield Survey.from_record(json.loads(json.dumps(record)))
+            (found,) = unpack(write_bucket(rows.filter(pc.field("bucket") == bucket), job))
+            if isinstance(found, GevalError):
+                raise found
+            yield found
 
-    def _score(self, tasks, load, job, workers, *, alone=False):
-        given = [BlockScorer(load, job) for _ in range(workers or 1)]
-        for number, task in enumerate(reversed(tasks)):
-            if task.part in self.deadly:
-                yield {"part": task.part, "killed": True, "message": "4 workers were killed while they scored it"}
+    def _score(self, blocks, load, job, *, alone):
+        given = [BlockScorer(load, job) for _ in range(job.manifest.settings.workers or 1)]
+        for number, block in enumerate(reversed(blocks)):
+            if block.part in self.deadly:
                 continue
-            (report,) = unpack(given[number % len(given)](pack([task.to_record()])))
-            self.scored.append(task.part)
-            yield json.loads(json.dumps(report))
+            (report,) = unpack(given[number % len(given)](pack(block)))
+            self.scored.append(block.part)
+            yield report
 
 
 def carry_out(
@@ -121,4 +117,4 @@ def rows_of(directory: Path | str) -> list[dict]:
     return [dict(row) for row in PartRows(Path(directory))]
 
 
-__all__ = ["GevalError", "Workers", "carry_out", "directory_of", "error_of", "mock", "rows_of"]
+__all__ = ["Workers", "carry_out", "directory_of", "mock", "rows_of"]
