@@ -29,10 +29,9 @@ from geval_local.analysis.pairs import (
     study_pairs,
 )
 from geval_local.analysis.tables import Table, as_record, correlation_table, interval, p_value
-from geval_local.engine.window import plan_units
+from geval_local.engine.window import WINDOW, plan_units
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import read_samples
-from geval_local.judge.windows import WINDOW
 from geval_local.questions.pair import pair_metric
 from geval_local.signature import judge_name
 from geval_local.statistics.correlation import correlate

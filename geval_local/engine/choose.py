@@ -111,7 +111,7 @@ def choose_engine(
         if choice != "auto":
             raise _unsupported(model, report)
         reasons.append(report.reason)
-    report = _probe_cache(plain)
+    report = _known_cache(plain, verdict)
     if report.reason is not None:
         if choice == "cache":
             raise _unsupported(model, report)
@@ -231,25 +231,48 @@ def longest_span(config: Any) -> int | None:
 def _known_sharing(
     plain: PlainPasses, compiled: bool, verdict: Verdict | None
 ) -> tuple[EngineReport, FlexKernel | None]:
-    """Return what an earlier start found out about sharing prefixes, else find it out and keep it if all is well."""
-    kept = None if verdict is None else verdict.read(f"sharing, compiled {compiled}")
+    """Probe prefix sharing, unless an earlier start did."""
     kernel = find_kernel(input_device(plain.model))
-    if kept is not None and bool(kept.pop("kernel")) == (kernel is not None):
-        return EngineReport(**kept), kernel
+    name = f"sharing, compiled {compiled}, kernel {kernel is not None}"
+    if (known := _read(verdict, name)) is not None:
+        return known, kernel
     report, kernel = _probe_sharing(plain, compiled)
-    # What memory or a package cut short may be whole the next time.
-    if verdict is not None and report.reason is None and report.note is None and report.window is None:
-        verdict.keep(f"sharing, compiled {compiled}", asdict(report) | {"kernel": kernel is not None})
+    _keep(verdict, name, report, plain.model, _least_span(plain.model))
     return report, kernel
+
+
+def _known_cache(plain: PlainPasses, verdict: Verdict | None) -> EngineReport:
+    """Probe the shared prefix cache, unless an earlier start did."""
+    report = _read(verdict, "cache")
+    if report is None:
+        report = _probe_cache(plain)
+        _keep(verdict, "cache", report, plain.model, longest_span(plain.model.config.get_text_config()))
+    return report
+
+
+def _read(verdict: Verdict | None, name: str) -> EngineReport | None:
+    kept = None if verdict is None else verdict.read(name)
+    return None if kept is None else EngineReport(**kept)
+
+
+def _keep(verdict: Verdict | None, name: str, report: EngineReport, model: PreTrainedModel, span: int | None) -> None:
+    """Keep what a probe found if all is well: what memory or a package cut short may be whole the next time."""
+    is_whole = report.reason is None and report.note is None and report.probe_tokens == probe_length(model, span)
+    if verdict is not None and is_whole:
+        verdict.keep(name, asdict(report))
+
+
+def _least_span(model: PreTrainedModel) -> int | None:
+    """Return the smallest sliding window of a model's layers."""
+    return min((span for span in expected_spans(model.config.get_text_config()) if span is not None), default=None)
 
 
 def _probe_sharing(plain: PlainPasses, compiled: bool) -> tuple[EngineReport, FlexKernel | None]:
     """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report says where it does not."""
     model = plain.model
     expected = expected_spans(model.config.get_text_config())
-    span = min((size for size in expected if size is not None), default=None)
     kernel = find_kernel(input_device(model))
-    report = _probe(model, partial(_compare_sharing, plain, expected, kernel, compiled), span)
+    report = _probe(model, partial(_compare_sharing, plain, expected, kernel, compiled), _least_span(model))
     missing = find_missing(model)
     notes = [report.note] if report.note is not None else []
     if kernel is not None:

@@ -86,6 +86,14 @@ class Engine(Protocol):
         """Compute whole units of a plan in order; each pack is yielded with one read-out per request that it names."""
 
 
+def read_all(engine: Engine, requests: Sequence[Request]) -> list[Readout]:
+    """Plan and execute requests; their read-outs in order."""
+    found: dict[int, Readout] = {}
+    for pack, readouts in engine.execute(requests, engine.plan(requests)):
+        found.update(zip(pack.requests, readouts, strict=True))
+    return [found[index] for index in range(len(requests))]
+
+
 class PendingPositions:
     """The labels' tokens at a batch of positions, being read."""
 

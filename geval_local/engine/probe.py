@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.interface import Engine
+from geval_local.engine.interface import Engine, read_all
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head
 from geval_local.models.memory import free_memory
@@ -134,16 +134,15 @@ def distance(
 
 def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
     """Plan and execute requests; the label log-probabilities in their order."""
-    found: dict[int, NDArray[np.float64]] = {}
-    for pack, readouts in engine.execute(requests, engine.plan(requests)):
-        for index, readout in zip(pack.requests, readouts, strict=True):
-            if readout.error is not None and readout.error.startswith("out of memory"):
-                raise MemoryError(readout.error)
-            if readout.label_logprobs is None:
-                raise UnsupportedModelError(readout.error or "a probe prompt could not be read")
-            # Labels without any probability are equal in both.
-            found[index] = np.maximum(readout.label_logprobs, -1e3)
-    return [found[index] for index in range(len(requests))]
+    found = []
+    for readout in read_all(engine, requests):
+        if readout.error is not None and readout.error.startswith("out of memory"):
+            raise MemoryError(readout.error)
+        if readout.label_logprobs is None:
+            raise UnsupportedModelError(readout.error or "a probe prompt could not be read")
+        # Labels without any probability are equal in both.
+        found.append(np.maximum(readout.label_logprobs, -1e3))
+    return found
 
 
 @contextmanager

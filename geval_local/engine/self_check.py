@@ -96,21 +96,11 @@ def attention_errors(
 
 
 def _error(
-    stream: Stream,
-    layout: Layout,
-    layer: int,
-    store: PathStore,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    scale: float,
-    span: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    stream: Stream, layout: Layout, layer: int, store: PathStore, *tensors: torch.Tensor, **options: Any
 ) -> float:
-    """Compare some tokens of a stretch; shapes as in `PackAttention`."""
+    """Compare some tokens of a stretch: what `PackAttention` was given, and what it gave."""
+    query, key, value, out = tensors
+    span, softcap, sinks = options["span"], options["softcap"], options["sinks"]
     path = store.read(layer, layout.path) if layout.path else (key[:, :0].transpose(0, 1), value[:, :0].transpose(0, 1))
     keys, values = (
         torch.cat([held.transpose(0, 1), own], dim=1).cpu().double()
@@ -124,7 +114,7 @@ def _error(
         places = np.where(seen < layout.start, stream.positions[seen], layout.path + seen - layout.start)
         # Heads that share keys lie one after the other.
         asked = query[:, row].cpu().double().view(len(keys), -1, query.shape[-1])
-        scores = asked @ keys[:, places].mT * scale
+        scores = asked @ keys[:, places].mT * options["scale"]
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         if sinks is not None:

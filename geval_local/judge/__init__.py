@@ -6,6 +6,5 @@
 - `decisions`: what `Judge.decide` does
 - `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model, and the
   text of a batch that the engine keeps for the batches that follow
-- `windows`: how many rows are prepared and planned together
 - `reason_writer`: the second pass, in which a judge writes why a text got its label
 """

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from geval_local.engine.interface import Engine
+from geval_local.engine.interface import Engine, read_all
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.models.precision import Precision, dtype_name, measured
@@ -24,7 +21,7 @@ from geval_local.tokens.requests import Request, RequestMaker
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
-from geval_local.models.load import LoadedModel
+    from geval_local.models.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -165,18 +162,13 @@ def _distributions(
     engine: Engine, requests: Sequence[Request], maker: RequestMaker
 ) -> tuple[list[Distribution], tuple[tuple[str, float], ...]]:
     """Score requests in one plan; also the tokens outside the labels of the first."""
-    logprobs: dict[int, NDArray[np.float64]] = {}
-    other: tuple[tuple[str, float], ...] = ()
-    for pack, readouts in engine.execute(requests, engine.plan(requests)):
-        for index, readout in zip(pack.requests, readouts, strict=True):
-            if readout.label_logprobs is None:
-                raise JudgeError(
-                    f"an example prompt of {len(requests[index].ids)} tokens has no score: {readout.error}"
-                )
-            logprobs[index] = readout.label_logprobs
-            if index == 0:
-                other = tuple((maker.encoder.decode(tokens), p) for tokens, p in readout.other_tokens)
-    return [Distribution(maker.metric.scale, logprobs[index]) for index in range(len(requests))], other
+    found = []
+    readouts = read_all(engine, requests)
+    for request, readout in zip(requests, readouts, strict=True):
+        if readout.label_logprobs is None:
+            raise JudgeError(f"an example prompt of {len(request.ids)} tokens has no score: {readout.error}")
+        found.append(Distribution(maker.metric.scale, readout.label_logprobs))
+    return found, tuple((maker.encoder.decode(tokens), p) for tokens, p in readouts[0].other_tokens)
 
 
 _STORY = (

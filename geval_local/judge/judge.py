@@ -30,7 +30,7 @@ from geval_local.models.head import Head
 from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, read_model
 from geval_local.models.precision import dtype_name
 from geval_local.models.registry import entry_of
-from geval_local.models.verdicts import Verdict, verdict_of, verdict_on_cpu
+from geval_local.models.verdicts import Verdict, verdict_of, verdict_on
 from geval_local.options import EngineName, JudgeOptions
 from geval_local.prompt import CHAT_FORM, Prompt
 from geval_local.score import Estimator
@@ -127,7 +127,7 @@ def _verdict(checked: CheckedJudge, content: str) -> Verdict | None:
     if not checked.is_on_cpu:
         return None
     asked = {"entry": checked.entry.model_dump(mode="json"), "options": checked.options.model_dump(mode="json")}
-    return verdict_on_cpu({"fingerprint": content, "tokenizer": checked.tokenizer_hash, **asked})
+    return verdict_on([torch.device("cpu")], {"fingerprint": content, "tokenizer": checked.tokenizer_hash, **asked})
 
 
 def _style(encoder: PromptEncoder) -> str:

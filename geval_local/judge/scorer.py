@@ -18,11 +18,10 @@ from typing import Any, TypeAlias, TypeVar, overload
 from typing_extensions import TypedDict, Unpack
 
 from geval_local.engine.interface import Engine, Readout
-from geval_local.engine.window import make_outcome, read_window, regrow
+from geval_local.engine.window import WINDOW, make_outcome, read_window, regrow, window_sizes
 from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refuse_long
-from geval_local.judge.windows import WINDOW, window_sizes
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision

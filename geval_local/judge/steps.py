@@ -35,10 +35,6 @@ _FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
 OnSteps = Callable[[Metric, int], object]
 
 
-def _tell_nobody(metric: Metric, tokens: int) -> None:
-    """Ignore the progress."""
-
-
 class StepsWriter(Protocol):
     """The part of a judge that this module needs: name, fingerprint and text generation."""
 
@@ -92,7 +88,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> Metric:
+def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
     """Let a judge write the evaluation steps of a metric."""
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     on_steps(metric, 0)
@@ -129,7 +125,7 @@ def unfit(steps: Sequence[str], metric: Metric) -> str | None:
     """Say why steps cannot go with a metric: another scale, repetition, text copied from the form; None if they can."""
     low, high = metric.scale.low, metric.scale.high
     numeric = all(_is_number(label) for label in metric.scale.labels)
-    form = _word_runs(f"{metric.criteria} {metric.introduction}", _COPIED)
+    form = set(_word_runs(f"{metric.criteria} {metric.introduction}", _COPIED))
     seen: set[tuple[str, ...]] = set()
     for number, step in enumerate(steps, start=1):
         for match in _SCALE.finditer(step):
@@ -137,11 +133,11 @@ def unfit(steps: Sequence[str], metric: Metric) -> str | None:
                 return f"step {number} names another scale than {metric.scale.text}: {match[0]!r}"
         if _FORM.search(step) and not {"Yes", "No"} <= set(metric.scale.labels):
             return f"step {number} is a piece of a form"
-        runs = [tuple(run) for run in _word_runs(step, _REPEATED, distinct=False)]
+        runs = _word_runs(step, _REPEATED)
         if len(set(runs)) < len(runs) or seen & set(runs):
             return f"step {number} repeats itself or an earlier one"
         seen |= set(runs)
-        if set(_word_runs(step, _COPIED)) & set(form):
+        if not form.isdisjoint(_word_runs(step, _COPIED)):
             return f"step {number} copies the criteria"
     return None
 
@@ -154,11 +150,10 @@ def _is_number(label: str) -> bool:
     return True
 
 
-def _word_runs(text: str, length: int, *, distinct: bool = True) -> list[tuple[str, ...]]:
+def _word_runs(text: str, length: int) -> list[tuple[str, ...]]:
     """List the runs of so many words in a text."""
     words = _WORD.findall(text.casefold())
-    runs = [tuple(words[place : place + length]) for place in range(len(words) - length + 1)]
-    return list(dict.fromkeys(runs)) if distinct else runs
+    return [tuple(words[place : place + length]) for place in range(len(words) - length + 1)]
 
 
 def _read_answer(cue: str, written: str) -> tuple[str, ...]:
@@ -216,7 +211,9 @@ def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
     return (read_pinned(metric, fingerprint) if metric.needs_steps else None) or metric
 
 
-def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> tuple[Metric, Path | None]:
+def pinned_steps(
+    judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None
+) -> tuple[Metric, Path | None]:
     """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones.
 
     A judge that writes none that can be used is not asked again: the metric goes without, which is said and pinned too.

@@ -52,11 +52,6 @@ _BESIDE_THE_TEXT = re.compile(
 )
 
 
-def is_beside_the_text(name: str) -> bool:
-    """Whether a weight's name shows that it is not part of a language model."""
-    return _BESIDE_THE_TEXT.search(name) is not None
-
-
 def senses_of(names: Iterable[str]) -> list[str]:
     """List the non-text parts of a model, from the names of its weights."""
     found = (_SENSE.search(name) for name in names)
@@ -353,7 +348,7 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
     surplus = []
     for key in sorted(str(key) for key in report["unexpected_keys"]):
         layer = _LAYER.search(key)
-        is_known = is_beside_the_text(key) or (layer and int(layer[2]) in extra)
+        is_known = _BESIDE_THE_TEXT.search(key) or (layer and int(layer[2]) in extra)
         if not is_known and not (_STORED_MASK.search(key) and _is_mask(directory, key)):
             surplus.append(key)
     if surplus:

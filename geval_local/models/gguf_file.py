@@ -62,8 +62,6 @@ class GGUFHeader:
 
     #: The file.
     path: Path
-    #: Version of the format.
-    version: int
     #: Keys with a single value.
     metadata: Mapping[str, Any]
     #: Keys with an array -> its length, and its numbers if it is short.
@@ -163,7 +161,7 @@ def read_header(path: Path) -> GGUFHeader:
     try:
         status = path.stat()
         return _read_header(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    except OSError as error:
+    except (OSError, ValueError, struct.error, OverflowError) as error:
         raise WeightsError(
             f"{path} is not a complete GGUF file: {error}", hint="Copy or download the file again, completely."
         ) from error
@@ -171,15 +169,8 @@ def read_header(path: Path) -> GGUFHeader:
 
 @lru_cache(maxsize=64)
 def _read_header(path: Path, *_state: int) -> GGUFHeader:
-    try:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parse(path, data)
-    except WeightsError:
-        raise
-    except (OSError, ValueError, struct.error, OverflowError) as error:
-        raise WeightsError(
-            f"{path} is not a complete GGUF file: {error}", hint="Copy or download the file again, completely."
-        ) from error
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _parse(path, data)
 
 
 def _parse(path: Path, data: mmap.mmap) -> GGUFHeader:
@@ -217,7 +208,7 @@ def _parse(path: Path, data: mmap.mmap) -> GGUFHeader:
     if not isinstance(alignment, int) or alignment < 1:
         raise ValueError(f"its alignment is {alignment!r}")
     data_start = -(-cursor.place // alignment) * alignment
-    return GGUFHeader(path, version, metadata, arrays, types, tuple(tensors), data_start, len(data))
+    return GGUFHeader(path, metadata, arrays, types, tuple(tensors), data_start, len(data))
 
 
 def gguf_files(path: Path) -> list[Path]:

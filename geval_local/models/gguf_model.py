@@ -27,7 +27,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenize
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
 from geval_local.models.blocks import BLOCK_TYPES
 from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
-from geval_local.models.reading import Place, read_files
+from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import Stored, kept_narrow
 
@@ -254,7 +254,7 @@ def read_gguf(
     headers = {header.path: header for header in read_headers(files[0])}
     contents = read_files(
         {
-            path: [Place(one.name, header.data_start + one.offset, tensor_size(one)) for one in header.tensors]
+            path: {one.name: (header.data_start + one.offset, tensor_size(one)) for one in header.tensors}
             for path, header in headers.items()
         },
         hashed=hashed,

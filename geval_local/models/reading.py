@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -40,13 +40,8 @@ _PIECE = 1 << 25
 _READERS = 4
 
 
-class Place(NamedTuple):
-    """Where a tensor lies in a file."""
-
-    name: str
-    #: Offset of its first byte, and the number of its bytes.
-    start: int
-    size: int
+#: Where tensors lie in a file, by name: offset of the first byte, and number of bytes.
+Places: TypeAlias = Mapping[str, tuple[int, int]]
 
 
 class StoredTensor(NamedTuple):
@@ -70,16 +65,16 @@ class Contents(NamedTuple):
 
 
 def read_files(
-    places: Mapping[Path, Sequence[Place]], *, hashed: Callable[[Path], bool] = lambda file: True
+    places: Mapping[Path, Places], *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> dict[Path, Contents]:
     """Read the tensors of several files, some files at a time."""
-    told = meter(sum(place.size for own in places.values() for place in own))
+    told = meter(sum(size for own in places.values() for _, size in own.values()))
     with ThreadPoolExecutor(_READERS, thread_name_prefix="geval-local reading") as readers:
         found = readers.map(lambda file: _read(file, places[file], told, with_digest=hashed(file)), places)
         return dict(zip(places, found, strict=True))
 
 
-def _read(file: Path, places: Sequence[Place], told: Callable[[float], None], *, with_digest: bool) -> Contents:
+def _read(file: Path, places: Places, told: Callable[[float], None], *, with_digest: bool) -> Contents:
     """Read tensors in the order in which they lie in a file, while another thread hashes what was read."""
     digest, tensors = hashlib.sha256(), {}
     with file.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as hasher:
@@ -101,7 +96,7 @@ def _read(file: Path, places: Sequence[Place], told: Callable[[float], None], *,
             return found
 
         end = 0
-        for name, start, size in sorted(places, key=lambda place: place.start):
+        for name, (start, size) in sorted(places.items(), key=lambda place: place[1]):
             if start > end and with_digest:
                 read(start - end)
             if start != end:
@@ -121,7 +116,7 @@ def read_safetensors(
     """Read safetensors files: the tensors by name, and the digests of the files that were to be hashed."""
     headers = {file: stored_tensors(file) for file in files}
     contents = read_files(
-        {file: [Place(name, one.start, one.size) for name, one in header.items()] for file, header in headers.items()},
+        {file: {name: (one.start, one.size) for name, one in header.items()} for file, header in headers.items()},
         hashed=hashed,
     )
     tensors = {

@@ -64,15 +64,11 @@ def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
         "quantization": str(getattr(model.config, "quantization_config", None)),
         "cuda": [torch.version.cuda, torch.version.hip],
     }
-    return _verdict(content, devices)
+    return verdict_on(devices, content)
 
 
-def verdict_on_cpu(content: dict[str, Any]) -> Verdict | None:
-    """Find what is kept about a judge on the CPU, known by its content and options; None without a place to keep it."""
-    return _verdict(content, [torch.device("cpu")])
-
-
-def _verdict(content: dict[str, Any], devices: Sequence[torch.device]) -> Verdict | None:
+def verdict_on(devices: Sequence[torch.device], content: dict[str, Any]) -> Verdict | None:
+    """Find what is kept about a judge, known by its content and options; None without a place to keep it."""
     if (folder := home_folder("verdicts")) is None:
         return None
     identity = content | {

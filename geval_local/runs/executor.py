@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from geval_local.engine.window import window_sizes
 from geval_local.errors import Interrupted
 from geval_local.io.samples import Sample
-from geval_local.judge.windows import window_sizes
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.store import MemoryStore, Origin, PlanRecord, Store
 from geval_local.score import Outcome

@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from geval_local.engine.window import window_piece
 from geval_local.errors import Interrupted, OutputError
 from geval_local.files import safe_file_name
 from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path, rows_path
 from geval_local.io.samples import Sample, read_samples
 from geval_local.judge.steps import OnSteps, read_pinned
-from geval_local.judge.windows import window_piece
 from geval_local.metric import Metric
 from geval_local.questions.answer import Answer
 from geval_local.questions.pair import mean_outcomes

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from geval_local.engine.window import WINDOW
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW
@@ -35,7 +36,6 @@ from geval_local.io.input_checks import (
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.places import is_address
 from geval_local.io.samples import Sample, read_samples
-from geval_local.judge.windows import WINDOW
 from geval_local.metric import Metric
 from geval_local.models.registry import labels_of
 from geval_local.options import JudgeOptions, RunOptions

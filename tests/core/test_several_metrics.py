@@ -9,8 +9,8 @@ import math
 import pytest
 
 from geval_local import Interrupted, Metric, RunEvents, Scale, score_file
+from geval_local.engine.window import WINDOW
 from geval_local.errors import ConfigurationError
-from geval_local.judge.windows import WINDOW
 from geval_local.options import JudgeOptions
 from geval_local.prompt import sharing
 from geval_local.score import Score

@@ -11,7 +11,7 @@ from prompts import VOCAB, documents, largest_difference, logprobs
 from tiny import tiny_model
 
 import geval_local
-from geval_local.engine import choose
+from geval_local.engine import choose, probe
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine, missing_packages
 from geval_local.engine.prefix_sharing import flex
@@ -20,7 +20,7 @@ from geval_local.engine.self_check import check_engine
 from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.engine.window import execute, regrow
 from geval_local.models import verdicts
-from geval_local.models.head import Head
+from geval_local.models.head import Head, trunk_of
 from geval_local.models.verdicts import verdict_of
 
 
@@ -118,6 +118,25 @@ def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):
     model = tiny_model("llama", VOCAB, torch.float32)
     assert choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1].note is not None
     assert not any((tmp_path / "verdicts").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine", "sizes"), [("falcon_h1", "cache", {}), ("mistral", "trie", {"sliding_window": 3000})]
+)
+def test_a_second_start_probes_nothing(monkeypatch, tmp_path, kind, engine, sizes):
+    """Neither where a cache is shared, nor where a window is longer than a probe may be at any start."""
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    monkeypatch.setitem(probe.PROBE_OPERATIONS, "cpu", 0.0)
+    model = tiny_model(kind, VOCAB, torch.float32, **sizes)
+    passes = []
+    trunk_of(model).register_forward_pre_hook(lambda *_: passes.append(1))
+    first = choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1]
+    assert (first.engine, first.window) == (engine, sizes.get("sliding_window"))
+    assert passes
+    passes.clear()
+    again, report = choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))
+    assert (again.name, report) == (engine, first)
+    assert not passes
 
 
 @pytest.mark.parametrize(("fastest", "name"), [("trie", "trie"), ("cache", "cache"), ("padded", "padded")])

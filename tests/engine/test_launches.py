@@ -13,7 +13,7 @@ from transformers import AttentionInterface
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine
-from geval_local.engine.prefix_sharing import forward as compiled
+from geval_local.engine.prefix_sharing import engine as compiled
 from geval_local.engine.prefix_sharing.engine import Launcher, PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore

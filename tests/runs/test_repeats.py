@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from geval_local.io.samples import read_samples
-from geval_local.tokens.shared_text import cut_pieces
+from geval_local.tokens.encoder import cut_pieces
 
 VALUES = st.sampled_from(["a", "b", '"\n\u2028é', "\ud800", "1", 1, 1.0, True, None, ["a"], {"a": "b"}, float("nan")])
 TEXTS = st.lists(st.sampled_from(["\n", "\n\n", "A", "b", " ", "1", "é", "\nA", "\nb c"]), max_size=8).map("".join)

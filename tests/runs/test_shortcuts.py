@@ -21,18 +21,18 @@ from tiny import byte_tokenizer
 
 from geval_local.engine.interface import Position
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
+from geval_local.engine.window import WINDOW, window_sizes
 from geval_local.errors import Interrupted, UnscorableError
 from geval_local.io.columns import ResultRow, to_json
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import JsonlSink
-from geval_local.judge.windows import WINDOW, window_sizes
 from geval_local.metric import Metric
 from geval_local.prompt import form_filler, render_form
 from geval_local.runs.executor import read_windows, run_ahead
 from geval_local.runs.store import PlanRecord, Store
 from geval_local.score import Outcome
 from geval_local.testing import MockEngine
-from geval_local.tokens import shared_text as segments
+from geval_local.tokens import encoder as segments
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request, common_prefix

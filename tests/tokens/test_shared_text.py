@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tiny import byte_tokenizer
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from geval_local.tokens.encoder import PromptEncoder
-from geval_local.tokens.shared_text import SharedTextEncoder, can_cut
+from geval_local.tokens.encoder import PromptEncoder, SharedTextEncoder, can_cut
 
 NAMES = ["gpt2", "mistral", "olmo2", "pythia", "qwen"]
 FRAGMENTS = st.sampled_from(

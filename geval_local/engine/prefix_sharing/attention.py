@@ -12,17 +12,21 @@ flex
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional
 
 from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals, Kind
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.prompt_trie import Layout
 from geval_local.models.head import to_device
+
+#: Keys and values; or what attention gives, and its log-sum-exp.
+Pair: TypeAlias = tuple[Tensor, Tensor]
 
 #: Most scores held at once without a fused kernel.
 _MAX_SCORES = 1 << 24
@@ -31,15 +35,15 @@ _FUSED_CPU: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_f
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     *,
     scale: float,
     softcap: float | None = None,
     causal: bool = False,
-    mask: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    mask: Tensor | None = None,
+) -> Pair:
     """Attend to one stretch of keys."""
     if query.device.type == "cpu" and _FUSED_CPU is not None and softcap is None:
         size = value.shape[-1]
@@ -65,13 +69,8 @@ def attend(
 
 
 def _attend_by_matmul(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    softcap: float | None,
-    mask: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, softcap: float | None, mask: Tensor | None
+) -> Pair:
     heads, queries, _ = query.shape
     # Heads that share keys are folded into the queries instead of repeating the keys.
     folded = query.reshape(key.shape[0], -1, *query.shape[1:])
@@ -88,9 +87,7 @@ def _attend_by_matmul(
     return out.reshape(heads, queries, -1), lse.reshape(heads, queries)
 
 
-def attend_to_oneself(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float, softcap: float | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def attend_to_oneself(query: Tensor, key: Tensor, value: Tensor, *, scale: float, softcap: float | None = None) -> Pair:
     """Attend from every query to the one key at its own position; parameters and results as for `attend`."""
     group = query.shape[0] // key.shape[0]
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -100,7 +97,7 @@ def attend_to_oneself(
     return value.repeat_interleave(group, 0), scores
 
 
-def merge(out: torch.Tensor, lse: torch.Tensor, more_out: torch.Tensor, more_lse: torch.Tensor) -> None:
+def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> None:
     """Add the attention to further keys to `out` and `lse`, in place."""
     total = torch.logaddexp(lse, more_lse)
     out.mul_(torch.exp(lse - total)[..., None]).add_(more_out * torch.exp(more_lse - total)[..., None])
@@ -122,7 +119,7 @@ class PackAttention:
     ) -> None:
         self.layout = layout
         self.spans: list[int | None] = []
-        self.added: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.added: list[Pair] = []
         self._store = store
         self._kernel = kernel
         self._made: dict[tuple[Any, ...], Any] = {}
@@ -130,48 +127,35 @@ class PackAttention:
 
     def __call__(
         self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         *,
         scale: float,
         span: int | None,
         softcap: float | None,
-        sinks: torch.Tensor | None,
-    ) -> torch.Tensor:
+        sinks: Tensor | None,
+    ) -> Tensor:
         """Attend in the next layer."""
         layer = len(self.spans)
         self.spans.append(span)
         if span is not None and span >= self._longest:
             span = None
         keys, values = key.transpose(0, 1), value.transpose(0, 1)
-        path_keys, path_values = (
-            self._store.read(layer, self.layout.path) if self.layout.path else (keys[:0], values[:0])
-        )
-        one_kernel = None
-        if self._kernel is not None:
-            one_kernel = self._in_one_kernel(
-                self._kernel, query, (path_keys, path_values), (key, value), scale, span, softcap, sinks
-            )
-        if one_kernel is not None:
-            out = one_kernel
-        else:
+        held = self._store.read(layer, self.layout.path) if self.layout.path else (keys[:0], values[:0])
+        path, own = (held[0].transpose(0, 1), held[1].transpose(0, 1)), (key, value)
+        options = {"scale": scale, "softcap": softcap}
+        out = self._in_one_kernel(query, path, own, options, span, sinks)
+        if out is None:
             compute = self._cascade if span is None else self._gather
-            out, lse = compute(
-                query,
-                (path_keys.transpose(0, 1), path_values.transpose(0, 1)),
-                (key, value),
-                {"scale": scale, "softcap": softcap},
-                span,
-            )
-            out, lse = out.transpose(0, 1), lse.transpose(0, 1)
+            out, lse = (part.transpose(0, 1) for part in compute(query, path, own, options, span))
             if sinks is not None:
                 out = out * torch.sigmoid(lse - sinks.to(lse.dtype))[..., None].to(out.dtype)
         self.added.append((self._kept(keys), self._kept(values)))
         # As transformers' own attention functions give it: some layers take a view of it.
         return out.contiguous()
 
-    def _kept(self, new: torch.Tensor) -> torch.Tensor:
+    def _kept(self, new: Tensor) -> Tensor:
         """Copy what the next root path needs of a pack's keys or values; nothing after a unit's last pack."""
         if not len(self.layout.keep):
             # A slice of them would hold on to them all.
@@ -180,30 +164,20 @@ class PackAttention:
         return new[self._array("keep", new.device, self.layout.keep)]
 
     def _in_one_kernel(
-        self,
-        kernel: FlexKernel,
-        query: torch.Tensor,
-        path: tuple[torch.Tensor, torch.Tensor],
-        own: tuple[torch.Tensor, torch.Tensor],
-        scale: float,
-        span: int | None,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-    ) -> torch.Tensor | None:
-        kind = Kind(query.shape[-1], own[1].shape[-1], query.dtype, span is not None)
-        if kind in kernel.refused:
+        self, query: Tensor, path: Pair, own: Pair, options: dict[str, Any], span: int | None, sinks: Tensor | None
+    ) -> Tensor | None:
+        kernel, kind = self._kernel, Kind(query.shape[-1], own[1].shape[-1], query.dtype, span is not None)
+        if kernel is None or kind in kernel.refused:
             return None
         device, has_sinks = query.device, sinks is not None
         intervals = self._once(("intervals", has_sinks), lambda: Intervals.of(self.layout, sinks=has_sinks))
         mask = self._once(("mask", has_sinks, device, span), lambda: kernel.mask(intervals, span, device))
-        key, value = (
-            self._rounded([held.transpose(0, 1), new], intervals.keys) for held, new in zip(path, own, strict=True)
-        )
+        key, value = (self._rounded(list(pair), intervals.keys) for pair in zip(path, own, strict=True))
         wide = self._rounded([query], intervals.queries)
-        out = kernel(wide, key, value, mask, scale=scale, softcap=softcap, sinks=sinks, kind=kind)
+        out = kernel(wide, key, value, mask, **options, sinks=sinks, kind=kind)
         return None if out is None else out[:, : query.shape[1]].transpose(0, 1)
 
-    def _rounded(self, parts: list[torch.Tensor], length: int) -> torch.Tensor:
+    def _rounded(self, parts: list[Tensor], length: int) -> Tensor:
         """Concatenate tensors of shape (heads, tokens, size) and pad with zeros to a length, in one memory layout."""
         heads, _, size = parts[0].shape
         missing = length - sum(part.shape[1] for part in parts)
@@ -216,14 +190,7 @@ class PackAttention:
         parts = [part for part in parts if part.shape[1]]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0].contiguous()
 
-    def _cascade(
-        self,
-        query: torch.Tensor,
-        path: tuple[torch.Tensor, torch.Tensor],
-        own: tuple[torch.Tensor, torch.Tensor],
-        options: dict[str, Any],
-        _: int | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _cascade(self, query: Tensor, path: Pair, own: Pair, options: dict[str, Any], _: int | None) -> Pair:
         out, lse = self._empty(query, own[1])
         lone = np.array(
             [strand.start for strand in self.layout.strands if strand.stop - strand.start == 1], dtype=np.int64
@@ -245,14 +212,7 @@ class PackAttention:
             merge(out[:, seeing], lse[:, seeing], *attend(query[:, seeing], keys, values, **options))
         return out, lse
 
-    def _gather(
-        self,
-        query: torch.Tensor,
-        path: tuple[torch.Tensor, torch.Tensor],
-        own: tuple[torch.Tensor, torch.Tensor],
-        options: dict[str, Any],
-        span: int | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _gather(self, query: Tensor, path: Pair, own: Pair, options: dict[str, Any], span: int | None) -> Pair:
         keys, values = (torch.cat(pair, dim=1) for pair in zip(path, own, strict=True))
         out, lse = self._empty(query, values)
         for strand, (index, mask) in zip(self.layout.strands, self._masks(query.device, span), strict=True):
@@ -262,16 +222,16 @@ class PackAttention:
         return out, lse
 
     @staticmethod
-    def _empty(query: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _empty(query: Tensor, values: Tensor) -> Pair:
         """Make room for a pack's attention, token after token as the kernels write it, and for its log-sum-exp."""
         out = query.new_empty((query.shape[1], query.shape[0], values.shape[-1])).transpose(0, 1)
         wide = torch.promote_types(query.dtype, torch.float32)
         return out, torch.empty(query.shape[:2], dtype=wide, device=query.device)
 
-    def _masks(self, device: torch.device, span: int | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _masks(self, device: torch.device, span: int | None) -> list[Pair]:
         """Return, for every strand, the indices of its keys and the mask of visible keys."""
 
-        def make() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        def make() -> list[Pair]:
             masks = []
             for strand, seen in zip(self.layout.strands, _seen(self.layout, span), strict=True):
                 length = strand.stop - strand.start
@@ -284,7 +244,7 @@ class PackAttention:
 
         return self._once(("masks", device, span), make)
 
-    def _array(self, what: Any, device: torch.device, array: NDArray[np.int64]) -> torch.Tensor:
+    def _array(self, what: Any, device: torch.device, array: NDArray[np.int64]) -> Tensor:
         return self._once((what, device), lambda: to_device(array, device))
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
