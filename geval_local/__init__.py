@@ -23,30 +23,41 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from geval_local.analysis.biases import bias
-    from geval_local.analysis.calibration import calibrate
-    from geval_local.analysis.comparison import compare
-    from geval_local.analysis.estimates import estimate
-    from geval_local.analysis.juries import jury
-    from geval_local.analysis.meta_evaluation import meta_evaluate
-    from geval_local.analysis.pairs import rank
-    from geval_local.analysis.ratings.rated import read_rated
-    from geval_local.errors import GevalError, Interrupted
-    from geval_local.evaluation.execution import run_evaluation
-    from geval_local.frames import ascore_frame, register_accessors, score_frame
-    from geval_local.hosts.evaluator import evaluator
-    from geval_local.io.samples import Sample, read_samples
-    from geval_local.judge.judge import Judge
-    from geval_local.metric import Metric
-    from geval_local.prompt import metric_from_prompt_file
-    from geval_local.questions.answer import Decision
-    from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion, load_questions
-    from geval_local.runs.completion import RunResult
-    from geval_local.runs.events import RunEvents
-    from geval_local.runs.run_file import decide_file, resume, score_file
-    from geval_local.scale import Scale
-    from geval_local.score import Distribution, Estimator, Score
+if TYPE_CHECKING:  # the names of the package, for type checkers and editors
+    from geval_local.analysis.biases import bias as bias
+    from geval_local.analysis.calibration import calibrate as calibrate
+    from geval_local.analysis.comparison import compare as compare
+    from geval_local.analysis.estimates import estimate as estimate
+    from geval_local.analysis.juries import jury as jury
+    from geval_local.analysis.meta_evaluation import meta_evaluate as meta_evaluate
+    from geval_local.analysis.pairs import rank as rank
+    from geval_local.analysis.ratings.rated import read_rated as read_rated
+    from geval_local.errors import GevalError as GevalError
+    from geval_local.errors import Interrupted as Interrupted
+    from geval_local.evaluation.execution import run_evaluation as run_evaluation
+    from geval_local.frames import ascore_frame as ascore_frame
+    from geval_local.frames import register_accessors as register_accessors
+    from geval_local.frames import score_frame as score_frame
+    from geval_local.hosts.evaluator import evaluator as evaluator
+    from geval_local.io.samples import Sample as Sample
+    from geval_local.io.samples import read_samples as read_samples
+    from geval_local.judge.judge import Judge as Judge
+    from geval_local.metric import Metric as Metric
+    from geval_local.prompt import metric_from_prompt_file as metric_from_prompt_file
+    from geval_local.questions.answer import Decision as Decision
+    from geval_local.questions.question import ChoiceQuestion as ChoiceQuestion
+    from geval_local.questions.question import PredicateQuestion as PredicateQuestion
+    from geval_local.questions.question import ScoreQuestion as ScoreQuestion
+    from geval_local.questions.question import load_questions as load_questions
+    from geval_local.runs.completion import RunResult as RunResult
+    from geval_local.runs.events import RunEvents as RunEvents
+    from geval_local.runs.run_file import decide_file as decide_file
+    from geval_local.runs.run_file import resume as resume
+    from geval_local.runs.run_file import score_file as score_file
+    from geval_local.scale import Scale as Scale
+    from geval_local.score import Distribution as Distribution
+    from geval_local.score import Estimator as Estimator
+    from geval_local.score import Score as Score
 
 __version__ = "0.1.0"
 
@@ -94,43 +105,7 @@ _HOMES = {
     "score_frame": "geval_local.frames",
 }
 
-__all__ = [
-    "ChoiceQuestion",
-    "Decision",
-    "Distribution",
-    "Estimator",
-    "GevalError",
-    "Interrupted",
-    "Judge",
-    "Metric",
-    "PredicateQuestion",
-    "RunEvents",
-    "RunResult",
-    "Sample",
-    "Scale",
-    "Score",
-    "ScoreQuestion",
-    "__version__",
-    "ascore_frame",
-    "bias",
-    "calibrate",
-    "compare",
-    "decide_file",
-    "estimate",
-    "evaluator",
-    "jury",
-    "load_questions",
-    "meta_evaluate",
-    "metric_from_prompt_file",
-    "rank",
-    "read_rated",
-    "read_samples",
-    "register_accessors",
-    "resume",
-    "run_evaluation",
-    "score_file",
-    "score_frame",
-]
+__all__ = sorted(("__version__", *_HOMES))
 
 
 def __getattr__(name: str) -> Any:
@@ -140,4 +115,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

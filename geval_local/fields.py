@@ -50,10 +50,11 @@ _PUBLISHED = ("document", "article", "summary", "response", "expected_output")
 #: Longer texts are rejected: no judge takes a million tokens, and tokenizing to find that out takes minutes.
 MAX_CHARACTERS = 4_000_000
 
-_NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
+NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
 _JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 _SHAPES = "A field's value is a text, a list of texts, or a chat: a list of objects with role and content."
-_ABSENT = object()
+#: What `field_value` gives for what is not there, where None may be.
+ABSENT = object()
 #: Control characters except tab and line end, and characters that turn the direction of a line.
 _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -100,13 +101,13 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
 
 def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
     for place, part in enumerate(parts):
-        value = _decoded(value)
+        value = decoded_json(value)
         if isinstance(value, Mapping) and part in value:
             value = value[part]
         elif part == EVERY and isinstance(value, Mapping | list | tuple):
             rest = parts[place + 1 :]
             children = list(value.values() if isinstance(value, Mapping) else value)
-            found = [one for child in children if (one := _walk(child, rest, _ABSENT)) is not _ABSENT]
+            found = [one for child in children if (one := _walk(child, rest, ABSENT)) is not ABSENT]
             if EVERY in rest:
                 found = list(chain.from_iterable(found))
             return found or default
@@ -125,7 +126,8 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
     return field_value(row, path)
 
 
-def _decoded(value: Any) -> Any:
+def decoded_json(value: Any) -> Any:
+    """Decode an object or a list stored as JSON in a CSV cell; all else is as it was."""
     if isinstance(value, str) and value.startswith(("{", "[")):
         try:
             return json.loads(value)
@@ -279,14 +281,14 @@ def _text(value: Any, what: str) -> str:
             f"{what} is empty" if not value else f"{what} is only white space", hint="Fill it in, or leave the row out."
         )
     if not is_unicode(value):
-        raise UnscorableError(f"{what} {_NOT_UNICODE}", hint="Convert the text to UTF-8.")
+        raise UnscorableError(f"{what} {NOT_UNICODE}", hint="Convert the text to UTF-8.")
     return value
 
 
 def _turn(message: Mapping[str, Any], what: str) -> str:
     """Format one message of a chat with its role."""
-    role, content = message.get("role"), message.get("content", _ABSENT)
-    if content is _ABSENT or not isinstance(role, str) or not role.strip():
+    role, content = message.get("role"), message.get("content", ABSENT)
+    if content is ABSENT or not isinstance(role, str) or not role.strip():
         raise FieldError(f"{what} is an object without a role and a content, not text", hint=_SHAPES)
     if isinstance(content, list | tuple) and any(isinstance(part, Mapping) for part in content):
         content = "\n".join(_part(part, f"{what}, part {index}") for index, part in enumerate(content, start=1))

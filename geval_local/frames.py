@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import narwhals as nw
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import nearest
-from geval_local.io.columns import EVERYTHING, FIGURES, figures_in
+from geval_local.io.columns import EVERYTHING, FIGURES, KINDS, Kind, figures_in
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows, load_metrics
 from geval_local.io.samples import Sample
 from geval_local.judge.scorer import OnProgress, in_thread
@@ -24,21 +24,6 @@ from geval_local.score import Estimator, Score
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
-
-Kind = Literal["number", "count", "flag", "text", "distribution", "tokens"]
-
-
-class Column(NamedTuple):
-    """A column of figures."""
-
-    #: Such as ``summarization/coherence.score``.
-    name: str
-    #: What its values are.
-    kind: Kind
-    #: One per row; None where there is none.
-    values: list[Any]
-    #: The labels of a distribution.
-    labels: tuple[str, ...] = ()
 
 
 def _collected(frame: Any) -> nw.DataFrame[Any]:
@@ -79,25 +64,22 @@ def _rows(frame: nw.DataFrame[Any]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in cells]
 
 
-def _series(column: Column, frame: Any) -> Any:
-    """Make a column of figures for a frame."""
-    values = column.values
-    if column.kind == "tokens":
+def _series(name: str, kind: Kind, values: list[Any], labels: Sequence[str], frame: Any) -> Any:
+    """Make a column of figures for a frame; None stands where there is none."""
+    if kind == "tokens":
         values = [None if one is None else [{"token": token, "probability": p} for token, p in one] for one in values]
     if frame.implementation.is_pandas_like():
         # Types of pandas that know a missing value. One of texts would make it NaN, which is true in a condition.
-        dtype = {"number": "float64", "count": "Int64", "flag": "boolean"}.get(column.kind, "object")
-        native = nw.get_native_namespace(frame).Series(values, name=column.name, dtype=dtype)
+        dtype = {"number": "float64", "count": "Int64", "flag": "boolean"}.get(kind, "object")
+        native = nw.get_native_namespace(frame).Series(values, name=name, dtype=dtype)
         return nw.from_native(native, series_only=True)
-    if column.kind == "distribution":
-        kind: Any = nw.Struct(dict.fromkeys(column.labels, nw.Float64))
-    else:
-        kind = _TYPES[column.kind]
-    return nw.new_series(column.name, values, kind, backend=frame.implementation)
+    stored = nw.Struct(dict.fromkeys(labels, nw.Float64)) if kind == "distribution" else _TYPES[kind]
+    return nw.new_series(name, values, stored, backend=frame.implementation)
 
 
 _TYPES: Mapping[Kind, Any] = {
     "number": nw.Float64,
+    "numbers": nw.List(nw.Float64),
     "count": nw.Int64,
     "flag": nw.Boolean,
     "text": nw.String,
@@ -109,16 +91,6 @@ _P = ParamSpec("_P")
 
 #: Metrics, or the names and files that `Metric.load` takes.
 Metrics: TypeAlias = "Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]"
-
-_KINDS: Mapping[str, Kind] = {
-    "probabilities": "distribution",
-    "mode": "text",
-    "error": "text",
-    "passed": "flag",
-    "other_tokens": "tokens",
-    "prompt_tokens": "count",
-    "dropped_tokens": "count",
-}
 
 
 def score_frame(
@@ -183,8 +155,8 @@ def score_frame(
 
         judge = Judge.load(None if judge is None else os.fspath(judge))
     found = judge.score_many(chosen, samples, estimator=estimator, threshold=threshold, progress=progress)
-    columns = [column for metric in chosen for column in _columns(metric, found[metric.name], wanted)]
-    extended = collected.with_columns([_series(column, collected) for column in columns]).to_native()
+    columns = [column for metric in chosen for column in _columns(metric, found[metric.name], wanted, collected)]
+    extended = collected.with_columns(columns).to_native()
     return type(frame)(extended) if _is_dataset(frame) else extended
 
 
@@ -230,18 +202,14 @@ def _figures(given: Sequence[str] | str) -> tuple[str, ...] | None:
     return names
 
 
-def _columns(metric: Metric, scores: Sequence[Score], figures: tuple[str, ...] | None) -> list[Column]:
+def _columns(metric: Metric, scores: Sequence[Score], figures: tuple[str, ...] | None, frame: Any) -> list[Any]:
+    """Make the columns of a metric's figures, such as ``summarization/coherence.score``."""
     records = [score.to_dict() for score in scores]
     if figures is None:
         present = figures_in({"": record} for record in records) | {"score", "error"}
         figures = tuple(name for name in FIGURES if name in present)
     return [
-        Column(
-            f"{metric.name}.{name}",
-            _KINDS.get(name, "number"),
-            [record.get(name) for record in records],
-            metric.scale.labels,
-        )
+        _series(f"{metric.name}.{name}", KINDS[name], [one.get(name) for one in records], metric.scale.labels, frame)
         for name in figures
     ]
 

@@ -111,16 +111,6 @@ class Documents:
         smallest = tuple(map(int, np.sort(codes)[:SKETCH]))
         return DocumentCounts(self._given, self._candidate, len(self._codes), self._missing, int(codes.size), smallest)
 
-    @property
-    def field(self) -> str | None:
-        """The field that groups the rows; None if every row is a separate document."""
-        return self.counts.field
-
-    @property
-    def told(self) -> str:
-        """Description of the grouping; see `DocumentCounts.told`."""
-        return self.counts.told
-
     def _first(self, row: Mapping[str, Any]) -> str | None:
         if self._given is not None:
             return None if self._given == EVERY_ROW and lookup(row, EVERY_ROW) is None else self._given
@@ -132,7 +122,8 @@ def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tup
     documents = Documents(group_by)
     for row in rows:
         documents.add(row)
-    return documents.field, documents.told
+    counts = documents.counts
+    return counts.field, counts.told
 
 
 def document_field(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> str | None:

@@ -146,7 +146,7 @@ class Metric(BaseModel):
         # The YAML reader collects all problems of a file; malformed parts are then replaced by stand-ins.
         reading = info.context if isinstance(info.context, Reading) else Reading()
         known = [key for key in type(self).model_fields if key not in reading.stand_ins]
-        problems = find_problems(dict(self), known)
+        problems = list(find_problems(dict(self), known))
         if isinstance(info.context, Reading):
             reading.problems[:] = problems
         elif problems:

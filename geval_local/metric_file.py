@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -178,56 +178,30 @@ def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tu
 # --- consistency ------------------------------------------------------------------------------------------------------
 
 
-def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
+def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> Iterator[Problem]:
     """Find all inconsistencies between the known parts of a metric."""
-    found: list[Problem] = []
-    for key in known:
-        if not is_unicode(_plain(parts[key])):
-            found.append(Problem((key,), "holds half a surrogate pair, which is not text"))
-    if "name" in known and not _NAME.fullmatch(parts["name"]):
-        shown = parts["name"] if len(parts["name"]) < 80 else parts["name"][:77] + "..."
-        found.append(
-            Problem(("name",), f"name {shown!r} may hold letters, digits, '_', '-', '.' and '/' between parts")
-        )
-    elif "name" in known and len(parts["name"]) > MAX_NAME:
-        found.append(Problem(("name",), f"has {len(parts['name'])} characters, at most {MAX_NAME} are possible"))
-    if "criteria" in known and "template" in known and parts["template"] is None and not parts["criteria"]:
-        found.append(Problem(("criteria",), "must not be empty"))
-    if "steps" in known:
-        found += [
-            Problem(("steps", place), "a step is empty") for place, step in enumerate(parts["steps"] or ()) if not step
-        ]
-    if "fields" in known:
-        found += _field_problems(parts, known)
-    if "scale" in known:
-        found += _scale_problems(parts, known)
-    if "pair" in known and parts["pair"] is not None:
-        found += _pair_problems(parts, known)
-    return found
-
-
-def _pair_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
-    first, second = parts["pair"]
-    found = []
-    if first == second:
-        found.append(Problem(("pair",), f"{first!r} cannot be compared with itself"))
-    if "fields" in known:
-        fields = list(parts["fields"])
-        unknown = [name for name in (first, second) if name not in fields]
-        found += [
-            Problem(("pair",), f"{name!r} is not one of the fields {', '.join(fields)}{nearest(name, fields)}")
-            for name in unknown
-        ]
-    if "scale" in known:
-        values = parts["scale"].values
-        rest = values[2:]
-        if values[0] <= values[1] or any(value != (values[0] + values[1]) / 2 for value in rest):
-            found.append(
-                Problem(
-                    ("scale",), "of a pair: first label above the second, others in the middle: A: 1, B: 0, tie: .5"
-                )
-            )
-    return found
+    given = {key: parts[key] for key in known}
+    for key, value in given.items():
+        if not is_unicode(_plain(value)):
+            yield Problem((key,), "holds half a surrogate pair, which is not text")
+    name = given.get("name", "known")
+    if not _NAME.fullmatch(name):
+        shown = name if len(name) < 80 else name[:77] + "..."
+        yield Problem(("name",), f"name {shown!r} may hold letters, digits, '_', '-', '.' and '/' between parts")
+    elif len(name) > MAX_NAME:
+        yield Problem(("name",), f"has {len(name)} characters, at most {MAX_NAME} are possible")
+    if "template" in given and given["template"] is None and not given.get("criteria", "known"):
+        yield Problem(("criteria",), "must not be empty")
+    for place, step in enumerate(given.get("steps") or ()):
+        if not step:
+            yield Problem(("steps", place), "a step is empty")
+    fields = None if "fields" not in given else list(given["fields"])
+    if fields is not None:
+        yield from _field_problems(fields, given.get("shorten"), given.get("template"))
+    if "scale" in given:
+        yield from _scale_problems(given["scale"], given.get("threshold"), given.get("rubric") or ())
+    if given.get("pair") is not None:
+        yield from _pair_problems(given["pair"], fields, given.get("scale"))
 
 
 def _plain(value: Any) -> Any:
@@ -236,56 +210,53 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 
-def _field_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
-    fields: Sequence[str] = list(parts["fields"])
+def _pair_problems(pair: tuple[str, str], fields: Sequence[str] | None, scale: Scale | None) -> Iterator[Problem]:
+    first, second = pair
+    if first == second:
+        yield Problem(("pair",), f"{first!r} cannot be compared with itself")
+    for name in (first, second):
+        if fields is not None and name not in fields:
+            yield Problem(("pair",), f"{name!r} is not one of the fields {', '.join(fields)}{nearest(name, fields)}")
+    if scale is not None:
+        high, low, *rest = scale.values
+        if high <= low or any(value != (high + low) / 2 for value in rest):
+            told = "of a pair: first label above the second, others in the middle: A: 1, B: 0, tie: .5"
+            yield Problem(("scale",), told)
+
+
+def _field_problems(fields: Sequence[str], shorten: str | None, template: str | None) -> Iterator[Problem]:
     if not fields:
-        return [Problem(("fields",), "a metric needs at least one field")]
-    found = []
-    shorten = parts["shorten"] if "shorten" in known else None
+        yield Problem(("fields",), "a metric needs at least one field")
+        return
     if shorten is not None and shorten not in fields:
-        found.append(
-            Problem(("shorten",), f"{shorten!r} is not one of the fields {', '.join(fields)}{nearest(shorten, fields)}")
-        )
-    template = parts["template"] if "template" in known else None
-    if template is not None:
-        found += [Problem(("template",), text, quote) for text, quote in _template_problems(template, fields)]
-    return found
-
-
-def _template_problems(template: str, fields: Sequence[str]) -> list[tuple[str, str]]:
+        told = f"{shorten!r} is not one of the fields {', '.join(fields)}{nearest(shorten, fields)}"
+        yield Problem(("shorten",), told)
+    if template is None:
+        return
     if not template.strip():
-        return [("is empty", "")]
-    found = []
+        yield Problem(("template",), "is empty")
+        return
     body, cue = split_cue(template)
-    used = {placeholder_field(match[1], fields) for match in PLACEHOLDER.finditer(body)}
     for text, name in dict.fromkeys((match[0], match[1]) for match in _ANY_PLACEHOLDER.finditer(template)):
-        field = placeholder_field(name, fields)
-        if field not in fields or PLACEHOLDER.fullmatch(text) is None:
+        if placeholder_field(name, fields) not in fields or PLACEHOLDER.fullmatch(text) is None:
             told = f"the placeholder {text} names none of the fields {', '.join(fields)}{nearest(name, fields)}"
-            found.append((told, text))
-    if not used & set(fields):
-        found.append((f"holds no placeholder of a field, such as {{{{{fields[0]}}}}}: every row would score alike", ""))
+            yield Problem(("template",), told, text)
+    if not {placeholder_field(match[1], fields) for match in PLACEHOLDER.finditer(body)} & set(fields):
+        told = f"holds no placeholder of a field, such as {{{{{fields[0]}}}}}: every row would score alike"
+        yield Problem(("template",), told)
     if PLACEHOLDER.search(cue):
-        found.append(("its last line is the form's cue, such as '- Coherence:', and holds a placeholder", cue.strip()))
-    return found
+        told = "its last line is the form's cue, such as '- Coherence:', and holds a placeholder"
+        yield Problem(("template",), told, cue.strip())
 
 
-def _scale_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
-    scale: Scale = parts["scale"]
-    found = []
-    threshold = parts["threshold"] if "threshold" in known else None
+def _scale_problems(scale: Scale, threshold: float | None, rubric: Iterable[str]) -> Iterator[Problem]:
     if threshold is not None and not scale.low <= threshold <= scale.high:
-        found.append(Problem(("threshold",), f"{threshold:g} is outside the scale {_shown(scale)}"))
-    for band in (parts["rubric"] or {}) if "rubric" in known else ():
+        yield Problem(("threshold",), f"{threshold:g} is outside the scale {_shown(scale)}")
+    for band in rubric:
         if not _is_band(band, scale):
-            found.append(
-                Problem(
-                    ("rubric", band),
-                    f"{band!r} is not a label of the scale {_shown(scale)}, nor a band of its labels such as "
-                    f"{scale.labels[0]}-{scale.labels[-1]}{nearest(band, scale.labels)}",
-                )
-            )
-    return found
+            told = f"{band!r} is not a label of the scale {_shown(scale)}, nor a band of its labels such as "
+            told += f"{scale.labels[0]}-{scale.labels[-1]}{nearest(band, scale.labels)}"
+            yield Problem(("rubric", band), told)
 
 
 def _shown(scale: Scale) -> str:

@@ -237,55 +237,7 @@ def _names(value: object) -> object:
 
 
 class RunOptions(Options):
-    """How a file is scored, and what is written.
-
-    Parameters
-    ----------
-    limit : int, optional
-        Rows to read; all when absent.
-    fields : mapping of str to str
-        Field of a metric -> the column, or the dotted path into one, that it is read from; or a list of
-        ``FIELD=COLUMN``.
-    encoding : str, optional
-        Encoding of a text file, such as ``cp1252``. When absent UTF-8 or UTF-16; tables also Windows-1252, which is
-        then said.
-    group_by : str, optional
-        Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
-    estimator : Estimator or str
-        Exact expectation when absent; ``mode``, ``median`` or ``sample:N``.
-    threshold : float, optional
-        The score that passes, on the metrics' scale; overrides the metrics' own.
-    calibrations : list of Path
-        Files of calibrations that are applied to the scores.
-    formats : list of {"jsonl", "csv", "parquet"}
-        What a run directory exports; jsonl when empty.
-    columns : list of str, optional
-        Columns of CSV results, see `geval_local.io.writer.ResultWriter.open`; in a distributed run, the input columns
-        that its parts keep.
-    csv_safe : bool
-        Whether CSV cells that a spreadsheet would execute are neutralised.
-    window : int, optional
-        Rows that are planned together to share their texts; as many as make 4096 prompts when absent.
-    use_cache : bool
-        Whether figures of earlier runs are reused.
-    retry_errors : bool
-        Whether rows without a score are scored again.
-    overwrite : bool
-        Whether to replace a file that this tool did not write, or a run with another configuration.
-    distributed : {"ray"}, optional
-        Spread the work over a Ray cluster.
-    workers : int, optional
-        Workers, each with the judge; one per GPU, or per machine where there are none, when absent.
-    address : str, optional
-        Address of the cluster; None for a local one.
-    gather_by : str, optional
-        Field whose rows a distributed run brings into one block first, so that they share their text.
-
-    Raises
-    ------
-    ConfigurationError
-        If an option is unknown, or a value does not fit; the message suggests the nearest one.
-    """
+    """How a file is scored, and what is written."""
 
     limit: Annotated[Positive | None, Flag(metavar="N"), Field(description="Read the first N rows only.")] = None
     fields: Annotated[
@@ -407,3 +359,9 @@ class RunOptions(Options):
                 hint="Convert the files to UTF-8, for instance with iconv.",
             )
         return self
+
+
+# What an option means is said once, where it is declared: for the command line, and for `help` in Python.
+RunOptions.__doc__ = f"{RunOptions.__doc__}\n\nParameters\n----------\n" + "\n".join(
+    f"{name}\n    {field.description}" for name, field in RunOptions.model_fields.items()
+)

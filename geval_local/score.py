@@ -230,6 +230,10 @@ def silence(label_mass: float, what: str = "") -> str:
     return f"this judge does not answer{what and ' '}{what} (label mass {label_mass:.3g})"
 
 
+#: Figures of a score that are properties of its distribution.
+_OF_DISTRIBUTION = ("probabilities", "label_mass", "std", "entropy", "mode", "margin")
+
+
 class OrderFigures(NamedTuple):
     """Figures of one order of a pair."""
 
@@ -322,12 +326,7 @@ class Score:
             metric=metric,
             value=value,
             normalized=distribution.scale.normalize(value),
-            probabilities=distribution.probabilities,
-            label_mass=distribution.label_mass,
-            std=distribution.std,
-            entropy=distribution.entropy,
-            mode=distribution.mode,
-            margin=distribution.margin,
+            **{name: getattr(distribution, name) for name in _OF_DISTRIBUTION},
             threshold=threshold,
             threshold_probability=None if threshold is None else distribution.probability_at_least(threshold),
             passed=None if threshold is None else value >= threshold and distribution.label_mass >= LEAST_LABEL_MASS,
@@ -362,22 +361,10 @@ class Score:
         """Return the figures as plain JSON values; unscored samples have ``score: null`` and ``error``, not 0."""
         if self.error is not None:
             return {"score": None, "error": self.error, "prompt_tokens": self.prompt_tokens}
-        record: dict[str, Any] = {
-            "score": self.value,
-            "normalized": self.normalized,
-            "probabilities": self.probabilities,
-            "label_mass": self.label_mass,
-            "std": self.std,
-            "entropy": self.entropy,
-            "mode": self.mode,
-            "margin": self.margin,
-        }
+        record: dict[str, Any] = {"score": self.value}
+        record |= {name: getattr(self, name) for name in ("normalized", *_OF_DISTRIBUTION)}
         if self.threshold is not None:
-            record |= {
-                "threshold": self.threshold,
-                "threshold_probability": self.threshold_probability,
-                "passed": self.passed,
-            }
+            record |= {name: getattr(self, name) for name in ("threshold", "threshold_probability", "passed")}
         if self.calibrated is not None:
             record["calibrated"] = self.calibrated
         if self.other_tokens:

@@ -141,17 +141,18 @@ def _inner(kind: Any, part: int | str) -> Any:
 
 def _items(kind: Any) -> list[Any]:
     """List the types of the items of a list or a mapping."""
-    found = [get_args(one) for one in _alternatives(kind) if get_origin(one) in (dict, list, tuple, Mapping)]
+    found = [get_args(one) for one in alternatives(kind) if get_origin(one) in (dict, list, tuple, Mapping)]
     return [next(arg for arg in reversed(args) if arg is not Ellipsis) for args in found if args]
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
-    return [one for one in _alternatives(kind) if isinstance(one, type) and issubclass(one, BaseModel)]
+    return [one for one in alternatives(kind) if isinstance(one, type) and issubclass(one, BaseModel)]
 
 
-def _alternatives(kind: Any) -> list[Any]:
+def alternatives(kind: Any) -> list[Any]:
+    """List the types that an annotation allows, without their constraints."""
     if get_origin(kind) is Annotated:
-        return _alternatives(get_args(kind)[0])
+        return alternatives(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return [one for part in get_args(kind) for one in _alternatives(part)]
+        return [one for part in get_args(kind) for one in alternatives(part)]
     return [kind]

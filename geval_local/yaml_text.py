@@ -25,7 +25,6 @@ MAX_VALUES = 100_000
 MAX_DEPTH = 64
 #: Wide enough that lines are never folded; users may wrap them when they edit the file.
 _WIDTH = 1_000_000
-_TEXT = "tag:yaml.org,2002:str"
 #: Dates and a lone ``=`` are read as text.
 _READ_AS_TEXT = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
 _BYTE_ORDER_MARK = "\ufeff"

@@ -14,11 +14,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line and exit with its code.
-
-    0: done. 1: a gate failed (``--fail-under``, ``--max-unscored``), or nothing could be scored. 2: usage or
-    configuration. 3: interrupted. 70: unexpected.
-    """
+    """Run the command line and exit with its code, see `geval_local.cli.ending.EXIT_CODES`."""
     import signal
     import sys
 

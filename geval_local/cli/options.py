@@ -17,9 +17,10 @@ from pydantic.fields import FieldInfo
 from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
 from geval_local.options import Flag, JudgeOptions, Options, RunOptions
-from geval_local.yaml_model import KEEP_PROBLEMS, problem_in_words
+from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
 if TYPE_CHECKING:
+    from geval_local.metric import Metric
     from geval_local.score import Estimator
 
 
@@ -128,42 +129,38 @@ def _option_names(name: str, field: FieldInfo) -> tuple[str, ...]:
 
 def _parameter(group: type[Options], name: str, *, many: bool) -> inspect.Parameter:
     """Give one option as a parameter that typer understands."""
-    field, flag = group.model_fields[name], _flag(group.model_fields[name])
-    kinds = _alternatives(field.annotation)
-    kind, default = kinds[0], field.default if get_origin(kinds[0]) is Literal else None
-    text = str(field.description)
-    if many:
-        text = text.replace(" Absent:", " May be repeated, and results are then named metric@judge. Absent:")
+    kind = _kind(group.model_fields[name])
     if kind is bool:
         shown: Any = bool
-        default = False
     elif many or get_origin(kind) in (list, dict):
         shown = list[str] | None
     else:
         shown = (kind if kind in (int, float, Path) else str) | None
+    default = False if kind is bool else group.model_fields[name].default if get_origin(kind) is Literal else None
+    annotation = Annotated[shown, option_of(group, name, many=many)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def option_of(group: type[Options], name: str, *, many: bool = False) -> Any:
+    """Declare one option of a group for typer; of `many`, it may be repeated."""
+    field, flag = group.model_fields[name], _flag(group.model_fields[name])
+    kind, text = _kind(field), str(field.description)
+    if many:
+        text = text.replace(" Absent:", " May be repeated, and results are then named metric@judge. Absent:")
     # Choices are checked with all else, where a close one is proposed; here they are shown and completed.
     choices = [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
-    option = typer.Option(
+    return typer.Option(
         *_option_names(name, field),
         help=text,
         metavar=flag.metavar or (f"[{'|'.join(choices)}]" if choices else None),
         rich_help_panel=flag.panel,
         show_default=False,
-        autocompletion=_COMPLETIONS.get(name) or (_completes(choices) if choices else None),
+        autocompletion=_COMPLETIONS.get(name)
+        or ((lambda incomplete: [one for one in choices if one.startswith(incomplete)]) if choices else None),
         min=next((one.ge for one in _all_metadata(field) if getattr(one, "ge", None) is not None), None)
         if kind is int
         else None,
     )
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[shown, option])
-
-
-def _completes(choices: Sequence[str]) -> Callable[[str], list[str]]:
-    """Give a function that lists the choices that begin with what was typed."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [one for one in choices if one.startswith(incomplete)]
-
-    return complete
 
 
 def _all_metadata(field: FieldInfo) -> list[Any]:
@@ -174,13 +171,9 @@ def _all_metadata(field: FieldInfo) -> list[Any]:
     return [inner for one in found for inner in (getattr(one, "metadata", None) or [one])]
 
 
-def _alternatives(annotation: Any) -> list[Any]:
-    """List the types of an annotation but None, without their constraints."""
-    if get_origin(annotation) is Annotated:
-        return _alternatives(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [kind for one in get_args(annotation) for kind in _alternatives(one)]
-    return [] if annotation is type(None) else [annotation]
+def _kind(field: FieldInfo) -> Any:
+    """Give the first type of a field, None apart."""
+    return next(kind for kind in alternatives(field.annotation) if kind is not type(None))
 
 
 def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None = None) -> Any:
@@ -293,15 +286,7 @@ JudgeNames = Annotated[
         autocompletion=complete_judge,
     ),
 ]
-Fields = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--field",
-        metavar="FIELD=COLUMN",
-        help="Read a metric's field from this column, or from a dotted path into one, such as output=turns.0.content; "
-        "may be repeated. Absent: columns are found by their names.",
-    ),
-]
+Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
 Columns = Annotated[
     list[str] | None,
     typer.Option(
@@ -312,13 +297,8 @@ Columns = Annotated[
         "--distributed: the input columns that are read and kept beside the figures. Absent: all.",
     ),
 ]
-CsvSafe = Annotated[
-    bool,
-    typer.Option(
-        "--csv-safe", help="Put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab)."
-    ),
-]
-RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Score the rows again that have no score so far.")]
+CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]
+RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]
 Output = Annotated[
     str | None,
     typer.Option(
@@ -348,18 +328,8 @@ LabelMass = Annotated[
 ]
 Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]
 NoSteps = Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")]
-ModelsFile = Annotated[
-    Path | None,
-    typer.Option("--models", metavar="FILE", help="Your own models file, merged over the packaged one."),
-]
-GroupBy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FIELD",
-        help="Field of the document, or `row`: every row is independent of the others. Absent: guessed and reported.",
-        show_default=False,
-    ),
-]
+ModelsFile = Annotated[Path | None, option_of(JudgeOptions, "models_file")]
+GroupBy = Annotated[str | None, option_of(RunOptions, "group_by")]
 OneMetric = Annotated[
     str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where there are several.")
 ]
@@ -379,11 +349,9 @@ System = Annotated[
     typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, if there is one."),
 ]
 Baseline = Annotated[str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")]
-LevelName = Literal["summary", "pooled", "system"]
 CoefficientName = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
-NewName = Literal["documents", "systems", "both"]
 Level = Annotated[
-    LevelName | None,
+    Literal["summary", "pooled", "system"] | None,
     typer.Option(
         help="Within documents, over all rows, or over systems. Absent: within documents where rows share one.",
         show_default=False,
@@ -391,7 +359,7 @@ Level = Annotated[
 ]
 Coefficient = Annotated[CoefficientName, typer.Option(help="Coefficient to compare.")]
 New = Annotated[
-    NewName | None,
+    Literal["documents", "systems", "both"] | None,
     typer.Option(
         "--new",
         help="Target of intervals and tests: new documents from these systems, new systems, or both. Absent: "
@@ -439,3 +407,41 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
     from geval_local.score import Estimator
 
     return tuple(dict.fromkeys([*(ABLATIONS if others else ()), *map(Estimator.parse, given or ())]))
+
+
+def chosen_metrics(names: Sequence[str], prompt_file: Path | None, scale: str | None, no_steps: bool) -> list[Metric]:
+    """Load the metrics that are named, or read the prompt that is one."""
+    from geval_local.metric import Metric
+    from geval_local.prompt import metric_from_prompt_file
+
+    if prompt_file is None:
+        if scale is not None:
+            raise ConfigurationError("--scale belongs to --prompt-file; a metric brings its own scale")
+        if not names:
+            raise ConfigurationError(
+                "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
+            )
+        metrics = [Metric.load(name) for name in names]
+    elif names or scale is None or no_steps:
+        raise ConfigurationError(
+            "--prompt-file is a metric by itself: it goes with --scale, and with neither --metric nor --no-steps",
+            hint=f"geval-local score FILE --prompt-file {prompt_file} --scale 1-5",
+        )
+    else:
+        metrics = [metric_from_prompt_file(prompt_file, scale)]
+    doubled = sorted({metric.name for metric in metrics if [other.name for other in metrics].count(metric.name) > 1})
+    if doubled:
+        raise ConfigurationError(
+            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the name in one of the YAML files."
+        )
+    return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
+
+
+def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric]) -> None:
+    """Reject a limit that every score of the metric reaches, or none can: it was meant for another scale."""
+    for metric in metrics:
+        if value is not None and not metric.scale.low <= value <= metric.scale.high:
+            raise ConfigurationError(
+                f"{option} {value:g} is outside the scale {metric.scale.text} of {metric.name}",
+                hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
+            )

@@ -164,18 +164,8 @@ def log_results(
 
 
 def _figures(summary: Summary) -> dict[str, float]:
-    figures: dict[str, float | None] = {
-        "mean": summary.mean,
-        "low": summary.low,
-        "high": summary.high,
-        "std": summary.std,
-        "label_mass": summary.label_mass,
-        "label_mass_min": summary.label_mass_min,
-        "rows": summary.rows,
-        "scored": summary.scored,
-        "unscored": summary.unscored,
-        "passed_share": summary.passed_share,
-    }
+    names = ("mean", "low", "high", "std", "label_mass", "label_mass_min", "rows", "scored", "unscored", "passed_share")
+    figures = {name: getattr(summary, name) for name in names}
     return {
         f"{_key(summary.metric)}/{name}": float(value)
         for name, value in figures.items()

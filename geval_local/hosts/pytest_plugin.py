@@ -237,14 +237,12 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 def _report(tests: list[_Test]) -> None:
     """Score what the tests of a group have claimed, and report them one after the other."""
-    claims = [claim for test in tests for claim in test.claims]
-    outcomes = iter(_outcomes(claims))
+    scores = iter(_scores([claim for test in tests for claim in test.claims]))
     for test in tests:
-        found = [next(outcomes) for _ in test.claims]
-        said = [
-            f"{claim.where}\n{text}" for claim, (text, _) in zip(test.claims, found, strict=True) if text is not None
-        ]
-        properties = [one for _, one in found if one is not None]
+        found = [(claim, next(scores)) for claim in test.claims]
+        failures = [(claim, one if isinstance(one, str) else claim.failure(one)) for claim, one in found]
+        said = [f"{claim.where}\n{text}" for claim, text in failures if text is not None]
+        properties = [claim.property(one) for claim, one in found if not isinstance(one, str)]
         # An item shares its list with the reports that are made of it later; those there already have copies.
         test.item.user_properties.extend(properties)
         for report in test.reports:
@@ -256,25 +254,19 @@ def _report(tests: list[_Test]) -> None:
         hook.pytest_runtest_logfinish(nodeid=test.item.nodeid, location=test.item.location)
 
 
-def _outcomes(claims: list[_Claim]) -> list[tuple[str | None, tuple[str, str] | None]]:
-    """Score claims, those on one judge together; say of each why it does not hold, or None, and give its property."""
+def _scores(claims: list[_Claim]) -> list[Score | str]:
+    """Score claims, those on one judge together; where that fails, say why."""
     from geval_local.hosts.bound import score_together
 
-    by_judge: dict[int, list[int]] = {}
-    for place, claim in enumerate(claims):
-        by_judge.setdefault(id(claim.bound.judge), []).append(place)
-    found: list[tuple[str | None, tuple[str, str] | None]] = [(None, None)] * len(claims)
-    for places in by_judge.values():
+    found: dict[int, Score | str] = {}
+    for judge in dict.fromkeys(id(claim.bound.judge) for claim in claims):
+        own = {place: claim for place, claim in enumerate(claims) if id(claim.bound.judge) == judge}
         try:
-            scores = score_together([(claims[place].bound, claims[place].fields) for place in places])
+            found.update(zip(own, score_together([(one.bound, one.fields) for one in own.values()]), strict=True))
         except Exception as error:  # each of these tests fails with it, and the others do not
-            for place in places:
-                told = f"{claims[place].bound.metric.name}: scoring failed: {type(error).__name__}: {error}"
-                found[place] = told, None
-            continue
-        for place, score in zip(places, scores, strict=True):
-            found[place] = claims[place].failure(score), claims[place].property(score)
-    return found
+            for place, claim in own.items():
+                found[place] = f"{claim.bound.metric.name}: scoring failed: {type(error).__name__}: {error}"
+    return [found[place] for place in range(len(claims))]
 
 
 def _with_failures(item: pytest.Item, report: pytest.TestReport, said: list[str]) -> pytest.TestReport:

@@ -8,33 +8,35 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
 from geval_local.io.samples import Sample
 
-#: Every figure of `Score.to_dict`, in the order of the columns.
-FIGURES = (
-    "score",
-    "normalized",
-    "probabilities",
-    "label_mass",
-    "std",
-    "entropy",
-    "mode",
-    "margin",
-    "threshold",
-    "threshold_probability",
-    "passed",
-    "calibrated",
-    "order_scores",
-    "order_masses",
-    "other_tokens",
-    "prompt_tokens",
-    "dropped_tokens",
-    "error",
-)
+Kind = Literal["number", "numbers", "count", "flag", "text", "distribution", "tokens"]
+#: Every figure of `Score.to_dict`, in the order of the columns, and what its values are.
+KINDS: Mapping[str, Kind] = {
+    "score": "number",
+    "normalized": "number",
+    "probabilities": "distribution",
+    "label_mass": "number",
+    "std": "number",
+    "entropy": "number",
+    "mode": "text",
+    "margin": "number",
+    "threshold": "number",
+    "threshold_probability": "number",
+    "passed": "flag",
+    "calibrated": "number",
+    "order_scores": "numbers",
+    "order_masses": "numbers",
+    "other_tokens": "tokens",
+    "prompt_tokens": "count",
+    "dropped_tokens": "count",
+    "error": "text",
+}
+FIGURES = tuple(KINDS)
 #: Every figure of an answer's `to_dict`, in the order of the columns.
 DECISION_FIGURES = (
     "type",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
-from geval_local.fields import check_mapping, field_options, field_value, guess_columns, nearest, resolve
+from geval_local.fields import ABSENT, check_mapping, field_options, field_value, guess_columns, nearest, resolve
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.questions.form import state_text
@@ -18,7 +17,6 @@ from geval_local.questions.form import state_text
 ROWS_CHECKED = 1000
 #: Most columns listed in a message.
 COLUMNS_NAMED = 40
-_ABSENT = object()
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -47,11 +45,7 @@ def check_metrics(metrics: object) -> list[Metric]:
 def load_metrics(given: Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]) -> list[Metric]:
     """List metrics, of which some may be named."""
     listed = [given] if isinstance(given, Metric | str | os.PathLike) else list(given)
-    return check_metrics([Metric.load(_name(one)) if isinstance(one, str | os.PathLike) else one for one in listed])
-
-
-def _name(given: str | os.PathLike[str]) -> str | Path:
-    return given if isinstance(given, str) else Path(given)
+    return check_metrics([Metric.load(os.fspath(one)) if isinstance(one, str | os.PathLike) else one for one in listed])
 
 
 def check_distinct(metrics: Sequence[Metric]) -> None:
@@ -103,7 +97,7 @@ def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None
     """Check that every mapped column occurs in at least one row."""
     readable = [sample for sample in samples if sample.error is None]
     for field, path in mapping.items():
-        if readable and all(field_value(sample.fields, path, _ABSENT) is _ABSENT for sample in readable):
+        if _is_nowhere(path, readable):
             columns = _columns(readable)
             raise DataError(
                 f"{field!r} is mapped to {path!r}, and no row has such a column{nearest(path, columns)}",
@@ -168,7 +162,8 @@ def _misfit(
         lost = [field for field in metric.fields if field not in found and field not in mapping]
         missing |= dict.fromkeys(lost)
         if lost:
-            told.append(f"{metric.name}: the field{'s' if len(lost) > 1 else ''} {_and(lost)} {_are(lost)} missing")
+            s, are = ("s", "are") if len(lost) > 1 else ("", "is")
+            told.append(f"{metric.name}: the field{s} {_and(lost)} {are} missing")
         else:
             told.append(f"{metric.name}: {error.message.removeprefix(f'{samples[0].where}: ').split(';', 1)[0]}")
     hint = f"Columns: {_listed(columns)}."
@@ -191,8 +186,8 @@ def _and(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _are(names: Sequence[str]) -> str:
-    return "are" if len(names) > 1 else "is"
+def _is_nowhere(path: str, readable: Sequence[Sample]) -> bool:
+    return bool(readable) and all(field_value(sample.fields, path, ABSENT) is ABSENT for sample in readable)
 
 
 def _columns(samples: Sequence[Sample]) -> list[str]:
@@ -254,15 +249,11 @@ def check_evidence(
     first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
     readable = [sample for sample in first if sample.error is None]
     for column in state.values():
-        if readable and all(field_value(sample.fields, column, _ABSENT) is _ABSENT for sample in readable):
-            names = _names(readable)
+        if _is_nowhere(column, readable):
+            names = _columns(readable)
             raise DataError(
                 f"{os.fspath(path)}: there is no column {column!r}{nearest(column, names)}",
                 hint=f"Columns: {', '.join(names) or 'none'}. Name those of the evidence: `state=COLUMN`, also "
                 "several times, and as `state=HEADING=COLUMN`.",
             )
     return first
-
-
-def _names(samples: Iterable[Sample]) -> list[str]:
-    return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))

@@ -11,25 +11,22 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geval_local.io.columns import FIGURES, SCORES, Layout, ResultRow, as_text, plain
+from geval_local.io.columns import KINDS, SCORES, Kind, Layout, ResultRow, as_text, plain
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
 GROUP_ROWS = 4096
 GROUP_CHARACTERS = 16_000_000
 
-_OTHER_TOKEN = pa.struct([("token", pa.string()), ("probability", pa.float64())])
-_TYPES = {
-    "probabilities": pa.map_(pa.string(), pa.float64()),
-    "mode": pa.string(),
-    "passed": pa.bool_(),
-    "order_scores": pa.list_(pa.float64()),
-    "order_masses": pa.list_(pa.float64()),
-    "other_tokens": pa.list_(_OTHER_TOKEN),
-    "prompt_tokens": pa.int64(),
-    "dropped_tokens": pa.int64(),
-    "error": pa.string(),
+_TYPES: dict[Kind, Any] = {
+    "number": pa.float64(),
+    "numbers": pa.list_(pa.float64()),
+    "count": pa.int64(),
+    "flag": pa.bool_(),
+    "text": pa.string(),
+    "distribution": pa.map_(pa.string(), pa.float64()),
+    "tokens": pa.list_(pa.struct([("token", pa.string()), ("probability", pa.float64())])),
 }
-FIGURES_TYPE = pa.struct([(figure, _TYPES.get(figure, pa.float64())) for figure in FIGURES])
+FIGURES_TYPE = pa.struct([(figure, _TYPES[kind]) for figure, kind in KINDS.items()])
 _OUTCOME = pa.struct([("value", pa.string()), ("label", pa.string()), ("probability", pa.float64())])
 _ANSWER_TYPES = {
     "type": pa.string(),

@@ -119,9 +119,7 @@ class Place:
         from pyarrow import fs
 
         info = self.system.get_file_info(self.path)
-        if info.type == fs.FileType.NotFound:
-            return None
-        return Entry(self, info.type == fs.FileType.File, int(info.size or 0), _changed(info))
+        return None if info.type == fs.FileType.NotFound else _entry(self, info)
 
     def entries(self, *, recursive: bool = False) -> list[Entry]:
         """List the entries of the directory, sorted by path; empty if it does not exist."""
@@ -130,12 +128,7 @@ class Place:
         base = self.path.rstrip("/")
         found = self.system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
         return [
-            Entry(
-                self.child(info.path[len(base) :].lstrip("/")),
-                info.type == fs.FileType.File,
-                int(info.size or 0),
-                _changed(info),
-            )
+            _entry(self.child(info.path[len(base) :].lstrip("/")), info)
             for info in sorted(found, key=lambda info: str(info.path))
         ]
 
@@ -231,5 +224,5 @@ class Place:
             self.system.delete_file(self.path)
 
 
-def _changed(info: Any) -> int:
-    return int(info.mtime_ns or 0)
+def _entry(place: Place, info: Any) -> Entry:
+    return Entry(place, bool(info.is_file), int(info.size or 0), int(info.mtime_ns or 0))

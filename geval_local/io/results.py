@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import DataError
+from geval_local.fields import decoded_json
 from geval_local.io.columns import FIGURES, as_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
@@ -139,13 +140,8 @@ def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mappi
 
 
 def decoded(value: Any) -> Any:
-    """Decode an object or a list stored as JSON in a CSV cell; an empty cell is None."""
-    if isinstance(value, str) and value.startswith(("{", "[")):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return None if value == "" else value
+    """Decode a cell of a CSV file; an empty one is None."""
+    return None if value == "" else decoded_json(value)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,11 @@ class _Lines:
         """The lines of the current record."""
         return self._taken
 
+    @property
+    def first(self) -> int:
+        """Number of the first of them."""
+        return self.number - len(self._taken) + 1
+
     def take_back(self) -> None:
         """Push back all lines of the record except the first."""
         self.doubtful = max(self.doubtful, self.number)
@@ -108,9 +113,9 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
             yield _broken(lines, str(error)), []
             continue
         except _QuoteTooLong:
-            first = lines.number - len(lines.record) + 1
             raise DataError(
-                f"{path}, line {first}: a quote is opened that does not close within {QUOTED_CHARACTERS:,} characters",
+                f"{path}, line {lines.first}: a quote is opened that does not close within "
+                f"{QUOTED_CHARACTERS:,} characters",
                 hint="Close every quote, and double those inside.",
             ) from None
         if not cells:
@@ -128,14 +133,13 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
         elif spans_lines and _is_record(lines.record[1], delimiter, len(header)):
             yield _broken(lines, f"{len(cells)} cells where the header has {len(header)} columns"), []
         else:
-            first = lines.number - len(lines.record) + 1
-            reason = f"{len(cells)} cells where the header has {len(header)} columns (line {first})"
+            reason = f"{len(cells)} cells where the header has {len(header)} columns (line {lines.first})"
             yield f"{reason}; quote cells that hold {_named(delimiter)}", cells
 
 
 def _broken(lines: _Lines, error: str) -> str:
     """Describe the error in the current record, and push back the lines after its first."""
-    last, first = lines.number, lines.number - len(lines.record) + 1
+    last, first = lines.number, lines.first
     if last == first:
         return f"not valid CSV in line {first}: {error}; close every quote, and double those inside"
     lines.take_back()

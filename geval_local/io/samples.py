@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, FieldError, UnscorableError
-from geval_local.fields import ALIASES, MAX_CHARACTERS, field_value, is_unicode, nearest, resolve, text_of
+from geval_local.fields import (
+    ABSENT,
+    ALIASES,
+    MAX_CHARACTERS,
+    NOT_UNICODE,
+    field_value,
+    is_unicode,
+    nearest,
+    resolve,
+    text_of,
+)
 from geval_local.io.rows import RawRow, read_rows
 
 #: Far beyond any real row; without a limit, one hostile row could exhaust the stack of recursive code.
@@ -24,8 +34,6 @@ MAX_LEVELS = 32
 ALIASES_NAMED = 5
 #: Types of scalar values.
 _FLAT = frozenset({str, int, float, bool, type(None)})
-_ABSENT = object()
-_NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class Sample:
             column = mapped.get(name) or found.get(name)
             if column is None:
                 raise self._missing(name, found)
-            value = self.fields.get(column, _ABSENT) if name not in mapped else self._mapped(name, column)
+            value = self.fields.get(column, ABSENT) if name not in mapped else self._mapped(name, column)
             if not (
                 type(value) is str
                 and 0 < len(value) <= MAX_CHARACTERS
@@ -98,8 +106,8 @@ class Sample:
         )
 
     def _mapped(self, name: str, path: str) -> Any:
-        value = field_value(self.fields, path, _ABSENT)
-        if value is _ABSENT:
+        value = field_value(self.fields, path, ABSENT)
+        if value is ABSENT:
             columns = list(map(str, self.fields))
             raise FieldError(
                 f"{self.where}: the field {name!r} is mapped to {path!r}, which is not there; the columns are: "
@@ -194,7 +202,7 @@ def samples_of(
         if error is None and len(fields) < len(row.fields):
             error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
         elif error is None and not all(map(is_unicode, chain(fields, texts))):
-            error = f"the row {_NOT_UNICODE}; name the file's encoding (`encoding`), or convert the file to UTF-8"
+            error = f"the row {NOT_UNICODE}; name the file's encoding (`encoding`), or convert the file to UTF-8"
         if repeated is not None:
             first = repeated.get(row.number, row.number)
         else:

@@ -35,8 +35,6 @@ from geval_local.score import Score
 
 #: Rows that determine the columns of a CSV file; later rows have to fit.
 HEADER_ROWS = 1000
-#: Key of a row's number among its cells; cannot be a column name.
-_NUMBER = "\ud800number"
 #: Same output as orjson, for values that orjson rejects.
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 #: Values that `plain` converts itself are not passed to orjson.
@@ -107,7 +105,7 @@ class CsvSink:
         self._figure_columns = {f"{metric}.{figure}" for metric in metrics for figure in layout.figures}
         self._header: list[str] | None = None
         self._extra: str | None = None
-        self._waiting: list[tuple[dict[str, Any], bool]] = []
+        self._waiting: list[tuple[dict[str, Any], int, bool]] = []
         self._present: set[str] = set()
 
     def write(self, row: ResultRow) -> None:
@@ -118,11 +116,11 @@ class CsvSink:
             cells |= {as_text(f"{metric}.{figure}"): value for figure, value in values.items()}
         if self._header is None:
             self._present |= figures_in([row.figures])
-            self._waiting.append((cells | {_NUMBER: row.number}, row.is_bad))
+            self._waiting.append((cells, row.number, row.is_bad))
             if len(self._waiting) >= HEADER_ROWS:
                 self._start()
         else:
-            self._put(cells | {_NUMBER: row.number})
+            self._put(cells, row.number)
 
     def finish(self) -> None:
         """Write the buffered rows, and the header if it is missing."""
@@ -136,18 +134,18 @@ class CsvSink:
             self._text.detach()
 
     def _start(self) -> None:
-        good = [cells for cells, is_bad in self._waiting if not is_bad] or [cells for cells, _ in self._waiting]
-        names = dict.fromkeys(name for cells in good for name in cells if name != _NUMBER)
+        good = [one for one in self._waiting if not one[-1]] or self._waiting
+        names = dict.fromkeys(name for cells, *_ in good for name in cells)
         self._header = header_of(self._columns, list(names), self._metrics, self._present, self._layout)
         self._extra = free_name("extra", self._header) if holds_all_input(self._columns) else None
         header = [*self._header, *([] if self._extra is None else [self._extra])]
         self._writer.writerow(map(neutral, header) if self._safe else header)
-        for cells, _ in self._waiting:
-            self._put(cells)
+        for cells, number, _ in self._waiting:
+            self._put(cells, number)
         self._waiting.clear()
 
-    def _put(self, cells: dict[str, Any]) -> None:
-        number, header = cells.pop(_NUMBER), self._header or []
+    def _put(self, cells: dict[str, Any], number: int) -> None:
+        header = self._header or []
         if "row" in header and "row" not in cells:
             cells["row"] = number or None
         known = [self._cell(cells.pop(name, None)) for name in header]
@@ -156,14 +154,10 @@ class CsvSink:
         self._writer.writerow(known)
 
     def _cell(self, value: Any) -> str:
-        text = _cell(value)
+        cell = plain(value)
+        text = "" if cell is None else as_text(cell)
         # Numbers keep their sign: spreadsheets execute only texts.
         return neutral(text) if self._safe and isinstance(value, str) else text
-
-
-def _cell(value: Any) -> str:
-    value = plain(value)
-    return "" if value is None else as_text(value)
 
 
 class Figures(Protocol):

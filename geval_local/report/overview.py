@@ -30,7 +30,7 @@ class MetricNotes(TypedDict, total=False):
     #: The rendered prompt.
     prompt: str
     #: The evaluation steps.
-    steps: str | Sequence[str]
+    steps: Sequence[str]
     #: The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
     scale: Any
 
@@ -41,7 +41,6 @@ class MetricText:
 
     metric: str
     prompt: str
-    text: str
     steps: tuple[str, ...]
     signature: str
 
@@ -55,8 +54,8 @@ def summaries(results: Results, *, low_mass: float, group_by: str | None = None)
         document = documents.add(record.columns)
         for tally in tallies:
             tally.add(sample.where, sample.row, record.scores[tally.metric], document)
-    told, grouped = documents.told, documents.field is not None
-    return [tally.summary(told, grouped=grouped) for tally in tallies]
+    counts = documents.counts
+    return [tally.summary(counts.told, grouped=counts.field is not None) for tally in tallies]
 
 
 def overview_table(found: Sequence[Summary]) -> Table:
@@ -113,16 +112,8 @@ def notes_of(
     found = []
     for metric in results.metrics:
         note = notes.get(metric, {})
-        steps = note.get("steps", "")
-        one_text = isinstance(steps, str)
-        text = MetricText(
-            metric,
-            note.get("prompt", ""),
-            str(steps) if one_text else "",
-            () if one_text else tuple(map(str, steps)),
-            signatures.get(metric, ""),
-        )
-        if text.prompt or text.text or text.steps or text.signature:
+        text = MetricText(metric, note.get("prompt", ""), tuple(note.get("steps", ())), signatures.get(metric, ""))
+        if text.prompt or text.steps or text.signature:
             found.append(text)
     return found
 

@@ -21,17 +21,14 @@ from geval_local.files import save_text
 from geval_local.grouping import documents_of
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.result_manifest import manifest_path
-from geval_local.io.results import load_results
-from geval_local.report.human_ratings import agreement, scored_items
-from geval_local.report.overview import described, judges, summaries
+from geval_local.report.overview import described, judges
 from geval_local.report.page import PAGE, check_target, render, write_page
-from geval_local.report.run_page import MOST_ROWS, write_report
+from geval_local.report.run_page import MOST_ROWS, People, write_report
 from geval_local.report.sections import IntervalChart, interval_chart
 from geval_local.report.written_reasons import read_reasons
-from geval_local.score import LOW_LABEL_MASS, Estimator
+from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
-from geval_local.statistics.records import usable
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.summary import Summary
 
@@ -245,22 +242,17 @@ class Site:
     def add(self, place: int, name: str, results: Path, told: Mapping[str, Any]) -> RunOfSite:
         """Write the page of a run."""
         page = self._pages[place]
-        path = write_report(results, self.folder / page, **told, title=name, up=INDEX)
+        shown: dict[str, Any] = {}
+
+        def keep(overall: Sequence[Summary], people: Sequence[People]) -> None:
+            shown["summaries"] = {one.metric: one for one in overall}
+            shown["correlations"] = {one.metric: next(iter(one.levels.values())) for one in people if one.levels}
+
+        path = write_report(results, self.folder / page, **told, title=name, up=INDEX, on_figures=keep)
         self._record(page, path)
-        run = load_results(results, told.get("fields"))
-        group_by = told.get("group_by")
-        found = {one.metric: one for one in summaries(run, low_mass=LOW_LABEL_MASS, group_by=group_by)}
-        documents = documents_of((record.columns for record in run.records), group_by)[0]
-        correlations = {}
-        for metric in run.metrics:
-            field = told.get("human", {}).get(metric)
-            if field is not None:
-                items = scored_items(run, run.row_keys(), metric, field, documents)
-                if usable(items)[0]:
-                    correlations[metric] = next(iter(agreement(items).values()))
         manifest, signatures = told.get("manifest") or {}, told.get("signature") or {}
         source = f"{manifest['input']} ({str(manifest['input sha256'])[:8]})" if "input" in manifest else ""
-        return RunOfSite(name, page, judges(signatures, manifest), source, found, correlations, signatures)
+        return RunOfSite(name, page, judges(signatures, manifest), source, signatures=signatures, **shown)
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
         """Write the overview, and remove pages of runs that are no longer there."""
@@ -326,7 +318,10 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> MetricOverview:
         "label mass",
         "scored",
     )
-    notes = [f"95 % intervals over documents; {told}" for told in dict.fromkeys(_grouping(run, metric) for run in own)]
+    notes = [
+        f"95 % intervals over documents; {told}"
+        for told in dict.fromkeys(run.summaries[metric].grouping for run in own)
+    ]
     if settings:
         notes.append(f"the runs differ in {', '.join(settings)}: read their differences as the effect of that")
     charts = [
@@ -340,10 +335,6 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> MetricOverview:
     return MetricOverview(
         metric, headers, tuple(rows), tuple(notes), tuple(chart for chart in charts if chart is not None)
     )
-
-
-def _grouping(run: RunOfSite, metric: str) -> str:
-    return run.summaries[metric].grouping
 
 
 def _short(key: str, value: str) -> str:

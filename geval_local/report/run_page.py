@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ from geval_local.report.payload import TextColumns, metric_payload, named_column
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
 from geval_local.score import LOW_LABEL_MASS
+from geval_local.statistics.correlation import Correlation
 from geval_local.statistics.records import ScoredItem
+from geval_local.summary import Summary
 
 #: Rows that a page holds unless it is told otherwise.
 MOST_ROWS = 20_000
@@ -53,6 +55,7 @@ class People:
     field: str
     index: int
     ratings: tuple[float, ...]
+    levels: Mapping[str, Correlation]
     table: Table | None
     groups: tuple[GroupCorrelation, ...]
     listed: int = GROUPS_LISTED
@@ -79,8 +82,12 @@ def write_report(
     rows: int = MOST_ROWS,
     up: str = "",
     only: Sequence[str] = (),
+    on_figures: Callable[[Sequence[Summary], Sequence[People]], object] = lambda overall, people: None,
 ) -> Path:
-    """Write a run as one self-contained HTML page, with all of its metrics or some `only`."""
+    """Write a run as one self-contained HTML page, with all of its metrics or some `only`.
+
+    `on_figures` is given what the page shows: the figures of every metric, and the agreement with people.
+    """
     target = check_target(path, results)
     run = load_results(results, fields, only)
     check_reasons(reasons, run)
@@ -108,6 +115,7 @@ def write_report(
         for metric, own in items.items()
     ]
     overall = summaries(run, low_mass=low_mass, group_by=group_by)
+    on_figures(overall, people)
     page = render(
         "report.html.j2",
         _data(shown, [keys[place] for place in chosen], notes, people, chosen, documents, low_mass, reasons),
@@ -163,6 +171,7 @@ def _people(
                 field,
                 index,
                 tuple(item.human for item in items),
+                levels,
                 folded(correlation_table(levels), FOLDED) if levels else None,
                 tuple(group_correlations(items)) if grouped else (),
             )

@@ -183,7 +183,8 @@ class _Completion:
         for counts in self._totals():
             for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
-        told, grouped = self.documents.told, self.documents.field is not None
+        grouping = self.documents.counts
+        told, grouped = grouping.told, grouping.field is not None
         summaries = [tally.summary(told, grouped=grouped) for tally in self.tallies]
         answers = [tally.summary() for tally in self.question_tallies]
         files = deliver(run, exporter.files)

@@ -50,7 +50,7 @@ def test_summaries_add_up():
         part = row // 50
         for tally, groups in ((whole, documents), (parts[part], counts[part])):
             tally.add(f"row {row}", row, score, groups.add(fields))
-    expected = whole.summary(documents.told, grouped=documents.field is not None)
+    expected = whole.summary(documents.counts.told, grouped=documents.counts.field is not None)
     total, together = Sums("m"), counts[0].counts
     for part in reversed(parts):
         total.add(Sums.from_record(json.loads(json.dumps(part.sums().to_record()))))

@@ -15,6 +15,7 @@ from cli_run import METRIC, judge_directory, run
 from geval_local import Metric, ascore_frame, register_accessors, score_frame
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.judge.judge import Judge
+from geval_local.questions.pair import pair_metric
 from geval_local.testing import MockJudge
 
 METRICS = [Metric.from_yaml(METRIC), Metric.load("summarization/fluency").with_steps(())]
@@ -120,6 +121,17 @@ def test_all_figures_have_types(library):
     assert "clarity.calibrated" not in scored.columns
     again = score_frame(scored, METRICS[0], MockJudge(name="other"))
     assert list(again.columns).count("clarity.score") == 1
+
+
+def test_figures_of_both_orders_of_a_pair_are_lists(library):
+    metric = pair_metric(METRICS[0])
+    rows = [{"source": "A tale.", "output_a": "It stops.", "output_b": text} for text in ("A bridge.", "")]
+    scored = score_frame(frame_of(library, rows), metric, MockJudge(), figures="all")
+    first, second = values(scored, f"{metric.name}.order_scores")
+    assert len(first) == 2
+    assert all(0 <= score <= 1 for score in first)
+    assert second is None
+    assert values(scored, f"{metric.name}.error")[1]
 
 
 def test_the_index_of_pandas_means_nothing():

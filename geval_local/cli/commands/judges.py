@@ -14,7 +14,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import complete_judge, complete_metric, takes_options
 from geval_local.cli.output.audits import short
-from geval_local.cli.output.console import note, print_json, print_table, show_text
+from geval_local.cli.output.console import new_table, note, print_json, print_table, show_text
 from geval_local.errors import GevalError
 from geval_local.options import JudgeOptions
 
@@ -51,10 +51,7 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
 
 def show_registry(registry: Registry, present: Mapping[str, bool], files: Mapping[str, float | None]) -> None:
     """Print the judges by the memory that their weights need, which are `present`, and how large their `files` are."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
+    table = new_table(narrow=False)
     for heading in ("judge", "parameters", "memory", "context", "kind", "licence", "here"):
         figure = heading in ("parameters", "memory", "context")
         # Only a licence may be folded: a name or a figure that is cut cannot be copied.

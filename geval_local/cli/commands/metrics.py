@@ -9,7 +9,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.options import complete_metric, takes_options
-from geval_local.cli.output.console import note, print_json, print_table, show_text
+from geval_local.cli.output.console import WHOLE, note, print_json, print_rows, show_text
 from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, MetricError, OutputError
 from geval_local.options import JudgeOptions
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 def list_metrics(as_json: options.Json = False) -> None:
     """List the preset metrics."""
-    from rich import box
-    from rich.table import Table
-
     from geval_local.metric import Metric
     from geval_local.metric_file import preset_names
 
@@ -32,16 +29,10 @@ def list_metrics(as_json: options.Json = False) -> None:
             [{"name": metric.name, "scale": metric.scale.text, "fields": list(metric.fields)} for metric in presets]
         )
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("metric", no_wrap=True)
-    table.add_column("scale", no_wrap=True)
-    table.add_column("fields", no_wrap=True)
-    table.add_column("criteria")
-    for metric in presets:
-        table.add_row(
-            metric.name, metric.scale.text, ", ".join(metric.fields), metric.criteria.split(". ")[0].strip(".")
-        )
-    print_table(table)
+    rows = [
+        (one.name, one.scale.text, ", ".join(one.fields), one.criteria.split(". ")[0].strip(".")) for one in presets
+    ]
+    print_rows([("metric", WHOLE), ("scale", WHOLE), ("fields", WHOLE), ("criteria", {})], rows, narrow=False)
     note("next: geval-local metrics show NAME, or geval-local score FILE --metric NAME")
 
 

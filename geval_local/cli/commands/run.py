@@ -11,7 +11,7 @@ import typer
 from geval_local import __version__
 from geval_local.cli import options
 from geval_local.cli.options import complete_metric
-from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.cli.output.console import note, print_json
 from geval_local.errors import OutputError
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         show_gates,
         show_lowest,
         show_signatures,
+        show_summaries,
         show_unscored,
         show_warnings,
-        summary_table,
     )
 
     for name, run in result.runs.items():
@@ -147,7 +147,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         )
     else:
         names = [name for name, run in result.runs.items() for _ in run.summaries]
-        print_table(summary_table([one for run in result.runs.values() for one in run.summaries], names))
+        show_summaries([one for run in result.runs.values() for one in run.summaries], names)
         for run in result.runs.values() if result.failures else ():
             for summary, rows in zip(run.summaries, run.lowest, strict=True):
                 if any(summary.metric in failure for failure in result.failures):

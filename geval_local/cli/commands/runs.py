@@ -10,10 +10,8 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.output.console import note, print_json, result_console
+from geval_local.cli.output.console import note, print_json, say
 from geval_local.errors import ConfigurationError
-
-REPORT_NAME = "report.html"
 
 
 def resume(
@@ -91,13 +89,12 @@ def export(
     """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
     from geval_local.analysis.results import ScoredRun
     from geval_local.fields import read_mapping
-    from geval_local.report.overview import described
-    from geval_local.report.run_page import write_report
+    from geval_local.report.reports import report
 
     if not mlflow:
         raise ConfigurationError("nothing says where the run is to go", hint="Write --mlflow.")
     scored = ScoredRun(run, read_mapping(fields or []))
-    told = described(scored)
+    _ = scored.metrics  # there are scores
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
         from geval_local.hosts.mlflow import log_results
@@ -106,15 +103,7 @@ def export(
             f"mlflow cannot be imported: {error}", hint="Install it: pip install 'geval-local[mlflow]'"
         ) from error
     with TemporaryDirectory() as directory:
-        page = write_report(
-            scored.path,
-            Path(directory) / REPORT_NAME,
-            metrics=told.notes,
-            signature=told.signatures,
-            manifest=told.facts,
-            title=scored.name,
-            fields=scored.mapping,
-        )
+        page = report([scored], Path(directory) / "report.html").path
         number = log_results(
             scored.path,
             fields=scored.mapping,
@@ -144,8 +133,6 @@ def cache(
         print_json({"path": str(kept.path), "entries": entries, "bytes": size, "cleared": clear})
         return
     verb = "cleared" if clear else "kept"
-    result_console().print(
-        f"{entries} figures {verb}, {size / 1e6:.1f} MB in {kept.path}", markup=False, soft_wrap=True
-    )
+    say(f"{entries} figures {verb}, {size / 1e6:.1f} MB in {kept.path}")
     if entries and not clear:
         note("forget them with: geval-local cache --clear")

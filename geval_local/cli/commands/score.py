@@ -49,14 +49,13 @@ def score(
     Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.metrics import check_on_scales, chosen_metrics
     from geval_local.cli.scoring import read_gates
     from geval_local.cli.standard_input import input_file
 
     gates = read_gates(fail_under, max_unscored, label_mass)
-    chosen = chosen_metrics(metric or [], prompt_file, scale, no_steps)
+    chosen = options.chosen_metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", run.threshold), ("--fail-under", fail_under)):
-        check_on_scales(name, limit_value, chosen)
+        options.check_on_scales(name, limit_value, chosen)
     if dry_run:
         from geval_local.cli.output.audits import show_forms
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.console import FOLDED, note, print_json, print_rows, result_console, say
 from geval_local.errors import DataError, UnscorableError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def show_forms(
             continue
         console = result_console()
         console.rule(f"{metric.name}: {sample.where}, judge {entry.name}, style {entry.style}", align="left")
-        console.print(audit.text, markup=False, soft_wrap=True)
+        say(audit.text)
         console.rule()
         show_tokens(audit)
         show_labels(audit)
@@ -109,21 +109,13 @@ def show_tokens(audit: PromptAudit) -> None:
     left_out = len(pairs) - 2 * TOKENS_SHOWN
     if left_out > 0:
         pairs = [*pairs[:TOKENS_SHOWN], f"... {left_out} more ...", *pairs[-TOKENS_SHOWN:]]
-    console = result_console()
     dropped = f", {audit.dropped_tokens} cut off" if audit.dropped_tokens else ""
-    console.print(f"tokens: {len(audit.token_ids)}, {audit.bos_count} of them BOS{dropped}", markup=False)
-    console.print("  " + "  ".join(pairs), markup=False)
+    say(f"tokens: {len(audit.token_ids)}, {audit.bos_count} of them BOS{dropped}", wrap=True)
+    say("  " + "  ".join(pairs), wrap=True)
 
 
 def show_labels(audit: PromptAudit) -> None:
     """Print the label trie: surface forms with their tokens, collisions, dropped forms, read-out positions."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("label", "value", "surface form", "token ids", "pieces"):
-        table.add_column(heading, overflow="fold")
     rows = [
         (
             form.label,
@@ -138,22 +130,21 @@ def show_labels(audit: PromptAudit) -> None:
     if left_out > 0:
         half = FORMS_SHOWN // 2
         rows = [*rows[:half], (f"... {left_out} more ...", "", "", "", ""), *rows[-half:]]
-    for row in rows:
-        table.add_row(*map(Text, row))
-    print_table(table)
-    console = result_console()
+    print_rows(
+        [(name, FOLDED) for name in ("label", "value", "surface form", "token ids", "pieces")], rows, narrow=False
+    )
     extra = len(audit.inner_nodes) - 1
-    console.print(f"positions read: {len(audit.inner_nodes)} ({extra} tokens after the form)", markup=False)
+    say(f"positions read: {len(audit.inner_nodes)} ({extra} tokens after the form)", wrap=True)
     for path in audit.inner_nodes[1 : 1 + TOKENS_SHOWN]:
-        console.print(f"  after the tokens {' '.join(map(str, path))}", markup=False)
+        say(f"  after the tokens {' '.join(map(str, path))}", wrap=True)
     if extra > TOKENS_SHOWN:
-        console.print(f"  ... {extra - TOKENS_SHOWN} more ...", markup=False)
+        say(f"  ... {extra - TOKENS_SHOWN} more ...")
     pairs = ", ".join(f"{short} opens {long}" for short, long in audit.collisions[:TOKENS_SHOWN])
     more = f" and {len(audit.collisions) - TOKENS_SHOWN} more" if len(audit.collisions) > TOKENS_SHOWN else ""
-    console.print(f"prefix collisions: {pairs or 'none'}{more}", markup=False, soft_wrap=True)
-    console.print("dropped surface forms:" + ("" if audit.dropped else " none"), markup=False)
+    say(f"prefix collisions: {pairs or 'none'}{more}")
+    say("dropped surface forms:" + ("" if audit.dropped else " none"))
     for form in audit.dropped:
-        console.print(f"  {form.label!r} as {form.text!r}: {form.reason}", markup=False, soft_wrap=True)
+        say(f"  {form.label!r} as {form.text!r}: {form.reason}")
 
 
 def show_writing(check: WritingCheck) -> None:
@@ -161,47 +152,38 @@ def show_writing(check: WritingCheck) -> None:
     told = f"{'yes' if check.can_write else 'no'}, because {check.because}"
     shown = " ".join(check.reason.split())[:TEXT_SHOWN]
     wrote = f"; it wrote: {shown!r}" if shown else ""
-    result_console().print(f"{'reasons':<24} {told}{wrote}", markup=False, soft_wrap=True)
+    _line("reasons", told + wrote)
+
+
+def _line(what: str, value: str) -> None:
+    say(f"{what:<24} {value}")
 
 
 def label_record(audit: PromptAudit) -> dict[str, Any]:
     """Return an audit of a form as plain JSON values."""
-    return {
-        "text": audit.text,
-        "token_ids": list(audit.token_ids),
-        "bos_count": audit.bos_count,
-        "dropped_tokens": audit.dropped_tokens,
-        "surface_forms": [
-            {"label": form.label, "value": form.value, "text": form.text, "token_ids": list(form.token_ids)}
-            for form in audit.forms
-        ],
-        "dropped_forms": [{"label": form.label, "text": form.text, "reason": form.reason} for form in audit.dropped],
-        "collisions": [list(pair) for pair in audit.collisions],
-        "inner_nodes": [list(path) for path in audit.inner_nodes],
-    }
+    names = {"forms": "surface_forms", "dropped": "dropped_forms"}
+    record = {names.get(name, name): value for name, value in asdict(audit).items() if name != "pieces"}
+    for form in record["surface_forms"]:
+        del form["pieces"]
+    return record
 
 
 def show_self_check(checked: SelfCheck) -> None:
     """Print what computes, and how, and a line for every check."""
-    console = result_console()
-    console.rule("this device", align="left")
-
-    def line(what: str, value: str) -> None:
-        console.print(f"{what:<24} {value}", markup=False, soft_wrap=True)
-
+    result_console().rule("this device", align="left")
     device = checked.device
     for one in device["devices"]:
         memory = f", {one['memory_bytes'] / 1e9:.0f} GB" if "memory_bytes" in one else ""
-        line("device", f"{one['device']}: {one['name']}{memory}")
+        _line("device", f"{one['device']}: {one['name']}{memory}")
     names = {"torch": "torch", "cuda": "CUDA", "hip": "HIP", "triton": "Triton", "transformers": "transformers"}
     versions = ", ".join(f"{name} {device[key]}" for key, name in names.items() if device[key])
-    line("versions", f"{versions}; float32 products: {device['float32_products']}")
-    line("attention", device["attention"])
-    line("token budget", f"{device['batch_tokens']}, {device['look_ahead']} packs launched ahead")
-    line("probe at loading", _probe_text(device["probe"]))
+    _line("versions", f"{versions}; float32 products: {device['float32_products']}")
+    _line("attention", device["attention"])
+    _line("token budget", f"{device['batch_tokens']}, {device['look_ahead']} packs launched ahead")
+    _line("probe at loading", _probe_text(device["probe"]))
     for finding in checked.findings:
         mark = {True: "ok", False: "FAILED", None: "-"}[finding.passed]
-        line(f"{mark:<6} {finding.name}", finding.text)
+        _line(f"{mark:<6} {finding.name}", finding.text)
 
 
 def _probe_text(probe: dict[str, Any] | None) -> str:
@@ -239,32 +221,28 @@ TAIL = 400
 def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_text: str) -> None:
     """Print what an audit found: size, engine, the prompt's end, labels, and an example."""
     console = result_console()
-
-    def line(what: str, value: str) -> None:
-        console.print(f"{what:<24} {value}", markup=False, soft_wrap=True)
-
-    line("judge", f"{name} ({audit.directory})")
-    line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
-    line("size", f"{short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
-    line("precision", audit.precision.text(audit.dtype))
-    line("attention", audit.attention)
-    line("engine", engine_text)
-    line("context", f"{audit.context} tokens")
-    line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
-    line("BOS tokens", str(audit.prompt.bos_count))
+    _line("judge", f"{name} ({audit.directory})")
+    _line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
+    _line("size", f"{short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
+    _line("precision", audit.precision.text(audit.dtype))
+    _line("attention", audit.attention)
+    _line("engine", engine_text)
+    _line("context", f"{audit.context} tokens")
+    _line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
+    _line("BOS tokens", str(audit.prompt.bos_count))
     console.rule("the example's prompt, its end", align="left")
-    console.print(("..." if len(audit.prompt.text) > TAIL else "") + audit.prompt.text[-TAIL:], markup=False)
+    say(("..." if len(audit.prompt.text) > TAIL else "") + audit.prompt.text[-TAIL:], wrap=True)
     console.rule()
     show_labels(audit.prompt)
     example = audit.example
-    line("example: score", f"{example.score:.4f} on {metric.scale.text}, std {example.std:.3f}")
-    line("example: label mass", f"{example.label_mass:.6f}")
+    _line("example: score", f"{example.score:.4f} on {metric.scale.text}, std {example.std:.3f}")
+    _line("example: label mass", f"{example.label_mass:.6f}")
     if len(example.scale.labels) <= 12:
-        line("example: labels", "  ".join(f"{label}: {p:.4f}" for label, p in example.probabilities.items()))
+        _line("example: labels", "  ".join(f"{label}: {p:.4f}" for label, p in example.probabilities.items()))
     if audit.other_tokens:
-        line("example: other tokens", "  ".join(f"{token!r}: {p:.4f}" for token, p in audit.other_tokens))
+        _line("example: other tokens", "  ".join(f"{token!r}: {p:.4f}" for token, p in audit.other_tokens))
     lengths = ", ".join(map(str, audit.lengths))
-    line(
+    _line(
         "batched - one by one",
         f"{audit.batch_difference:.2e} at most ({audit.batches} batches of prompts with {lengths} tokens)",
     )

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
@@ -49,6 +49,41 @@ def print_table(table: Table) -> None:
         console.print(table)
     finally:
         console.width = WIDTH
+
+
+#: Layouts of columns: words, what is copied whole, figures.
+FOLDED: Mapping[str, Any] = {"overflow": "fold"}
+WHOLE: Mapping[str, Any] = {"no_wrap": True}
+FIGURE: Mapping[str, Any] = {"no_wrap": True, "justify": "right"}
+
+
+def new_table(*, narrow: bool = True) -> Table:
+    """Create a table: `narrow` for one that is to fit a terminal of 80 columns."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0) if narrow else (0, 1), pad_edge=not narrow, show_edge=not narrow
+    )
+
+
+def print_rows(
+    columns: Iterable[tuple[str, Mapping[str, Any]]], rows: Iterable[Iterable[str]], *, narrow: bool = True
+) -> None:
+    """Print rows of texts to stdout as a table; columns are headings, each with its layout."""
+    from rich.text import Text
+
+    table = new_table(narrow=narrow)
+    for heading, layout in columns:
+        table.add_column(Text(heading), **layout)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    print_table(table)
+
+
+def say(text: str, *, wrap: bool = False) -> None:
+    """Print a line to stdout."""
+    result_console().print(text, markup=False, soft_wrap=not wrap)
 
 
 def print_json(record: object) -> None:

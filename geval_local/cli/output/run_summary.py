@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
-from geval_local.cli.output.console import as_options, note, print_json, print_table, result_console
+from geval_local.cli.output.console import FIGURE, FOLDED, WHOLE, as_options, note, print_json, print_rows, say
 from geval_local.fields import output_text
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
@@ -17,8 +17,6 @@ from geval_local.signature import short_signature, signature_parts
 from geval_local.summary import mass_warning
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from geval_local.runs.completion import RunResult
     from geval_local.score import Score
     from geval_local.summary import Reason, Summary
@@ -46,7 +44,7 @@ def show_result(
         show_warnings(result)
     else:
         show_warnings(result)
-        print_table(summary_table(result.summaries))
+        show_summaries(result.summaries)
         show_pace(result, len(result.summaries), "scores")
         show_unscored([(f"unscored in {summary.metric}", summary.reasons) for summary in result.summaries])
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
@@ -101,10 +99,6 @@ def _low_mass_remedy(signature: str, is_plain: bool) -> str:
 
 def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -> None:
     """Show the rows with the lowest scores, each with its label probabilities and a piece of its text."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     shown = list(rows)[:count]
     if not shown:
         return
@@ -113,16 +107,12 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -
     piece = room - sum(max(len(heading), len("0.00")) + len("  ") for heading in headings)
     if piece < PIECE:  # a long scale leaves no room beside the text
         headings, piece = [], room
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("lowest", no_wrap=True)
-    for heading in ("score", *headings):
-        table.add_column(Text(heading), justify="right", no_wrap=True)
-    table.add_column(Text(metric), no_wrap=True, overflow="ellipsis", max_width=piece)
+    table = []
     for sample, score in shown:
         shares = [f"{p:.2f}" for p in (score.probabilities or {}).values()] if headings else []
-        cells = (_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece))
-        table.add_row(*map(Text, cells))
-    print_table(table)
+        table.append((_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece)))
+    texts = {"no_wrap": True, "overflow": "ellipsis", "max_width": piece}
+    print_rows([("lowest", WHOLE), *((heading, FIGURE) for heading in ("score", *headings)), (metric, texts)], table)
 
 
 def _name(sample: Sample) -> str:
@@ -141,25 +131,14 @@ def _piece(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def summary_table(summaries: Sequence[Summary], data: Sequence[str] = ()) -> Table:
-    """Lay out the figures of runs, a row for each result; narrow enough for a terminal of 80 columns."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    if data:
-        table.add_column("data", overflow="fold")
-    table.add_column("metric", overflow="fold")
-    for heading in ("scored", "mean [95 % CI]", "std", "mass", f"<{summaries[0].low_mass:g}"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> None:
+    """Print the figures of runs, a row for each result; narrow enough for a terminal of 80 columns."""
     has_threshold = any(summary.threshold is not None for summary in summaries)
-    if has_threshold:
-        table.add_column("passed", justify="right", no_wrap=True)
-    for place, summary in enumerate(summaries):
-        cells = [*_cells(summary), *([_passed(summary)] if has_threshold else [])]
-        table.add_row(*map(Text, [*data[place : place + 1], *cells]))
-    return table
+    columns = [("data", FOLDED), ("metric", FOLDED)][0 if data else 1 :]
+    figures = ("scored", "mean [95 % CI]", "std", "mass", f"<{summaries[0].low_mass:g}", "passed")
+    columns += [(name, FIGURE) for name in figures if name != "passed" or has_threshold]
+    rows = [[*_cells(summary), *([_passed(summary)] if has_threshold else [])] for summary in summaries]
+    print_rows(columns, [[*data[place : place + 1], *row] for place, row in enumerate(rows)])
 
 
 def show_pace(result: RunResult, each: int, what: str) -> None:
@@ -224,24 +203,23 @@ def _passed(summary: Summary) -> str:
 
 def show_unscored(found: Sequence[tuple[str, Sequence[Reason]]]) -> None:
     """List the reasons of rows without a figure, each list under its heading."""
-    console = result_console()
     for heading, reasons in found:
         if not reasons:
             continue
-        console.print(f"{heading}:", markup=False)
+        say(f"{heading}:", wrap=True)
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
-            console.print(f"  {reason.count} x {as_options(reason.text)} ({rows})", soft_wrap=True, markup=False)
+            say(f"  {reason.count} x {as_options(reason.text)} ({rows})")
         if len(reasons) > REASONS_SHOWN:
-            console.print(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)", markup=False)
+            say(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)")
 
 
 def show_signatures(names: Sequence[str], signatures: Sequence[str], result: RunResult) -> None:
     """Name the signatures in one line, and the file that holds them whole."""
     listed = ", ".join(f"{name} {short_signature(one)}" for name, one in zip(names, signatures, strict=True))
     whole = manifest_path(result.files[0]) if result.files else "--json"
-    result_console().print(f"signature: {listed} (whole: {whole})", soft_wrap=True, markup=False)
+    say(f"signature: {listed} (whole: {whole})")
 
 
 def _show_next(result: RunResult, command: str, lowest: int) -> None:

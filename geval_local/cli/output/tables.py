@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geval_local.analysis.tables import Study, Table
-from geval_local.cli.output.console import as_options, note, print_json, print_table, result_console
+from geval_local.cli.output.console import as_options, new_table, note, print_json, print_table, result_console, say
 
 #: The names of rows get at least this many characters, if they have them.
 FIRST_WIDTH = 24
@@ -13,11 +13,9 @@ WORDY = ("groups skipped", "items left out", "output", "test")
 
 def show_table(table: Table) -> None:
     """Print a table with its title and notes."""
-    from rich import box
-    from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    shown = new_table()
     for index, header in enumerate(table.headers):
         if index == 0:
             longest = max((len(row[0]) for row in table.rows), default=0)
@@ -47,9 +45,8 @@ def show_study(study: Study, *, as_json: bool) -> None:
     if as_json:
         print_json(study.to_dict())
     else:
-        console = result_console()
         for line in study.lines():
-            console.print(as_options(line), markup=False, soft_wrap=True)
+            say(as_options(line))
         for table in study.tables():
             show_table(table)
     for text, is_warning in study.remarks():
