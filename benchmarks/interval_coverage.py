@@ -356,11 +356,10 @@ def people(table: Table, documents: int, rng: Rng) -> None:
     for slope in (1.0, 0.5):
         three = own.ravel() + 0.8 * rng.normal(size=(3, own.size))
         scores = (slope * own + 0.4 * rng.normal(size=own.shape)).ravel()
-        sides = ["a", "b"] * documents
-        plain = [ScoredItem(f"d{at // 2}", "", NAN, float(v), key=str(at)) for at, v in enumerate(scores)]
+        plain = [ScoredItem(f"d{at // 2}", "ab"[at % 2], NAN, float(v), key=str(at)) for at, v in enumerate(scores)]
         rated, error = with_raters(plain, three)
         for how, known in (("raters known", error), ("bounds", None)):
-            found = judge_less_people(rated, sides, "a", "b", error=known)
+            found = judge_less_people(rated, "a", "b", error=known)
             kind = "rejection" if known is not None else "conservative"
             table.count(kind, f"judge less people, {how}", f"slope {slope:g}", documents, found.p < 0.05)
         length = np.round(60 + 15 * (0.5 * own + rng.normal(size=own.shape))).ravel()
@@ -411,8 +410,10 @@ def means_and_gaps(table: Table, documents: int, rng: Rng) -> None:
         table.cover("mean, one row a document", data, documents, 0.0, mean_interval(draw(documents)))
         difficulty = 2 * rng.normal(size=documents)
         a, b = difficulty + draw(documents), difficulty + 0.3 * rng.normal(size=documents)
-        items = [ScoredItem(f"d{d}", "", NAN, float(v)) for side in (a, b) for d, v in enumerate(side)]
-        found = gap(items, ["a"] * documents + ["b"] * documents, "a", "b")
+        items = [
+            ScoredItem(f"d{d}", side, NAN, float(v)) for side, own in (("a", a), ("b", b)) for d, v in enumerate(own)
+        ]
+        found = gap(items, "a", "b")
         table.cover("gap, paired", data, documents, 0.0, found.difference)
         table.count("rejection", "gap, paired", data, documents, found.p < 0.05)
     # Systems that answer mostly easy documents: the first has the lowest quality.
@@ -423,7 +424,7 @@ def means_and_gaps(table: Table, documents: int, rng: Rng) -> None:
     there[:2] = True
     items = items_of(score, score, there)
     if not there.all():
-        means = adjusted_means(items, [item.system for item in items])
+        means = adjusted_means(items)
         both = ["s0", "s2"]
         if means:
             wins = means[both[0]].value > means[both[1]].value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,15 +36,9 @@ Floats = NDArray[np.float64]
 
 
 def judge_less_people(
-    items: Sequence[ScoredItem],
-    sides: Sequence[str],
-    first: str,
-    second: str,
-    *,
-    error: float | None = None,
-    seed: int = 0,
+    items: Sequence[ScoredItem], first: str, second: str, *, error: float | None = None, seed: int = 0
 ) -> Gap:
-    """Test the gap that the judge adds to people's own, brought to the judge's scale.
+    """Test the gap between two sides, systems of the items, that the judge adds to people's own, on the judge's scale.
 
     A judge that compresses the scale shows a part of people's gap, and the slope of its scores on noisy ratings makes
     it look less still. The slope on what people would say without noise is found within the sides, where a leaning has
@@ -53,18 +47,14 @@ def judge_less_people(
     then the one nearer to 0 of the two, with the wider interval, and p is the larger. Documents are drawn with
     replacement, and the slope is found anew in every draw.
     """
-    rows = [
-        (item, side)
-        for item, side in zip(items, sides, strict=True)
-        if side in (first, second) and math.isfinite(item.predicted) and math.isfinite(item.human)
-    ]
-    if len({side for _, side in rows}) < 2:
+    rows = [i for i in items if i.system in (first, second) and math.isfinite(i.predicted) and math.isfinite(i.human)]
+    if len({item.system for item in rows}) < 2:
         raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
-    columns = np.array([(item.predicted, item.human) for item, _ in rows]).T
+    columns = np.array([(item.predicted, item.human) for item in rows]).T
     shift = columns.mean(axis=1, keepdims=True)
     x, y = columns - shift
     powers = np.array([np.ones_like(x), x, y, x * x, x * y, y * y])
-    on_side = np.array([[float(one == side) for _, one in rows] for side in (first, second)])
+    on_side = np.array([[float(item.system == side) for item in rows] for side in (first, second)])
 
     def excess(sums: Floats) -> Floats:
         """Compute the gap less people's by the lowest and the highest slope, shape (draws, 2)."""
@@ -80,7 +70,7 @@ def judge_less_people(
         return np.stack([gaps[0] - slope * gaps[1] for slope in (low, high)], axis=1)
 
     columns = (on_side[:, None] * powers).reshape(12, -1)
-    figures = drawn_by_document([item.group for item, _ in rows], columns, excess, seed)
+    figures = drawn_by_document([item.group for item in rows], columns, excess, seed)
     value = figures.value
     ends = [figures.interval(index) for index in (0, 1)]
     p = max((t_test(one.value, one.error, one.units) for one in ends), key=lambda one: math.inf if one != one else one)
@@ -93,7 +83,7 @@ def judge_less_people(
         high=max(one.high for one in ends),
         error=max(one.error for one in ends),
     )
-    means = [float(np.mean([item.predicted for item, side in rows if side == one])) for one in (first, second)]
+    means = [float(np.mean([item.predicted for item in rows if item.system == one])) for one in (first, second)]
     return Gap(
         first,
         second,
@@ -108,15 +98,15 @@ def judge_less_people(
     )
 
 
-def preferences(items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str) -> dict[str, str]:
+def preferences(items: Sequence[ScoredItem], first: str, second: str) -> dict[str, str]:
     """Find the side that people prefer in each document, by mean ratings: a side's name, or ``equal``.
 
     Documents without ratings of both sides are left out.
     """
     rated: dict[str, dict[str, list[float]]] = defaultdict(lambda: {first: [], second: []})
-    for item, side in zip(items, sides, strict=True):
-        if side in (first, second) and math.isfinite(item.human):
-            rated[item.group][side].append(item.human)
+    for item in items:
+        if item.system in (first, second) and math.isfinite(item.human):
+            rated[item.group][item.system].append(item.human)
     result = {}
     for group, ratings in rated.items():
         if ratings[first] and ratings[second]:
@@ -126,25 +116,17 @@ def preferences(items: Sequence[ScoredItem], sides: Sequence[str], first: str, s
 
 
 def gaps_by_preference(
-    items: Sequence[ScoredItem],
-    sides: Sequence[str],
-    first: str,
-    second: str,
-    preferred: dict[str, str],
-    *,
-    seed: int = 0,
+    items: Sequence[ScoredItem], first: str, second: str, preferred: Mapping[str, str], *, seed: int = 0
 ) -> dict[str, Gap]:
     """Compute the gap within the documents of each human preference: the paper's Figure 2.
 
     Gaps of an unbiased judge follow the preference. A judge that favours the first side keeps a positive gap
     if people prefer the second.
     """
-    result = {}
-    for preference in dict.fromkeys(preferred.values()):
-        chosen = [place for place, item in enumerate(items) if preferred.get(item.group) == preference]
-        own = [items[place] for place in chosen], [sides[place] for place in chosen]
-        result[preference] = gap(*own, first, second, seed=seed)
-    return result
+    return {
+        preference: gap([i for i in items if preferred.get(i.group) == preference], first, second, seed=seed)
+        for preference in dict.fromkeys(preferred.values())
+    }
 
 
 @dataclass(frozen=True)
@@ -248,14 +230,14 @@ class Bias(Study):
     #: Scores against the length of outputs; None where the results hold no outputs.
     length: LengthBias | None
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give means, gaps, and the correlation with length."""
-        title = f"{self.metric}: mean score by {self.side}, with 95 % intervals over documents"
-        gaps = gap_table(self.gaps).titled("gaps and their tests", fold=("gap", "documents"))
-        found = [side_table(self.sides).titled(title), gaps]
+        yield side_table(self.sides).titled(
+            f"{self.metric}: mean score by {self.side}, with 95 % intervals over documents"
+        )
+        yield gap_table(self.gaps).titled("gaps and their tests", fold=("gap", "documents"))
         if self.length is not None:
-            found.append(length_table(self.length).titled("correlation with the length of the output"))
-        return found
+            yield length_table(self.length).titled("correlation with the length of the output")
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and what a gap is."""
@@ -325,16 +307,16 @@ def bias(
             raise ConfigurationError("the noise of ratings needs two raters", hint="Name a field for each of them.")
         items, error = with_raters(items, np.array(list(ratings.values())))
     rated = bool(raters) or human is not None
-    members = []
-    for place, row in numbered(run.rows):
+    sided = []
+    for item, (place, row) in zip(items, numbered(run.rows), strict=True):
         own = lookup(row, side)
         if own is None:
             raise missing_field(row, side, f"{run.path}, row {place}", "of the side ")
-        members.append(str(own))
-    gaps = _gaps(items, members, between, rated=rated, error=error, seed=seed)
+        sided.append(replace(item, system=str(own)))
+    gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
     length = length_bias(items, level_for(documents), error=error) if has_length else None
-    return Bias(str(run.path), name, side, grouping, side_means(items, members), gaps, error, rated, length)
+    return Bias(str(run.path), name, side, grouping, side_means(sided), gaps, error, rated, length)
 
 
 def with_raters(items: Sequence[ScoredItem], ratings: Floats) -> tuple[list[ScoredItem], float]:
@@ -351,36 +333,29 @@ def with_raters(items: Sequence[ScoredItem], ratings: Floats) -> tuple[list[Scor
 
 
 def _gaps(
-    items: Sequence[ScoredItem],
-    members: Sequence[str],
-    chosen: Sequence[str],
-    *,
-    rated: bool,
-    error: float | None,
-    seed: int,
+    items: Sequence[ScoredItem], chosen: Sequence[str], *, rated: bool, error: float | None, seed: int
 ) -> dict[str, Gap]:
     """Compute gaps: two sides against each other, also by human preference; more than two, each against the others.
 
     With human ratings, every gap is followed by that of judge less people.
     """
-    names = list(dict.fromkeys(members))
+    names = list(dict.fromkeys(item.system for item in items))
     if len(names) < 2:
         raise DataError(f"all rows are of one side, {names[0]!r}: there is nothing to compare")
     found: dict[str, Gap] = {}
     if not chosen and len(names) > 2:
         for name in names:
-            two = [name if side == name else REST for side in members]
-            found[name] = gap(items, two, name, REST, seed=seed)
+            two = [item if item.system == name else replace(item, system=REST) for item in items]
+            found[name] = gap(two, name, REST, seed=seed)
             if rated:
-                less = judge_less_people(items, two, name, REST, error=error, seed=seed)
+                less = judge_less_people(two, name, REST, error=error, seed=seed)
                 found[f"{name}, judge less people"] = less
         return corrected(found)
     first, second = chosen or names
-    found["all documents"] = gap(items, members, first, second, seed=seed)
+    found["all documents"] = gap(items, first, second, seed=seed)
     if rated:
-        found["judge less people"] = judge_less_people(items, members, first, second, error=error, seed=seed)
-        preferred = preferences(items, members, first, second)
-        by_preference = gaps_by_preference(items, members, first, second, preferred, seed=seed)
+        found["judge less people"] = judge_less_people(items, first, second, error=error, seed=seed)
+        by_preference = gaps_by_preference(items, first, second, preferences(items, first, second), seed=seed)
         found |= {
             "people see no difference" if side == "equal" else f"people prefer {side}": own
             for side, own in by_preference.items()

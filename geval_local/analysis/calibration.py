@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -244,7 +244,7 @@ def fit_calibration(
         before=_figures(kept, before, level),
         after=_figures(kept, after, level),
         rescaled=_figures(kept, rescaled, level),
-        constant_error=_error(lost["constant"]),
+        constant_error=math.sqrt(float(lost["constant"].mean())),
         gain=gains[0],
         over_rescaled=gains[1],
         over_constant=gains[2],
@@ -284,11 +284,7 @@ def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figur
     scored = [replace(item, predicted=float(value)) for item, value in zip(items, scores, strict=True)]
     pearson, spearman, kendall = level_figures(scored, level, None, accuracy=False).figures.value[:3].tolist()
     lost = (scores - np.array([item.human for item in items])) ** 2
-    return Figures(_error(lost), pearson, spearman, kendall)
-
-
-def _error(lost: Floats) -> float:
-    return math.sqrt(float(lost.mean()))
+    return Figures(math.sqrt(float(lost.mean())), pearson, spearman, kendall)
 
 
 def _need(scale: Scale | None) -> Scale:
@@ -392,10 +388,10 @@ class CalibrationStudy(Study):
         found = {"metric": fitted.metric, "human": fitted.human, "method": fitted.method, "grouping": self.grouping}
         return found | fitted.record() | {"held_out": as_record(fitted.held_out)}
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give figures before and after, on held-out documents."""
         fitted = self.calibration
-        return [calibration_table(fitted).titled(f"{fitted.metric} against {fitted.human}, on held-out documents")]
+        yield calibration_table(fitted).titled(f"{fitted.metric} against {fitted.human}, on held-out documents")
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and whether the calibration helps."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,17 +131,19 @@ def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -
             raise ConfigurationError(
                 f"{runs[0].path} is given twice", hint="Name one file for each system, or `system=FIELD`."
             )
-    # Guessed from the columns that all have: CSV results may hold fewer.
-    common = set.intersection(*(set(run.rows[0]) for run in runs))
-    rows = [
-        row if group_by else {name: row[name] for name in row if name in common} for run in runs for row in run.rows
-    ]
-    document, grouping = documents_of(rows, group_by)
+    document, grouping = _documents(runs, runs, group_by)
     if document is None and group_by is None and len(runs) > 1:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} are taken for one document (a guess; `group_by=FIELD` changes it)"
     return SystemRows(tuple(runs), tuple(names), field, document, grouping)
+
+
+def _documents(shown: Sequence[ScoredRun], runs: Sequence[ScoredRun], group_by: str | None) -> tuple[str | None, str]:
+    """Find the document's field, guessed from the columns that all runs have: CSV results may hold fewer."""
+    common = set.intersection(*(set(run.rows[0]) for run in runs))
+    rows = (row for run in shown for row in run.rows)
+    return documents_of((row if group_by else {n: row[n] for n in row if n in common} for row in rows), group_by)
 
 
 def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> None:
@@ -214,10 +217,6 @@ def _told_run(run: ScoredRun) -> str:
     return f"{run.path}, {len(run.rows)} rows, {judge}"
 
 
-def _planned(plan: Plan | None) -> dict[str, Any]:
-    return {} if plan is None else {"plan": plan}
-
-
 def _told_differ(differ: Differ, of: str = "") -> dict[str, None]:
     """Say in which keys signatures differ, each once."""
     pairs = ((key, pair) for own in differ.values() for key, pair in own.items())
@@ -252,7 +251,8 @@ class RunComparison(Study):
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
         record |= {"doubts": self.doubts, "unmatched": self.unmatched, "metrics": self.metrics}
-        return dict(as_record(record | {"against_human": self.against_human} | _planned(self.plan)))
+        record |= {"against_human": self.against_human} | ({"plan": self.plan} if self.plan else {})
+        return dict(as_record(record))
 
     def lines(self) -> list[str]:
         """Give what the runs are and in what they differ."""
@@ -260,20 +260,19 @@ class RunComparison(Study):
         differ = _told_differ(self.differ) or ["no differences in the signatures"]
         return [*found, *differ, self.grouping, *self.unmatched, *self.doubts]
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give differences, the test against people, and the rows that differ most."""
-        title = "A and B on the rows that both scored"
-        found = [difference_table(self.metrics).titled(title)]
+        yield difference_table(self.metrics).titled("A and B on the rows that both scored")
         if self.against_human:
-            title = "which agrees better with people?"
-            found.append(comparison_table(self.against_human).titled(title, fold=FOLDED_TESTS))
+            yield comparison_table(self.against_human).titled("which agrees better with people?", fold=FOLDED_TESTS)
         outputs = self.runs[0].outputs()
         for name, own in self.metrics.items():
             rows = [(key, a, b, f"{a - b:+.3f}", _beginning(outputs.get(key))) for key, a, b in own.largest]
             if rows:
                 title = f"largest disagreements: {name}"
-                found.append(Table.of(("item", "A", "B", "A - B", "output"), rows).titled(title))
-        return found if self.plan is None else [*found, self.plan.table()]
+                yield Table.of(("item", "A", "B", "A - B", "output"), rows).titled(title)
+        if self.plan is not None:
+            yield self.plan.table()
 
 
 @dataclass(frozen=True)
@@ -297,8 +296,8 @@ class SystemComparison(Study):
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        record = {"files": [run.path for run in self.together.runs], "differ": self.differ}
-        record |= {"grouping": self.together.grouping} | _planned(self.plan)
+        record: dict[str, Any] = {"files": [run.path for run in self.together.runs], "differ": self.differ}
+        record |= {"grouping": self.together.grouping} | ({"plan": self.plan} if self.plan else {})
         return dict(as_record(record | {"unmatched": self.unmatched, "systems": self.systems}))
 
     def lines(self) -> list[str]:
@@ -310,15 +309,15 @@ class SystemComparison(Study):
         doubts = [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
         return [*found, *differ, self.together.grouping, *self.unmatched, *doubts]
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give the ranking and the differences of every metric."""
-        found = []
         for name, ranking in self.systems.items():
             table = ranking_table(ranking, self.asked["human"].get(name))
-            found.append(table.titled(f"{name}: which system is better?"))
+            yield table.titled(f"{name}: which system is better?")
             pairs = pair_table(ranking, telling_pairs(ranking))
-            found.append(pairs.titled(f"{name}: differences", fold=("documents", "means")))
-        return found if self.plan is None else [*found, self.plan.table()]
+            yield pairs.titled(f"{name}: differences", fold=("documents", "means"))
+        if self.plan is not None:
+            yield self.plan.table()
 
 
 def compare(
@@ -439,11 +438,9 @@ def _compare_runs(
     """Put two runs over the same rows side by side."""
     differ = _differences(first, second, names, across)
     human, group_by = asked["human"], asked["group_by"]
-    # Guessed from the columns that both have: CSV results may hold fewer.
-    common = set(second.rows[0]) if second.rows else set()
-    rows = first.rows if group_by else [{name: row[name] for name in row if name in common} for row in first.rows]
-    documents, grouping = documents_of(rows, group_by)
+    documents, grouping = _documents([first], [first, second], group_by)
     level = asked["level"] or level_for(documents)
+    test = partial(compare_agreement, level=level, coefficient=asked["coefficient"])
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}
     parts: dict[str, tuple[Interval, Interval]] = {}
@@ -451,20 +448,17 @@ def _compare_runs(
     for name in names:
         one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
         found[name] = differences(one, other, count=largest)
-        told = {run: doubt_of(items) for run, items in (("A", one), ("B", other))}
-        doubts += [f"{name} of {run}: {doubt}" for run, doubt in told.items() if doubt]
+        doubts += [f"{name} of {run}: {told}" for run, own in (("A", one), ("B", other)) if (told := doubt_of(own))]
         if name in human:
-            tests[name] = compare_agreement(
-                one, other, level, asked["coefficient"], target=asked["target"], seed=asked["seed"]
-            )
+            tests[name] = test(one, other, target=asked["target"], seed=asked["seed"])
         if plan is not None and name in tests and tests[name].target != "documents":
-            both: tuple[Target, Target] = ("documents", "systems")
-            alone = [compare_agreement(one, other, level, asked["coefficient"], target=t).difference for t in both]
-            parts[name] = (alone[0], alone[1])
+            parts[name] = (
+                test(one, other, target="documents").difference,
+                test(one, other, target="systems").difference,
+            )
     planned = None
     if plan is not None:
-        own = {name: test.difference for name, test in tests.items()}
-        planned = plan_both(parts, plan) if parts else plan_documents(own, plan)
+        planned = plan_both(parts, plan) if parts else plan_documents({n: t.difference for n, t in tests.items()}, plan)
     unpaired = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
     return RunComparison((first, second), differ, grouping, unpaired, found, corrected(tests), asked, doubts, planned)
 

@@ -108,29 +108,28 @@ class Gap:
         return self.first if self.difference.value > 0 else self.second
 
 
-def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMean]:
-    """Mean score per side, in order of appearance."""
+def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
+    """Mean score per side, the system of its items, in order of appearance."""
     result = []
-    for side in dict.fromkeys(sides):
-        members = [item for item, own in zip(items, sides, strict=True) if own == side]
-        scored = [item for item in members if math.isfinite(item.predicted)]
-        rated = [item for item in scored if math.isfinite(item.human)]
-        mean = mean_interval(list(document_means(scored).values())) if scored else Interval(math.nan)
-        rating = float(np.mean(list(document_means(rated, "human").values()))) if rated else math.nan
-        result.append(SideMean(side, mean, rating, len(scored), len(members) - len(scored)))
+    for side in dict.fromkeys(item.system for item in items):
+        members = [item for item in items if item.system == side]
+        scored = sum(math.isfinite(item.predicted) for item in members)
+        means, ratings = (list(document_means(members, side, of).values()) for of in ("predicted", "human"))
+        mean = mean_interval(means) if means else Interval(math.nan)
+        rating = float(np.mean(ratings)) if ratings else math.nan
+        result.append(SideMean(side, mean, rating, scored, len(members) - scored))
     return result
 
 
-def adjusted_means(items: Sequence[ScoredItem], sides: Sequence[str], *, seed: int = 0) -> dict[str, Interval]:
-    """Mean of every side as if it had all documents; empty where all have the same, or sides share too few.
+def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, Interval]:
+    """Mean of every system as if it had all documents; empty where all have the same, or they share too few.
 
     The error is that of drawing whole documents with replacement.
     """
     from scipy.sparse.csgraph import connected_components
 
-    names = list(dict.fromkeys(sides))
-    cells = [_means_of_side(items, sides, name) for name in names]
-    names, cells = [n for n, own in zip(names, cells, strict=True) if own], [own for own in cells if own]
+    by_system = {name: document_means(items, name) for name in dict.fromkeys(item.system for item in items)}
+    names, cells = [name for name, own in by_system.items() if own], [own for own in by_system.values() if own]
     documents = list(dict.fromkeys(document for own in cells for document in own))
     there = np.array([[document in own for own in cells] for document in documents], dtype=np.float64)
     shared = there.T @ there
@@ -158,7 +157,6 @@ def adjusted_means(items: Sequence[ScoredItem], sides: Sequence[str], *, seed: i
 
 def gap(
     items: Sequence[ScoredItem],
-    sides: Sequence[str],
     first: str,
     second: str,
     *,
@@ -166,15 +164,17 @@ def gap(
     tie: float = 0.0,
     seed: int = 0,
 ) -> Gap:
-    """Test whether one side is scored above another.
+    """Test whether one side, a system of the items, is scored above another.
 
     Paired by document on all documents that have both sides, if there are at least `SHARED`, so that easy and hard
     documents cancel: signs of the documents' differences are flipped at random. Otherwise by Welch's t of
     the documents' means. A document is tied if its scores differ by no more than `tie`.
     """
-    means = [_means_of_side(items, sides, side) for side in (first, second)]
-    if missing := [side for side, own in zip((first, second), means, strict=True) if not own]:
-        raise DataError(f"no scored item belongs to {missing[0]!r}", hint=f"Sides: {', '.join(dict.fromkeys(sides))}.")
+    means = [document_means(items, side) for side in (first, second)]
+    for side, own in zip((first, second), means, strict=True):
+        if not own:
+            sides = dict.fromkeys(item.system for item in items)
+            raise DataError(f"no scored item belongs to {side!r}", hint=f"Sides: {', '.join(sides)}.")
     documents = len(means[0].keys() | means[1].keys())
     shared = _paired(means[0], means[1])
     counts: tuple[int | None, ...] = (None, None, None)
@@ -204,17 +204,14 @@ def gap(
     )
 
 
-def document_means(items: Iterable[ScoredItem], of: str = "predicted") -> dict[str, float]:
-    """Mean score, or rating, of every document."""
+def document_means(items: Iterable[ScoredItem], side: str, of: str = "predicted") -> dict[str, float]:
+    """Mean score, or rating, of every document that a side has scores for."""
     groups: dict[str, list[float]] = defaultdict(list)
     for item in items:
-        groups[item.group].append(getattr(item, of))
+        value = getattr(item, of)
+        if item.system == side and math.isfinite(item.predicted) and math.isfinite(value):
+            groups[item.group].append(value)
     return {group: float(np.mean(values)) for group, values in groups.items()}
-
-
-def _means_of_side(items: Sequence[ScoredItem], sides: Sequence[str], side: str) -> dict[str, float]:
-    own = (item for item, one in zip(items, sides, strict=True) if one == side)
-    return document_means(item for item in own if math.isfinite(item.predicted))
 
 
 def _paired(one: dict[str, float], other: dict[str, float]) -> list[str]:
@@ -238,8 +235,21 @@ def _welch(a: Floats, b: Floats) -> Interval:
     return t_interval(value, error, math.floor(degrees) + 1, warning=warning)
 
 
+class Grouped:
+    """Systems in groups that cannot be told apart."""
+
+    groups: tuple[tuple[str, ...], ...]
+
+    def letters(self, system: str) -> str:
+        """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
+        own = [index for index, members in enumerate(self.groups) if system in members]
+        if len(self.groups) > 26:
+            return ",".join(str(index + 1) for index in own)
+        return "".join(chr(ord("a") + index) for index in own)
+
+
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Grouped):
     """Systems by their mean score."""
 
     #: Highest mean first, adjusted for documents where these differ; systems without a score last.
@@ -258,10 +268,6 @@ class Ranking:
     #: Why nothing can be concluded, in a sentence; empty where the judge answers.
     doubt: str = ""
 
-    def letters(self, system: str) -> str:
-        """Name the groups that a system belongs to, see `letters_of`."""
-        return letters_of(self.groups, system)
-
 
 def doubt_of(items: Sequence[ScoredItem]) -> str:
     """Say in a sentence why nothing can be concluded from scores: the judge does not answer; else empty."""
@@ -279,13 +285,16 @@ def rank_systems(
             f"{len(nameless)} of {len(items)} rows name no system, the first of them {nameless[0]!r}",
             hint="Name the column that holds it with `system`.",
         )
-    sides = [item.system for item in items]
-    adjusted = adjusted_means(items, sides, seed=seed)
-    found = [replace(side, adjusted=adjusted.get(side.side)) for side in side_means(items, sides)]
+    adjusted = adjusted_means(items, seed=seed)
+    found = [replace(side, adjusted=adjusted.get(side.side)) for side in side_means(items)]
     means = sorted(found, key=lambda side: (-np.nan_to_num(side.shown.value, nan=-np.inf), side.side))
     ranked = [side.side for side in means if side.n]
     if len(ranked) < 2:
-        told = f"all rows are of one system, {sides[0]!r}" if len(means) < 2 else "fewer than two systems have a score"
+        told = (
+            f"all rows are of one system, {items[0].system!r}"
+            if len(means) < 2
+            else "fewer than two systems have a score"
+        )
         raise DataError(f"{told}: there is nothing to compare")
     if baseline is not None and baseline not in ranked:
         raise ConfigurationError(
@@ -297,8 +306,7 @@ def rank_systems(
     tests = {}
     for one, other in chosen:
         own = [*by_system[one], *by_system[other]]
-        sides = [item.system for item in own]
-        tests[one, other] = gap(own, sides, one, other, permutations=permutations, tie=tie, seed=seed)
+        tests[one, other] = gap(own, one, other, permutations=permutations, tie=tie, seed=seed)
     pairs = tuple(corrected(tests).values())
     doubt = doubt_of(items)
     groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
@@ -328,47 +336,28 @@ def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tu
     return tuple(sorted(ordered, key=lambda own: [place[name] for name in own]))
 
 
-def letters_of(groups: Sequence[Sequence[str]], system: str) -> str:
-    """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
-    own = [index for index, members in enumerate(groups) if system in members]
-    if len(groups) > 26:
-        return ",".join(str(index + 1) for index in own)
-    return "".join(chr(ord("a") + index) for index in own)
-
-
 def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None) -> str:
     """Say what came out, in a sentence."""
     if len(pairs) == 1:
         return _told_pair(pairs[0])
+    anchor = ranked[0] if baseline is None else baseline
+    own = [(p.second if p.first == anchor else p.first, p.better) for p in pairs if anchor in (p.first, p.second)]
+    below, even = ([other for other, better in own if better == which] for which in (anchor, None))
+    above = [other for other, better in own if better == other]
     if baseline is not None:
-        better = [name for name in ranked if any(p.better == name and baseline in (p.first, p.second) for p in pairs)]
-        better = [name for name in better if name != baseline]
-        worse = [p.first if p.second == baseline else p.second for p in pairs if p.better == baseline]
-        same = [name for name in ranked if name not in (*better, *worse, baseline)]
+        outcomes = {"better than": above, "worse than": below, "not told apart from": even}
         parts = [
-            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how}"
-            for names, how in (
-                (better, f"better than {baseline}"),
-                (worse, f"worse than {baseline}"),
-                (same, f"not told apart from {baseline}"),
-            )
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how} {baseline}"
+            for how, names in outcomes.items()
             if names
         ]
         return f"By this judge, {'; '.join(parts)} (Holm, p < {SIGNIFICANT:g})."
-    best = ranked[0]
-    own = [(p.second if p.first == best else p.first, p.better) for p in pairs if best in (p.first, p.second)]
-    parts = [
-        f"{how} {', '.join(names)}"
-        for how, names in (
-            ("it is better than", [other for other, better in own if better == best]),
-            ("it is not told apart from", [other for other, better in own if better is None]),
-            ("on the documents that both answered it is worse than", [o for o, better in own if better == o]),
-        )
-        if names
-    ]
+    outcomes = {"it is better than": below, "it is not told apart from": even}
+    outcomes["on the documents that both answered it is worse than"] = above
+    parts = [f"{how} {', '.join(names)}" for how, names in outcomes.items() if names]
     apart = sum(pair.is_told_apart for pair in pairs)
     return (
-        f"By this judge {best} has the highest mean of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
+        f"By this judge {anchor} has the highest mean of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
         f"{len(pairs)} pairs are told apart (Holm, p < {SIGNIFICANT:g}, two-sided)."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -35,7 +35,7 @@ class Estimates(Study):
     #: ``first - second`` -> their difference, and its two-sided p with and without Holm's correction.
     differences: dict[str, tuple[Interval, float, float]]
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give the estimates and their differences."""
         rows: list[tuple[Any, ...]] = [
             (
@@ -57,13 +57,12 @@ class Estimates(Study):
             *interval_warnings({name: one.combined for name, one in self.estimates.items()}),
         ]
         table = Table.of(("", "judge", "people, rated rows", "people and judge", rogan_gladen, "worth"), rows, notes)
-        found = [table.titled(f"{self.metric}: {self.what}, as people would rate")]
+        yield table.titled(f"{self.metric}: {self.what}, as people would rate")
         if self.differences:
             rows = [(name, d, p_value(p), p_value(h)) for name, (d, p, h) in self.differences.items()]
             note = "p: two-sided, Student's t; p (Holm): for all differences of this table"
             table = Table.of(("", "difference", "p", "p (Holm)"), rows, (note,))
-            found.append(table.titled("differences, with the judge"))
-        return found
+            yield table.titled("differences, with the judge")
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and where rated rows are no random sample."""

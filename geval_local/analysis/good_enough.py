@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,9 +75,8 @@ class GoodEnough:
     probabilities: Mapping[str, Probabilities] = field(default_factory=dict)
     annotators: Mapping[str, Annotators] = field(default_factory=dict)
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> Iterator[Table]:
         """Give the figures as tables with titles."""
-        found = []
         if self.verdicts:
             rows: list[tuple[Any, ...]] = [
                 (key, *(getattr(one, name) for name in PRIORS), f"{one.yes} of {one.n}")
@@ -85,7 +84,7 @@ class GoodEnough:
             ]
             note = "yes: a score above the middle of the scale; 95 % intervals from the posterior of the four counts"
             table = Table.of(("", *PRIORS, "people say yes"), rows, (note,))
-            found.append(table.titled("yes and no against people's", sections=True))
+            yield table.titled("yes and no against people's", sections=True)
         if self.probabilities:
             rows = [
                 (key, one.brier, one.brier_base, one.nll, one.nll_base, one.calibration_error, one.n)
@@ -94,7 +93,7 @@ class GoodEnough:
             headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "calibration error", "n")
             note = "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over "
             table = Table.of(headers, rows, (f"{note}documents",))
-            found.append(table.titled("label probabilities against the ratings' distribution", sections=True))
+            yield table.titled("label probabilities against the ratings' distribution", sections=True)
         if self.annotators:
             rows = [
                 (
@@ -113,8 +112,7 @@ class GoodEnough:
                 "by .1 (crowd) or .2 (experts); from one half on it passes (Calderon et al., 2025)"
             )
             table = Table.of(("", "advantage", *rates, "raters", "n"), rows, (note,))
-            found.append(table.titled("may the judge replace a rater?", sections=True))
-        return found
+            yield table.titled("may the judge replace a rater?", sections=True)
 
 
 def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -204,24 +204,17 @@ class JuryStudy(Study):
         }
         return dict(as_record(record))
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give weights, disagreements, and agreement with people."""
         what = f"the mean of {len(self.named)} runs of one judge" if self.only_judge else f"a jury of {len(self.named)}"
         title = f"{self.metric}: {what}, weights {self.weighting}"
-        found = [
-            Table.of(("judge", "weight"), self.jury.weights.items()).titled(title),
-            disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most"),
-        ]
+        yield Table.of(("judge", "weight"), self.jury.weights.items()).titled(title)
+        yield disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most")
         if self.agreement:
-            fold = ("n", "points")
-            found.append(correlation_table(self.agreement).titled("against people", fold=fold))
-            tests = {
-                f"jury less {who}{' (best judge)' if who == self.best else ''}": test
-                for who, test in self.tests.items()
-            }
-            title = "does the jury agree better than its judges?"
-            found.append(comparison_table(tests).titled(title, fold=FOLDED_TESTS))
-        return found
+            yield correlation_table(self.agreement).titled("against people", fold=("n", "points"))
+            best = {self.best: " (best judge)"}
+            tests = {f"jury less {who}{best.get(who, '')}": test for who, test in self.tests.items()}
+            yield comparison_table(tests).titled("does the jury agree better than its judges?", fold=FOLDED_TESTS)
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and what is missing."""

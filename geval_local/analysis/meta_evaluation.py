@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -141,11 +141,7 @@ def human_ceiling(
         for name, items in judges.items():
             rated = [replace(items[i], human=float(mean)) for i, mean in zip(use, means, strict=True)]
             beside[name].append(figures(rated))
-        anyone = next(iter(judges.values()))
-        by_person = [
-            replace(anyone[i], human=float(mean), predicted=float(own[i])) for i, mean in zip(use, means, strict=True)
-        ]
-        people.append(figures(by_person))
+        people.append(figures([replace(item, predicted=float(own[i])) for i, item in zip(use, rated, strict=True)]))
     if not people:
         raise DataError("no item has ratings of two people and a score", hint="Check the fields of the raters.")
     ceiling = mean_of(people)
@@ -271,38 +267,37 @@ class MetaEvaluation(Study):
         }
         return dict(as_record(record))
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give the paper's table, then the figures that it rests on."""
-        benchmark, level, shown = self.rated.benchmark, self.level, []
+        benchmark, level = self.rated.benchmark, self.level
         coefficients: Sequence[str] = COEFFICIENTS
         if benchmark is not None and benchmark.level == level:
             coefficients = benchmark.columns
             paper = published_table(benchmark.name)
-            table = benchmark_table(self.correlations, paper, benchmark.published)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
-            shown.append(table.titled(title))
+            yield benchmark_table(self.correlations, paper, benchmark.published).titled(title)
         rows = _by_dimension(self.correlations)
         if rows:
-            table = correlation_table(rows, coefficients)
-            shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
+            title = f"{level} level, with 95 % intervals"
+            yield correlation_table(rows, coefficients).titled(title, fold=FOLDED, sections=True)
         if self.averages:
             table = average_table(self.averages, f"average {level} {self.coefficient}")
-            shown.append(table.titled("average over the dimensions"))
-        shown += self.good_enough.tables()
+            yield table.titled("average over the dimensions")
+        yield from self.good_enough.tables()
         if self.ceiling is not None:
-            shown.append(ceiling_table(self.ceiling).titled("the human ceiling"))
+            yield ceiling_table(self.ceiling).titled("the human ceiling")
         if self.parsed:
-            shown.append(response_table(self.parsed).titled("raw responses"))
-        if self.baselines:
-            title = f"is the judge better than what is cheaper? ({self.coefficient})"
-            shown.append(comparison_table(self.baselines).titled(title, fold=FOLDED_TESTS, sections=True))
-        if self.comparisons:
-            title = f"is the difference real? ({self.coefficient})"
-            shown.append(comparison_table(self.comparisons).titled(title, fold=FOLDED_TESTS, sections=True))
+            yield response_table(self.parsed).titled("raw responses")
+        asked = {
+            "is the judge better than what is cheaper?": self.baselines,
+            "is the difference real?": self.comparisons,
+        }
+        for question, tests in asked.items():
+            if tests:
+                title = f"{question} ({self.coefficient})"
+                yield comparison_table(tests).titled(title, fold=FOLDED_TESTS, sections=True)
         if self.agreements:
-            table = agreement_table(self.agreements)
-            shown.append(table.titled("agreement with each other", fold=FOLDED, sections=True))
-        return shown
+            yield agreement_table(self.agreements).titled("agreement with each other", fold=FOLDED, sections=True)
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, what other levels there are, and what is missing."""

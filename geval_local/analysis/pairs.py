@@ -7,7 +7,7 @@ outputs: the first is better as often as a label drawn for it is higher than one
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
+from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, Grouped, letter_groups
 from geval_local.analysis.results import (
     HumanFields,
     ResultsGiven,
@@ -145,9 +145,7 @@ def preferences_from_scores(items: Sequence[ScoredItem], scale: Scale, *, by_sco
     above = (values[:, None] > values[None]).astype(np.float64)
     equal = (values[:, None] == values[None]).astype(np.float64)
     scored = [item for item in items if math.isfinite(item.predicted)]
-    rows = (
-        {id(item): row for item, row in zip(scored, probability_matrix(scored, scale), strict=True)} if scored else {}
-    )
+    rows = dict(zip(map(id, scored), probability_matrix(scored, scale), strict=True))
     documents: dict[str, list[ScoredItem]] = {}
     for item in items:
         documents.setdefault(item.group, []).append(item)
@@ -179,14 +177,12 @@ def _compared(one: float, other: float) -> float:
 
 def with_people(found: Iterable[Preference], ratings: Mapping[tuple[str, str], float]) -> list[Preference]:
     """Add what people prefer: the output that they rated higher, by document and system."""
+
+    def rated(document: str, system: str) -> float:
+        return ratings.get((document, system), math.nan)
+
     return [
-        replace(
-            one,
-            human=_compared(
-                ratings.get((one.document, one.first), math.nan), ratings.get((one.document, one.second), math.nan)
-            ),
-        )
-        for one in found
+        replace(one, human=_compared(rated(one.document, one.first), rated(one.document, one.second))) for one in found
     ]
 
 
@@ -198,9 +194,7 @@ def outputs_of(found: Sequence[Preference], ratings: Mapping[tuple[str, str], fl
     wins: dict[tuple[str, str], list[float]] = {}
     for one in found:
         for own, value in ((one.first, one.value), (one.second, 1 - one.value)):
-            wins.setdefault((one.document, own), [])
-            if math.isfinite(value):
-                wins[one.document, own].append(value)
+            wins.setdefault((one.document, own), []).extend([value] if math.isfinite(value) else [])
     return [
         ScoredItem(
             group=document,
@@ -283,7 +277,7 @@ class SystemRank:
 
 
 @dataclass(frozen=True)
-class PairStudy:
+class PairStudy(Grouped):
     """All that a set of comparisons says; command and page show these figures."""
 
     #: The systems, the strongest first; see `ranked`.
@@ -305,10 +299,6 @@ class PairStudy:
         record = {"systems": self.ranks, "warning": self.warning or None, "groups": self.groups, "told": self.told}
         rest = {"pairs": self.pairs, "consistency": self.consistency, "agreement": self.agreement}
         return dict(as_record(record | rest))
-
-    def letters(self, system: str) -> str:
-        """Name the groups that a system belongs to: ``a``, ``ab``."""
-        return letters_of(self.groups, system)
 
     @property
     def doubt(self) -> str:
@@ -567,14 +557,7 @@ def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
     """Systems by strength, with the groups that cannot be told apart; with people's mean ratings where known."""
     rated = any(one.system in human for one in study.ranks)
     rows = [
-        (
-            one.system,
-            one.preference,
-            one.strength,
-            study.letters(one.system),
-            human.get(one.system, math.nan),
-            one.n,
-        )
+        (one.system, one.preference, one.strength, study.letters(one.system), human.get(one.system, math.nan), one.n)
         for one in study.ranks
     ]
     optional = ("group" if study.groups else None, "people's mean" if rated else None)
@@ -757,29 +740,24 @@ class Preferences(Study):
         records = {one.name: {**one.study.to_dict(), "human_means": one.human or None} for one in self.sources}
         return {"sources": records, "against_people": as_record(self.correlations), "tests": as_record(self.tests)}
 
-    def tables(self) -> list[Table]:
+    def shown(self) -> Iterator[Table]:
         """Give ranks of every source, its consistency, and its agreement with people."""
-        found = []
         for source in self.sources:
             study = source.study
             if study.ranks:
-                found.append(rank_table(study, source.human).titled(f"{source.name}: the systems"))
+                yield rank_table(study, source.human).titled(f"{source.name}: the systems")
             if self.every_pair:
-                title = f"{source.name}: every pair of systems"
-                found.append(system_pair_table(study.pairs).titled(title))
+                yield system_pair_table(study.pairs).titled(f"{source.name}: every pair of systems")
         figures = {source.name: source.study.consistency for source in self.sources}
-        found.append(consistency_table(figures).titled("how far the judge agrees with itself"))
+        yield consistency_table(figures).titled("how far the judge agrees with itself")
         agreements = {one.name: own for one in self.sources if (own := one.study.agreement) is not None}
         if agreements:
-            found.append(pair_agreement_table(agreements).titled("comparisons against people's"))
+            yield pair_agreement_table(agreements).titled("comparisons against people's")
         if self.correlations:
             title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
-            fold = ("n", "groups skipped", "items left out")
-            found.append(correlation_table(self.correlations).titled(title, fold=fold))
+            yield correlation_table(self.correlations).titled(title, fold=("n",))
         if self.tests:
-            title = "which way agrees better with people?"
-            found.append(comparison_table(self.tests).titled(title, fold=FOLDED_TESTS))
-        return found
+            yield comparison_table(self.tests).titled("which way agrees better with people?", fold=FOLDED_TESTS)
 
 
 def rank(

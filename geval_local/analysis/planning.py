@@ -55,12 +55,7 @@ class Plan:
 def plan_documents(differences: Mapping[str, Interval], difference: float) -> Plan:
     """Plan for paired differences on documents."""
     level = 0.05 / max(1, len(differences))
-    needs = {}
-    for name, one in differences.items():
-        spread = one.error * math.sqrt(one.units)
-        needs[name] = Need(
-            spread, one.units, 0, {p: _documents(spread**2, 0.0, math.inf, difference, level, p) for p in POWERS}
-        )
+    needs = {name: _need(one, 0.0, 0, difference, level) for name, one in differences.items()}
     return Plan(difference, level, needs)
 
 
@@ -71,13 +66,17 @@ def plan_both(
     level = 0.05 / max(1, len(parts))
     needs = {}
     for name, (documents, systems) in parts.items():
-        spread = documents.error * math.sqrt(documents.units)
-        for factor in times:
-            count = factor * systems.units
+        for count in (factor * systems.units for factor in times):
             rest = systems.error**2 * systems.units / max(1, count)
-            found = {p: _documents(spread**2, rest, count, difference, level, p) for p in POWERS}
-            needs[f"{name}, {count} systems"] = Need(spread, documents.units, count, found)
+            needs[f"{name}, {count} systems"] = _need(documents, rest, count, difference, level)
     return Plan(difference, level, needs)
+
+
+def _need(pilot: Interval, rest: float, systems: int, difference: float, level: float) -> Need:
+    """Say what one comparison needs, beside a variance that more documents do not make less."""
+    spread = pilot.error * math.sqrt(pilot.units)
+    documents = {p: _documents(spread**2, rest, systems or math.inf, difference, level, p) for p in POWERS}
+    return Need(spread, pilot.units, systems, documents)
 
 
 def _documents(

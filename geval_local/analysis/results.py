@@ -63,8 +63,9 @@ def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
         return math.nan
     if not math.isfinite(number):
         inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
+        shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
         raise DataError(
-            f"{where}: {field} is not a number: {_shown(value)}{inner}",
+            f"{where}: {field} is not a number: {shown}{inner}",
             hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence.",
         )
     return number
@@ -98,11 +99,6 @@ def _number(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         return math.nan
     return number if math.isfinite(number) else math.nan
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @cache
@@ -141,15 +137,11 @@ def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Pat
 
 
 def _no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
-    columns = _columns(rows)
+    columns = list(dict.fromkeys(str(name) for row in rows for name in row))
     return DataError(
         f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
         hint=f"Columns: {', '.join(columns)}.",
     )
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(str(name) for row in rows for name in row))
 
 
 def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
@@ -58,7 +58,11 @@ class Study:
 
     def tables(self) -> list[Table]:
         """Give the figures as tables with titles."""
-        return []
+        return list(self.shown())
+
+    def shown(self) -> Iterator[Table]:
+        """Give the tables one by one."""
+        yield from ()
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Give what is to be said beside the tables, and whether it is a warning."""

@@ -147,11 +147,8 @@ class MeanSums:
             second = first = squares = 0.0  # nothing but rounding: all groups have the same mean
         error = math.sqrt(max(0.0, second - first**2 / units) * (units - 1) / units)
         spread = math.sqrt(squares / units)
-        warning = _warned(cubes / units / spread**3, units) if spread else ""
+        skewness = cubes / units / spread**3 if spread else 0.0
+        warning = ""
+        if units < _COCHRAN * skewness**2:
+            warning = f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
         return t_interval(mean, error, units, warning=warning)
-
-
-def _warned(skewness: float, units: int) -> str:
-    if units < _COCHRAN * skewness**2:
-        return f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
-    return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -69,10 +69,11 @@ class LevelFigures:
     #: Document -> why it has no coefficient of its own; summary level only.
     skipped: Mapping[str, str]
     points: int
-    documents: int
-    systems: int
     ties: Ties
+    #: The threshold of ties.
     epsilon: float | None
+    documents: int = 0
+    systems: int = 0
 
 
 def level_figures(
@@ -102,7 +103,8 @@ def level_figures(
     if draws is None and target is not None:
         draws = draws_for([items], level, target)
     find = {"summary": _summary, "pooled": _pooled, "system": _system}[level]
-    return find(table, target, accuracy, draws)
+    found = find(table, target, accuracy, draws)
+    return replace(found, documents=len(table.documents), systems=len(table.systems))
 
 
 def documents_kept(items: Sequence[ScoredItem]) -> set[str]:
@@ -121,15 +123,11 @@ def draws_for(
     """Draw for several judges or dimensions at once; None where the level needs no draws."""
     if level == "summary" and target == "documents":
         return None
-    documents = {unit for items in judges for unit in _units([item.group for item in items], level)}
+    documents: set[str] = set()
+    for items in judges:
+        own = {item.group for item in items}
+        documents |= own if level != "pooled" or len(own) <= BLOCKS else set(map(_block, own))
     return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target, count=count)
-
-
-def _units(documents: Sequence[str], level: Level) -> list[str]:
-    """Name the unit that every document belongs to: itself, or its block where many are pooled."""
-    if level != "pooled" or len(set(documents)) <= BLOCKS:
-        return list(documents)
-    return [_block(name) for name in documents]
 
 
 def _block(document: str) -> str:
@@ -222,15 +220,8 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
             means = (np.nan_to_num(drawn) * weight[..., None]).sum(1) / weight.sum(1)[:, None]
         means[:, 3] = means[:, 3] if epsilon is not None else np.nan
         figures = Figures(value, {}, table.marked(means), draws.units, _unit(draws.target))
-    return LevelFigures(
-        figures,
-        skipped,
-        len(parts),
-        len(table.documents),
-        len(table.systems),
-        Ties(int(pairs.sum()), int(ties_human.sum()), int(ties_predicted.sum())),
-        epsilon,
-    )
+    tied = Ties(int(pairs.sum()), int(ties_human.sum()), int(ties_predicted.sum()))
+    return LevelFigures(figures, skipped, len(parts), tied, epsilon)
 
 
 def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
@@ -247,7 +238,7 @@ def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: D
         drawn = _pooled_draws(table, draws, thresholds)
         figures = Figures(value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(count * (count - 1) // 2, tied_pairs(table.human), tied_pairs(table.predicted))
-    return LevelFigures(figures, {}, count, len(table.documents), len(table.systems), ties, epsilon)
+    return LevelFigures(figures, {}, count, ties, epsilon)
 
 
 def _blocks(table: Table) -> dict[str, Floats]:
@@ -322,7 +313,7 @@ def _system(table: Table, target: Target | None, accuracy: bool | None, draws: D
         drawn = table.marked(_of_means(drawn_h, drawn_p, times))
         figures = Figures(figures.value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
-    return LevelFigures(figures, {}, points, len(table.documents), points, ties, 0.0)
+    return LevelFigures(figures, {}, points, ties, 0.0)
 
 
 def exchanged(first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws) -> Floats:

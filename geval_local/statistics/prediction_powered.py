@@ -126,7 +126,7 @@ def _by_document(rows: NDArray[np.int64], values: Floats, codes: NDArray[np.int6
 def estimate_difference(first: Estimate, second: Estimate) -> tuple[Interval, float]:
     """Difference of two estimates, whose documents may be the same, with the p-value of "no difference"."""
     value = first.combined.value - second.combined.value
-    names = first.parts.keys() | second.parts.keys()
+    names = dict.fromkeys([*first.parts, *second.parts])  # in order: a set's would change the last digits
     error = math.sqrt(sum((first.parts.get(name, 0.0) - second.parts.get(name, 0.0)) ** 2 for name in names))
     found = t_interval(value, error, min(first.combined.units, second.combined.units))
     return found, t_test(value, error, found.units)

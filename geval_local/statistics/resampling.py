@@ -200,13 +200,13 @@ def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: in
     is the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps
     the sign of the difference of their coefficients there.
     """
-    from scipy import stats
-
     if differences.size < 2:
         return math.nan
     if np.abs(differences).max() <= 1e-12:
         return 1.0
     if differences.size > _MOST_PERMUTED:
+        from scipy import stats  # takes a second to import
+
         return float(stats.ttest_1samp(differences, 0.0).pvalue)
     scaled = differences / np.abs(differences).max()
     signs = _signs(scaled.size, permutations, seed)

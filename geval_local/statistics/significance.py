@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -91,17 +91,13 @@ _Key = TypeVar("_Key")
 
 def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
     """Copy the tests of one table with Holm's correction: ``p_holm`` from ``p``, and ``detectable``."""
-    p = holm([test.p for test in tests.values()])  # type: ignore[attr-defined]  # all kinds of tests have them
+    given: list[Any] = list(tests.values())  # all kinds of tests have a p
+    p = holm([test.p for test in given])
     level = 0.05 / max(1, sum(math.isfinite(value) for value in p))
     found = {}
-    for (name, test), value in zip(tests.items(), p, strict=True):
-        size = getattr(test, "difference", None)
-        detectable = (
-            {}
-            if size is None or not hasattr(test, "detectable")
-            else {"detectable": size.detectable(significance=level)}
-        )
-        found[name] = replace(test, p_holm=value, **detectable)  # type: ignore[type-var]
+    for name, test, value in zip(tests, given, p, strict=True):
+        more = {"detectable": test.difference.detectable(significance=level)} if hasattr(test, "detectable") else {}
+        found[name] = replace(test, p_holm=value, **more)
     return found
 
 
@@ -173,7 +169,9 @@ def compare_average(
     p, why = difference.p(index, seed=seed)
     if second is not None and level == "system" and (test or (target != "documents" and coefficient != "pearson")):
         named = test or "PERM-SYSTEMS"
-        exchange = _exchanges([items[0] for items, _ in grounds], EXCHANGED[named], seed)
+        own = [item for items, _ in grounds for item in items[0]]
+        units = sorted({item.group for item in own}), sorted({item.system for item in own})
+        exchange = Draws(*units, EXCHANGED[named], count=PERMUTATIONS, seed=seed, swap=True)
         # With fewer units no exchange can reject at .05.
         if test is not None or exchange.units >= SIGN_FLIP_GROUPS:
             drawn = np.mean([exchanged(one, other, exchange)[:, index] for (one, other), _ in grounds], axis=0)
@@ -223,12 +221,6 @@ def _chance(ties: Sequence[Ties], like: Figures) -> Figures:
     value = np.array([0.0, 0.0, 0.0, np.maximum(tied, (1 - tied) / 2).mean(), 0.5])
     draws = None if like.draws is None else np.broadcast_to(value, like.draws.shape)
     return Figures(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
-
-
-def _exchanges(dimensions: Sequence[Sequence[ScoredItem]], units: Target, seed: int) -> Draws:
-    documents = sorted({item.group for items in dimensions for item in items})
-    systems = sorted({item.system for items in dimensions for item in items})
-    return Draws(documents, systems, units, count=PERMUTATIONS, seed=seed, swap=True)
 
 
 def _told(test: Exchange) -> str:

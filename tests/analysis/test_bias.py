@@ -16,7 +16,7 @@ from geval_local.statistics.resampling import sign_flip
 def duel(documents=40, shift=0.0, seed=0, difficulty=2.0):
     """Two sides per document; documents differ far more than sides do."""
     rng = np.random.default_rng(seed)
-    items, sides = [], []
+    items = []
     for document in range(documents):
         base = difficulty * rng.normal()
         for side in ("llm", "human"):
@@ -24,14 +24,13 @@ def duel(documents=40, shift=0.0, seed=0, difficulty=2.0):
             items.append(
                 ScoredItem(f"d{document}", side, float(rng.integers(1, 6)), score, length=int(rng.integers(5, 60)))
             )
-            sides.append(side)
-    return items, sides
+    return items
 
 
 def test_means_per_side_leave_unscored_items_out():
-    items, sides = duel()
+    items = duel()
     items[0] = replace(items[0], predicted=math.nan, error="x")
-    llm, human = side_means(items, sides)
+    llm, human = side_means(items)
     scores = [item.predicted for item in items if item.system == "llm"][1:]
     assert (llm.side, llm.n, llm.unscored, human.unscored) == ("llm", 39, 1, 0)
     assert llm.mean.value == pytest.approx(np.mean(scores))
@@ -41,8 +40,8 @@ def test_means_per_side_leave_unscored_items_out():
 
 
 def test_pairing_by_document_finds_a_gap_that_difficulty_hides():
-    items, sides = duel(shift=0.3)
-    paired = gap(items, sides, "llm", "human")
+    items = duel(shift=0.3)
+    paired = gap(items, "llm", "human")
     assert (paired.test, paired.documents, paired.left_out) == ("sign-flip", 40, 0)
     assert paired.p < 0.01
     assert paired.difference.low > 0
@@ -52,8 +51,8 @@ def test_pairing_by_document_finds_a_gap_that_difficulty_hides():
     assert paired.p == pytest.approx(textbook.pvalue, abs=0.01)
     interval = textbook.confidence_interval(0.95)
     assert (paired.difference.low, paired.difference.high) == pytest.approx((interval.low, interval.high))
-    apart = [replace(item, group=f"{item.group}/{side}") for item, side in zip(items, sides, strict=True)]
-    unpaired = gap(apart, sides, "llm", "human")
+    apart = [replace(item, group=f"{item.group}/{item.system}") for item in items]
+    unpaired = gap(apart, "llm", "human")
     assert (unpaired.test, unpaired.documents) == ("Welch t", 80)
     assert unpaired.difference.value == pytest.approx(paired.difference.value)
     assert unpaired.p > 0.05
@@ -63,52 +62,48 @@ def test_pairing_by_document_finds_a_gap_that_difficulty_hides():
 def test_the_tests_reject_as_often_as_they_say():
     paired, unpaired = 0, 0
     for seed in range(60):
-        items, sides = duel(20, seed=seed)
-        paired += gap(items, sides, "llm", "human").p < 0.05
+        items = duel(20, seed=seed)
+        paired += gap(items, "llm", "human").p < 0.05
         # One side of each document only, in turn: nothing is left to pair.
-        single = [
-            (item, side)
-            for item, side in zip(items, sides, strict=True)
-            if (side == "llm") == (int(item.group[1:]) % 2 == 0)
-        ]
-        unpaired += gap([i for i, _ in single], [s for _, s in single], "llm", "human").p < 0.05
+        single = [item for item in items if (item.system == "llm") == (int(item.group[1:]) % 2 == 0)]
+        unpaired += gap(single, "llm", "human").p < 0.05
     assert paired <= 8
     assert unpaired <= 8
 
 
 def test_a_real_difference_between_unpaired_sides_is_found():
-    items, sides = duel(30, shift=2.0, difficulty=0.5)
-    apart = [replace(item, group=f"{item.group}/{side}") for item, side in zip(items, sides, strict=True)]
-    found = gap(apart, sides, "llm", "human")
-    a, b = ([i.predicted for i, own in zip(apart, sides, strict=True) if own == side] for side in ("llm", "human"))
+    items = duel(30, shift=2.0, difficulty=0.5)
+    apart = [replace(item, group=f"{item.group}/{item.system}") for item in items]
+    found = gap(apart, "llm", "human")
+    a, b = ([item.predicted for item in apart if item.system == side] for side in ("llm", "human"))
     assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, rel=0.1)
     assert found.test == "Welch t"
     assert found.difference.low > 1
 
 
 def test_documents_of_one_side_are_counted_and_equal_sides_do_not_differ():
-    items, sides = duel(10)
-    found = gap(items[1:], sides[1:], "llm", "human")
+    items = duel(10)
+    found = gap(items[1:], "llm", "human")
     assert (found.documents, found.left_out) == (9, 1)
     same = [replace(item, predicted=1.0) for item in items]
-    assert gap(same, sides, "llm", "human").p == 1.0
+    assert gap(same, "llm", "human").p == 1.0
     with pytest.raises(DataError, match="no scored item belongs to 'robot'"):
-        gap(items, sides, "robot", "human")
+        gap(items, "robot", "human")
 
 
 def test_preferences_come_from_ratings_and_split_the_gap():
-    items, sides = duel(60, shift=0.5)
-    preferred = preferences(items, sides, "llm", "human")
+    items = duel(60, shift=0.5)
+    preferred = preferences(items, "llm", "human")
     assert set(preferred.values()) == {"llm", "human", "equal"}
     for llm, human in zip(items[::2], items[1::2], strict=True):
         expected = "llm" if llm.human > human.human else "human" if llm.human < human.human else "equal"
         assert preferred[llm.group] == expected
-    gaps = gaps_by_preference(items, sides, "llm", "human", preferred)
+    gaps = gaps_by_preference(items, "llm", "human", preferred)
     # The judge favours the model's texts even where people prefer the human ones: the finding of the paper's Figure 2.
     assert gaps["human"].difference.low > 0
     assert sum(found.documents for found in gaps.values()) == 60
     unrated = [replace(item, human=math.nan) for item in items]
-    assert preferences(unrated, sides, "llm", "human") == {}
+    assert preferences(unrated, "llm", "human") == {}
 
 
 def test_length_bias_is_the_correlation_with_length():
@@ -125,28 +120,23 @@ def test_length_bias_is_the_correlation_with_length():
 
 
 def test_pairing_is_kept_where_a_part_of_the_documents_is_shared():
-    items, sides = duel(60, shift=0.3)
+    items = duel(60, shift=0.3)
     # 28 documents have both sides, 16 have the one and 16 the other.
-    chosen = [
-        (item, side)
-        for item, side in zip(items, sides, strict=True)
-        if int(item.group[1:]) < 28 or (int(item.group[1:]) < 44) == (side == "llm")
-    ]
-    found = gap([item for item, _ in chosen], [side for _, side in chosen], "llm", "human")
+    places = [int(item.group[1:]) for item in items]
+    there = [place < 28 or (place < 44) == (i.system == "llm") for place, i in zip(places, items, strict=True)]
+    found = gap([item for item, own in zip(items, there, strict=True) if own], "llm", "human")
     assert (found.test, found.documents, found.left_out) == ("sign-flip", 28, 32)
     assert found.p < 0.01
 
 
 def test_every_document_weighs_the_same_in_means_and_gap():
-    items, sides = [], []
+    items = []
     for document in range(12):
-        copies = 9 if document == 0 else 1
-        for side in ("llm", "human"):
-            for _ in range(copies if side == "llm" else 1):
-                items.append(ScoredItem(f"d{document}", "", math.nan, 5.0 if document == 0 else 3.0))
-                sides.append(side)
-    llm, human = side_means(items, sides)
-    found = gap(items, sides, "llm", "human")
+        score = 5.0 if document == 0 else 3.0
+        sides = ["llm"] * (9 if document == 0 else 1) + ["human"]
+        items += [ScoredItem(f"d{document}", side, math.nan, score) for side in sides]
+    llm, human = side_means(items)
+    found = gap(items, "llm", "human")
     assert llm.mean.value == human.mean.value == found.means[0] == found.means[1]
     assert (found.difference.value, found.p) == (0.0, 1.0)
 
@@ -156,8 +146,11 @@ def better_side(rng, slope=1.0, noise=0.4, leaning=0.0):
     quality = np.stack([0.8 + rng.normal(size=30), rng.normal(size=30)], axis=1)
     raters = quality.ravel() + noise * rng.normal(size=(3, 60))
     scores = slope * quality + np.array([leaning, 0.0]) + 0.4 * rng.normal(size=quality.shape)
-    items = [ScoredItem(f"d{at // 2}", "", math.nan, float(v), key=str(at)) for at, v in enumerate(scores.ravel())]
-    return *with_raters(items, raters), ["llm", "human"] * 30
+    sides = ("llm", "human")
+    items = [
+        ScoredItem(f"d{at // 2}", sides[at % 2], math.nan, float(v), key=str(at)) for at, v in enumerate(scores.ravel())
+    ]
+    return with_raters(items, raters)
 
 
 @pytest.mark.parametrize("slope", [1.0, 0.5])
@@ -165,27 +158,27 @@ def test_a_judge_that_compresses_the_scale_favours_nobody(slope):
     rng = np.random.default_rng(3)
     told = {"gap": 0, "known": 0, "bounds": 0}
     for _ in range(40):
-        items, error, sides = better_side(rng, slope, noise=0.9)
-        told["gap"] += gap(items, sides, "llm", "human").p < 0.05
-        told["known"] += judge_less_people(items, sides, "llm", "human", error=error).p < 0.05
-        told["bounds"] += judge_less_people(items, sides, "llm", "human").p < 0.05
+        items, error = better_side(rng, slope, noise=0.9)
+        told["gap"] += gap(items, "llm", "human").p < 0.05
+        told["known"] += judge_less_people(items, "llm", "human", error=error).p < 0.05
+        told["bounds"] += judge_less_people(items, "llm", "human").p < 0.05
     assert told["gap"] > 20
     assert max(told["known"], told["bounds"]) <= 6
 
 
 def test_a_judge_that_leans_is_found_out_on_any_scale():
-    items, error, sides = better_side(np.random.default_rng(4), slope=0.5, leaning=0.8)
+    items, error = better_side(np.random.default_rng(4), slope=0.5, leaning=0.8)
     for known in (error, None):
-        found = judge_less_people(items, sides, "llm", "human", error=known)
+        found = judge_less_people(items, "llm", "human", error=known)
         assert found.p < 0.01
         assert found.difference.low < 0.8 < found.difference.high
     tenfold = [replace(item, human=10 * item.human + 40) for item in items]
-    again = judge_less_people(tenfold, sides, "llm", "human", error=100 * error)
+    again = judge_less_people(tenfold, "llm", "human", error=100 * error)
     assert again.difference.value == pytest.approx(
-        judge_less_people(items, sides, "llm", "human", error=error).difference.value
+        judge_less_people(items, "llm", "human", error=error).difference.value
     )
     with pytest.raises(DataError, match="no item has both"):
-        judge_less_people([replace(item, human=math.nan) for item in items], sides, "llm", "human")
+        judge_less_people([replace(item, human=math.nan) for item in items], "llm", "human")
 
 
 def test_many_documents_are_tested_by_the_limit_of_the_permutation():
