@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import orjson
 
 from geval_local.errors import DataError, first_line
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
+from geval_local.io.parts import part_name
 from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
 from geval_local.io.samples import id_hash
@@ -379,11 +380,30 @@ def changed_files(before: Iterable[Block], after: Iterable[Block]) -> list[str]:
 
 
 def to_lines(blocks: Iterable[Block]) -> bytes:
-    """Write blocks as lines of JSON."""
-    return b"".join(orjson.dumps(block) + b"\n" for block in blocks)
+    """Write blocks as JSON, one line per file."""
+    files: dict[str, dict[str, Any]] = {}
+    for block in map(asdict, blocks):
+        del block["part"]  # is told by the places of file and block
+        file = {name: block.pop(name) for name in ("address", "bytes", "changed", "sha256")}
+        files.setdefault(file["address"], {"file": file, "blocks": []})["blocks"].append(block)
+    return b"".join(orjson.dumps(file) + b"\n" for file in files.values())
 
 
 def from_lines(content: bytes) -> list[Block]:
     """Read what `to_lines` wrote."""
-    records = map(orjson.loads, content.splitlines())
-    return [Block(**record | {"repeated": tuple(map(tuple, record["repeated"]))}) for record in records]
+    return named(
+        [
+            Block(**file["file"], **block | {"repeated": tuple(map(tuple, block["repeated"]))})
+            for block in file["blocks"]
+        ]
+        for file in map(orjson.loads, content.splitlines())
+    )
+
+
+def named(files: Iterable[Sequence[Block]]) -> list[Block]:
+    """Name the parts of the blocks, given by files, after their places."""
+    return [
+        replace(block, part=part_name(number, place))
+        for number, blocks in enumerate(files)
+        for place, block in enumerate(blocks)
+    ]

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 
-#: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
-ATTEMPTS = 4
 #: Seconds between two questions how far the steps are.
 _ASKED_SECONDS = 1.0
 
@@ -107,22 +105,17 @@ def _survey(table: pa.Table, cut: Cut) -> pa.Table:
 
 
 def score_blocks(
-    blocks: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job, *, alone: bool
+    blocks: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job
 ) -> Generator[PartReport, None, None]:
-    """Score blocks on the connected cluster, in any order; there is no report on those over which workers died.
-
-    `alone`: a worker scores one block at a time, so that its block is the cause if it dies.
-    """
-    from ray.data import ActorPoolStrategy, DataContext
+    """Score blocks on the connected cluster, in any order."""
+    from ray.data import ActorPoolStrategy
 
     (record,) = job.manifest.judges
     share = cluster_share(job.manifest.settings.workers, record)
-    # Without limits Ray would give the block of a dead worker to the next one for ever, and then end the run.
-    unharmed = replaced(DataContext.get_current(), max_errored_blocks=-1)
-    with working(f"the workers of {record.name}"), unharmed:
-        options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if alone else 2}
+    with working(f"the workers of {record.name}"):
+        options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if job.alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
-        if not alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
+        if not job.alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
         yield from results_of(
@@ -134,7 +127,6 @@ def score_blocks(
                 compute=ActorPoolStrategy(size=min(share.workers, len(blocks)), **options),
                 num_cpus=share.cpus,
                 num_gpus=share.gpus,
-                max_task_retries=ATTEMPTS - 1,
             )
         )
 
@@ -169,7 +161,7 @@ def working(what: str) -> Iterator[None]:
         context = DataContext.get_current()
         quiet.enter_context(replaced(context, enable_progress_bars=False, print_on_execution_start=False))
         quiet.callback(logger.setLevel, logger.level)
-        logger.setLevel(logging.CRITICAL)
+        logger.setLevel(logging.ERROR)
         try:
             yield
         except ray.exceptions.RayError as error:

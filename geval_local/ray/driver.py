@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import DataError, GevalError, Interrupted, JudgeError, OutputError
-from geval_local.io.parts import part_name, part_names, remove_parts
+from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import PARTS_MANIFEST, ScoredMetric, manifest_text, read_manifest
 from geval_local.io.result_manifest import Manifest as Description
 from geval_local.metric import Metric
-from geval_local.ray.blocks import Block, changed_files, choose_cut, find_files, limited, rows_in, to_lines
-from geval_local.ray.cluster import ATTEMPTS, cluster_share, score_blocks, steps_by_worker, survey_files
+from geval_local.ray.blocks import Block, changed_files, choose_cut, find_files, limited, named, rows_in, to_lines
+from geval_local.ray.cluster import cluster_share, score_blocks, steps_by_worker, survey_files
 from geval_local.ray.gather import gather_blocks
 from geval_local.ray.own_cluster import connected
 from geval_local.ray.parts_directory import BLOCKS_NAME, PartsDirectory
-from geval_local.ray.worker import Counts, Job, PartReport, is_whole
+from geval_local.ray.worker import Counts, Job, KilledError, PartReport, is_whole
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now
 from geval_local.runs.records import InputFile
@@ -47,34 +47,31 @@ _READERS = 16
 _NAMED = 5
 
 
+@dataclass
 class PartsRun:
     """A distributed run."""
 
-    def __init__(
-        self,
-        wanted: Manifest,
-        output: str,
-        load: Callable[[JudgeRecord], Judge],
-        calibrations: Mapping[str, Calibrator],
-        events: RunEvents,
-    ) -> None:
-        self.manifest = wanted
-        self.directory = PartsDirectory(output)
-        self.load = load
-        self.calibrations = calibrations
-        self.events = events
-        self.metrics = [Metric.model_validate(one) for one in wanted.settings.metrics]
-        self.totals = Counts.none([metric.name for metric in self.metrics], wanted.settings.group_by)
-        self.seconds = 0.0
-        #: Outcomes that an earlier run had finished.
-        self.there = 0
-        self._retry_errors = self._several = False
+    manifest: Manifest
+    output: str
+    load: Callable[[JudgeRecord], Judge]
+    calibrations: Mapping[str, Calibrator]
+    events: RunEvents
+    seconds: float = 0.0
+    #: Outcomes that an earlier run had finished.
+    there: int = 0
+    several: bool = False
+    retry_errors: bool = False
+
+    def __post_init__(self) -> None:
+        self.directory = PartsDirectory(self.output)
+        self.metrics = [Metric.model_validate(one) for one in self.manifest.settings.metrics]
+        self.totals = Counts.none([metric.name for metric in self.metrics], self.manifest.settings.group_by)
         self._cluster = ExitStack()
 
     def run(self, *, retry_errors: bool = False, overwrite: bool = False) -> list[Summary]:
         """Score every block that has no part."""
         begin = time.perf_counter()
-        self._retry_errors = retry_errors
+        self.retry_errors = retry_errors
         with self.directory.held(), self._cluster:
             try:
                 blocks = self._opened(overwrite=overwrite)
@@ -130,7 +127,7 @@ class PartsRun:
                 raise self._refused(changed, "replaces the parts of what has changed")
             self.manifest = before.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
         described = {block.address: block for block in blocks}.values()
-        self._several = len(described) > 1
+        self.several = len(described) > 1
         self.manifest.input = input_of(wanted.settings.inputs, described, rows_in(blocks))
         directory.save(self.manifest)
         if blocks != known:
@@ -167,17 +164,13 @@ class PartsRun:
                     blocks = [replace(block, changed=blocks[0].changed) for block in old]
                 found[blocks[0].address] = blocks
                 self._stop_if_asked()
-        named = [
-            replace(block, part=part_name(number, place))
-            for number, blocks in enumerate(found[file.address] for file in files if file.address in found)
-            for place, block in enumerate(blocks)
-        ]
-        return named if settings.limit is None else limited(named, settings.limit)
+        blocks = named(found[file.address] for file in files if file.address in found)
+        return blocks if settings.limit is None else limited(blocks, settings.limit)
 
     def _gathered(self, blocks: Sequence[Block]) -> list[Block]:
         """Bring the rows of a document into one block, unless all are there, scored or not; list these blocks."""
         found, rows = self.directory.gathered(self.manifest), rows_in(blocks)
-        if rows_in(found) != rows or self._retry_errors:
+        if rows_in(found) != rows or self.retry_errors:
             self._connect()
             self.events.on_load(None)
             found = []
@@ -207,13 +200,13 @@ class PartsRun:
             self.events.on_load(None)
             metrics = self._with_steps()
             failures: list[tuple[Block, str]] = []
-            for alone in (False, True):  # the second pass has only blocks over which, or beside which, workers died
+            for alone in (False, True):  # the second pass has only blocks over which workers died
                 if missing:
                     failures += self._pass(missing, metrics, rows, alone=alone)
-            killed = f"{ATTEMPTS} workers were killed while they scored it"
-            failures += [(block, killed) for block in missing.values()]
             if failures:
                 raise _undone(failures, len(blocks))
+            if missing:
+                raise JudgeError(f"the cluster lost {len(missing)} blocks", hint="Resume the run: it scores them.")
         if self.totals.rows != rows:
             raise OutputError(
                 f"the parts in {self.directory.place} hold {self.totals.rows} rows, and the input has {rows}",
@@ -240,8 +233,8 @@ class PartsRun:
             self.manifest.model_copy(update={"settings": settings}),
             self.directory.place,
             self.calibrations,
-            several=self._several,
-            again=self._retry_errors,
+            several=self.several,
+            again=self.retry_errors,
         )
 
     def _pass(
@@ -250,13 +243,15 @@ class PartsRun:
         """Assign all missing blocks once; remove those that are finished or have failed."""
         failures: list[tuple[Block, str]] = []
         record, results, is_met = self.manifest.judges[0], len(metrics), False
-        job = self._job(metrics)
-        with closing(score_blocks(list(missing.values()), self.load, job, alone=alone)) as reports:
+        job = replace(self._job(metrics), alone=alone)
+        with closing(score_blocks(list(missing.values()), self.load, job)) as reports:
             for report in reports:
                 if report.part not in missing:
                     continue  # scored twice, which is one part
                 if report.counts is None:
                     assert report.error is not None
+                    if isinstance(report.error, KilledError) and not alone:
+                        continue  # over this block, or the one that the worker scored beside it
                     if not isinstance(report.error, DataError):
                         raise report.error
                     failures.append((missing.pop(report.part), report.error.message))

@@ -67,7 +67,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
         try:
             if address is None:
-                own.enter_context(_confined())
+                _confine(own)
             with _without_stderr():
                 ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises a bare one where a machine is too busy to begin
@@ -134,7 +134,10 @@ def _set(settings: dict[str, str], own: ExitStack) -> None:
     """Set variables of the environment until the stack ends."""
     for name, value in settings.items():
         before = os.environ.get(name)
-        own.callback(os.environ.pop if before is None else os.environ.__setitem__, name, before)
+        if before is None:
+            own.callback(os.environ.pop, name, None)
+        else:
+            own.callback(os.environ.__setitem__, name, before)
         os.environ[name] = value
 
 
@@ -157,8 +160,7 @@ def _private_directory() -> Iterator[Path]:
                 time.sleep(0.1)
 
 
-@contextmanager
-def _confined() -> Iterator[None]:
+def _confine(own: ExitStack) -> None:
     """Keep an own cluster on the loopback address, and start no dashboard process.
 
     Even without its pages the dashboard process looks for a cloud's metadata address, and no option switches it off. A
@@ -166,12 +168,9 @@ def _confined() -> Iterator[None]:
     """
     from ray._private import ray_constants, services
 
+    own.enter_context(replaced(services, start_api_server=lambda *_, **__: (None, None)))
     # The constant is read when Ray is imported, which may be long ago.
-    with (
-        replaced(services, start_api_server=lambda *_, **__: (None, None)),
-        replaced(ray_constants, ENABLE_RAY_CLUSTER=False),
-    ):
-        yield
+    own.enter_context(replaced(ray_constants, ENABLE_RAY_CLUSTER=False))
 
 
 @contextmanager

@@ -103,13 +103,7 @@ class PartsDirectory:
                 f"{place} is {'damaged, or was edited' if content else 'missing'}",
                 hint="Restore it from a backup, or score into another directory.",
             )
-        try:
-            return from_lines(content)
-        except (KeyError, TypeError) as error:
-            raise OutputError(
-                f"{place} was written by another version of geval-local",
-                hint="Use the version that wrote it, or score into another directory.",
-            ) from error
+        return from_lines(content)
 
     def gathered(self, manifest: Manifest) -> list[Block]:
         """List the parts of the run's input, scored or not, by their footers."""

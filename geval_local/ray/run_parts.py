@@ -94,7 +94,7 @@ def wanted_parts(
             "a distributed run has one judge",
             hint="Score once for every judge, each into a directory of its own; `compare` and `jury` take them all.",
         )
-    inputs = [one if is_address(one) else os.path.abspath(one) for one in map(os.fspath, given)]
+    inputs = [one if is_address(one) else os.path.abspath(one) for one in (os.fspath(path) for path in given)]
     files = find_files(inputs)
     first = files[0]
     rows = list(samples_of(block_rows(replace(first, rows=ROWS_CHECKED)), first.place.name, settings.fields))

@@ -14,7 +14,7 @@ import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ from geval_local.io.parts import PART_KEY, about_part
 from geval_local.io.places import Place
 from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
+from geval_local.questions.answer import Answer
 from geval_local.ray.blocks import Block, block_rows
 from geval_local.runs.events import Calibrator
 from geval_local.runs.executor import Window, Worker
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 
+#: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
+ATTEMPTS = 4
+
+
 @dataclass(frozen=True)
 class Job:
     """A run, for its workers."""
@@ -59,6 +64,8 @@ class Job:
     several: bool = False
     #: Whether parts with failed scores are replaced.
     again: bool = False
+    #: Whether a worker scores one block at a time, so that its block is the cause if it dies.
+    alone: bool = False
     #: Version of the driver.
     version: str = __version__
 
@@ -172,6 +179,31 @@ def is_whole(job: Job, block: Block) -> Counts | None:
     return None if job.again and counts.failed else counts
 
 
+class KilledError(DataError):
+    """Too many workers died while they scored a block."""
+
+
+@contextmanager
+def _attempt(job: Job, block: Block) -> Iterator[None]:
+    """Keep a marker file beside the parts while a block is scored; it outlives only a killed process.
+
+    Ray reassigns the block of a dead worker without limit, so the next worker counts the markers. (Ray's own limit,
+    `max_task_retries`, is no longer taken by Ray Data from 2.64 on.)
+    """
+    kind, run = "alone" if job.alone else "try", job.manifest.run
+    marks = [job.output.child(f".{block.part}.{kind}{number}.{run}.tmp") for number in range(ATTEMPTS)]
+    free = next((mark for mark in marks if mark.entry() is None), None)
+    try:
+        if free is None:
+            raise KilledError(f"{ATTEMPTS} workers were killed while they scored it")
+        free.write(b"", mark=run)
+        yield
+    finally:
+        for mark in marks:
+            with suppress(OSError):
+                mark.delete()
+
+
 class BlockScorer:
     """Scorer of blocks."""
 
@@ -206,7 +238,8 @@ class BlockScorer:
         if found is not None:
             return PartReport(block.part, found)
         judge, identity = self._met()
-        content, counts = self._scored(block, judge, identity)
+        with _attempt(self._job, block):
+            content, counts = self._scored(block, judge, identity)
         place = self._job.output.child(block.part)
         try:
             place.write(content, mark=self._job.manifest.run)
@@ -247,7 +280,11 @@ class BlockScorer:
                 for sample, scores in run.scored(window):
                     document = documents.add(sample.fields) if sample.error is None else None
                     row = f"{sample.origin}:{sample.row}" if job.several else sample.row
-                    figures = {name: self._calibrated(name, score) for name, score in scores.items()}
+                    figures = {
+                        name: self._calibrated(name, score)
+                        for name, score in scores.items()
+                        if isinstance(score, Score)
+                    }
                     for tally, score in zip(tallies, figures.values(), strict=True):
                         tally.add(sample.where, row, score, document)
                     writer.write(_kept(sample, settings.columns), figures)
@@ -289,7 +326,8 @@ class BlockScorer:
                     worker.execute(window, metrics, entries)
             yield window
 
-    def _calibrated(self, name: str, score: Score) -> Score:
+    def _calibrated(self, name: str, score: Score | Answer) -> Score:
+        assert isinstance(score, Score)  # no questions are asked
         calibration = self._job.calibrations.get(name)
         return score if calibration is None else calibration.calibrate(score)
 
@@ -298,10 +336,9 @@ def _count(run: Run, window: Window, counts: Counts) -> None:
     """Add the rows of a window, its tokens, and the failures whose cause is not the row."""
     counts.rows += window.stop
     for number, (metric, tokens) in enumerate(zip(run.metrics, counts.tokens, strict=True)):
-        totals, stop = run.store.totals(0, number), window.stop * metric.forms
+        totals, origins = run.store.totals(0, number), run.store.origins(0, number, 0, window.stop * metric.forms)
         tokens[:] = [tokens[0] + totals["prompt_tokens"], tokens[1] + totals["planned_tokens"]]
-        origins, outcomes = run.store.origins(0, number, 0, stop), run.store.outcomes(0, number, 0, stop)
-        counts.failed += sum(origins[form] != Origin.INPUT and outcomes[form].error is not None for form in outcomes)
+        counts.failed += totals["unscored"] - list(origins.values()).count(Origin.INPUT)
 
 
 def _kept(sample: Sample, columns: list[str] | None) -> Sample:
@@ -320,19 +357,13 @@ def samples_of_block(block: Block, settings: Settings) -> Iterator[Sample]:
 
 def gathered_samples(block: Block, settings: Settings) -> Iterator[Sample]:
     """Read the rows of a bucket as `geval_local.ray.gather.write_bucket` wrote them."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with block.place.open() as source, pq.ParquetFile(source) as table:
-            for batch in table.iter_batches(columns=["row"]):
-                for value in batch.column(0):
-                    origin, row, error, fields = json.loads(value.as_py())
-                    yield Sample(fields, row, origin, error, settings.fields)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"cannot read {block.address}: {error}", hint="Resume the run: it gathers the rows again."
-        ) from error
+    with block.place.open() as source, pq.ParquetFile(source) as table:
+        for batch in table.iter_batches(columns=["row"]):
+            for value in batch.column(0):
+                origin, row, error, fields = json.loads(value.as_py())
+                yield Sample(fields, row, origin, error, settings.fields)
 
 
 def _columns(block: Block, settings: Settings) -> list[str] | None:

@@ -12,7 +12,7 @@ import pytest
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.places import Place
 from geval_local.io.rows import read_rows
-from geval_local.ray.blocks import MOST_PIECES, Cut, block_rows, find_files, from_lines, survey, to_lines
+from geval_local.ray.blocks import MOST_PIECES, Cut, block_rows, find_files, from_lines, named, survey, to_lines
 
 pa = pytest.importorskip("pyarrow", reason="places are those of pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -52,7 +52,7 @@ def test_blocks_have_the_rows_of_the_file(tmp_path, name, cut):
     assert [len(list(block_rows(block))) for block in blocks] == [block.rows for block in blocks]
     assert max(block.rows for block in blocks) <= max(cut.rows, -(-len(expected) // MOST_PIECES))
     assert list(block_rows(replace(file, rows=3))) == expected[:3]
-    assert from_lines(to_lines(blocks)) == blocks
+    assert from_lines(to_lines(blocks)) == named([blocks])
 
 
 def test_ids_that_are_there_twice_are_told_by_block(tmp_path):

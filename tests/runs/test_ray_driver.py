@@ -123,7 +123,7 @@ def test_files_of_every_format_keep_order_and_reasons(file, tmp_path, workers):
     assert run.totals.rows == ROWS + 2
     reasons = {reason.text: reason.rows for reason in run.summaries[0].reasons}
     assert reasons["the field 'output' is empty"] == ("a.csv:6", "b.parquet:3", "c.jsonl.gz:5", "d.ndjson:10")
-    assert json.loads((tmp_path / "run" / "_blocks.jsonl").read_text().splitlines()[1])["bytes"] > 0
+    assert json.loads((tmp_path / "run" / "_blocks.jsonl").read_text().splitlines()[1])["file"]["bytes"] > 0
 
 
 def test_columns_that_are_not_asked_for_are_neither_read_nor_kept(tmp_path, workers, file):
@@ -350,6 +350,27 @@ def test_files_of_the_user_stay(file, tmp_path, workers):
     assert (directory / "notes.txt").read_text() == "mine"
     assert (directory / "part-000009-000000.parquet").read_bytes() == b"mine"
     assert directory_of(directory) == 3 + 1
+
+
+def test_parts_at_an_address_follow_the_same_rules(file, tmp_path, workers):
+    fsspec = pytest.importorskip("fsspec")
+    place = Place("memory://runs/far")
+    try:
+        carry_out(place.address, [file])
+        place.child("notes.txt").write(b"mine", mark="test")
+        assert merge_parts(place.address, tmp_path / "merged.jsonl") == ROWS
+        assert (tmp_path / "merged.jsonl").read_bytes() == whole(file, tmp_path / "whole").read_bytes()
+        place.child("parts.meta.json").write(b"mine", mark="test")
+        with pytest.raises(OutputError, match="is not as this run made it"):
+            carry_out(place.address, [file])
+        place.child("parts.meta.json").delete()
+        carry_out(place.address, [file], rows=20, overwrite=True)
+        assert len(part_names(place)) == 3
+        assert place.child("notes.txt").read() == b"mine"
+        with pytest.raises(OutputError, match="is not empty and holds no run"):
+            carry_out("memory://runs", [file])
+    finally:
+        fsspec.filesystem("memory").store.clear()
 
 
 def test_a_damaged_part_is_told(file, tmp_path, workers):

@@ -19,7 +19,7 @@ from geval_local.ray.blocks import survey
 from geval_local.ray.driver import PartsRun
 from geval_local.ray.gather import rows_of_block, write_bucket
 from geval_local.ray.run_parts import wanted_parts
-from geval_local.ray.worker import BlockScorer, pack, unpack
+from geval_local.ray.worker import BlockScorer, KilledError, PartReport, pack, unpack
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord, definition
 from geval_local.runs.settings import Settings
@@ -68,10 +68,11 @@ class Workers:
                 raise found
             yield found
 
-    def _score(self, blocks, load, job, *, alone):
+    def _score(self, blocks, load, job):
         given = [BlockScorer(load, job) for _ in range(job.manifest.settings.workers or 1)]
         for number, block in enumerate(reversed(blocks)):
             if block.part in self.deadly:
+                yield PartReport(block.part, error=KilledError("4 workers were killed while they scored it"))
                 continue
             (report,) = unpack(given[number % len(given)](pack(block)))
             self.scored.append(block.part)
