@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -398,6 +398,8 @@ class Outcome:
         Why there is no score.
     orders : tuple of ndarray of float64, shape (labels,)
         ``log P(l | form)`` of every order where `label_logprobs` is the mean over several.
+    written : mapping or None
+        What the judge wrote, where it was asked to write and not for labels.
     """
 
     label_logprobs: NDArray[np.float64] | None = None
@@ -407,6 +409,7 @@ class Outcome:
     sample_key: int = 0
     error: str | None = None
     orders: tuple[NDArray[np.float64], ...] = ()
+    written: Mapping[str, Any] | None = None
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
         """Compute the score."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.cli.output.reasons import show_reasons
 from geval_local.cli.output.run_summary import (
     LOWEST_SHOWN,
     common_record,
@@ -121,6 +122,9 @@ def follow(
 ) -> None:
     """Execute a run, show its figures, and exit with 1 if a gate failed."""
     result = watch(run, file, results=results, judges=judges)
+    if result.manifest.settings.reasons is not None:
+        show_reasons(result, as_json=as_json)
+        return
     failed = failures(gates, result.summaries, answers=result.answers)
     if result.answers:
         show_decisions(result, failed, as_json=as_json, command=command)

@@ -17,27 +17,24 @@ from geval_local.analysis.results import read_rows
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
-from geval_local.io.result_manifest import (
-    Manifest,
-    ScoredMetric,
-    check_manifest,
-    is_own_result,
-    manifest_path,
-    read_manifest,
-    write_manifest,
-)
+from geval_local.io.result_manifest import ScoredMetric, is_own_result, manifest_path, read_manifest
 from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
-from geval_local.io.writer import ResultWriter
+from geval_local.judge.windows import WINDOW
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, label_of, labels_of
 from geval_local.options import JudgeOptions
+from geval_local.runs.directory import result_file
+from geval_local.runs.events import ProgressEvents
+from geval_local.runs.manifest import definition
+from geval_local.runs.run_file import run_file
+from geval_local.runs.settings import Settings
+from geval_local.runs.target import find_target
 from geval_local.score import Estimator
 from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
-    from geval_local.score import Score
 
 logger = logging.getLogger("geval_local")
 NO_STEPS = "no-steps"
@@ -50,6 +47,9 @@ class Progress(Protocol):
 
     def advance(self, count: int) -> None:
         """Add to the number of scores done."""
+
+    def reach(self, count: int) -> None:
+        """Set the number of scores done."""
 
     def show_steps(self, metric: Metric, tokens: int) -> None:
         """Take in the writing of steps, see `geval_local.judge.steps.OnSteps`."""
@@ -65,8 +65,9 @@ class KeptScores:
     directory: Path | None
     #: Shows progress of a phase with a label, a total and a unit.
     progress: Callable[..., AbstractContextManager[Progress]]
-    #: What is scored of the file, in its name.
+    #: What is scored of the file, in its name, and the numbers of its rows; none of them: all.
     part: str = ""
+    chosen: Sequence[int] = ()
     #: Field of a metric -> its column.
     fields: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,32 +76,37 @@ class KeptScores:
         """The rows as samples."""
         return [Sample(row, number, self.source.name, None, self.fields) for number, row in numbered(self.rows)]
 
-    def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
+    def figures(
+        self, judge: Judge, choice: JudgeOptions, metrics: Sequence[Metric], variant: str = ""
+    ) -> dict[str, list[Figures]]:
         """Score the rows, or read kept scores with the same signature."""
         with self.progress() as progress:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
-        signatures = {metric.name: str(judge.signature(metric)) for metric in complete}
         path = self._path(judge.name, variant)
-        kept: Sequence[Mapping[str, Any]] | None = None
-        manifest = None
-        if path is not None and path.exists():
-            manifest = self._checked(path, signatures)
-            kept = read_rows(path)
-        known = set() if manifest is None else set(manifest.metrics)
+        known = {} if path is None or not path.exists() else self._known(path, judge, complete)
         missing = [metric for metric in complete if metric.name not in known]
-        if known & set(signatures):
-            who = f"{judge_name(judge.name)}{variant and ', ' + variant}"
+        who = f"{judge_name(judge.name)}{variant and ', ' + variant}"
+        if len(missing) < len(complete):
             logger.info("%s: taken from %s, under the same signature", who, path)
-        scores = self._score(judge, missing, variant) if missing else {}
-        if path is not None and missing:
-            self._write(path, judge.name, missing, signatures, scores, kept, manifest)
-        rows = kept or []
-        return {
-            metric.name: [score.to_dict() for score in scores[metric.name]]
-            if metric.name in scores
-            else [row["geval"][metric.name] for row in rows]
-            for metric in complete
-        }
+        if missing:
+            label = f"{who}: scoring {self.source.name}"
+            with self.progress(label, len(self.rows) * len(missing), unit="scores") as progress:
+                if path is None:
+                    found = list(judge.iter_scores(missing, self.samples, advance=progress.advance))
+                    return {one.name: [row[one.name].to_dict() for row in found] for one in missing}
+                # Scores are added to a file that holds others.
+                file, chosen = (path, []) if known else (result_file(self.source), self.chosen)
+                settings = Settings(
+                    window=WINDOW,
+                    fields=dict(self.fields),
+                    metrics=[definition(metric) for metric in missing],
+                    chosen=list(chosen),
+                )
+                events = ProgressEvents(progress.reach)
+                run_file(file, settings, choice, find_target(path), events=events, load=lambda given: judge)
+        assert path is not None
+        rows = read_rows(path)
+        return {metric.name: [row["geval"][metric.name] for row in rows] for metric in complete}
 
     def _path(self, judge: str, variant: str) -> Path | None:
         if self.directory is None:
@@ -112,7 +118,8 @@ class KeptScores:
         named = [self.source.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, self.part, read]
         return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")
 
-    def _checked(self, path: Path, signatures: Mapping[str, str]) -> Manifest:
+    def _known(self, path: Path, judge: Judge, metrics: Sequence[Metric]) -> dict[str, ScoredMetric]:
+        """Read which metrics a kept file holds beside those of its input; refuse it if these scores do not fit."""
         manifest = read_manifest(path)
         remedy = f"Choose another directory with -o, or delete {path}."
         if manifest is None:
@@ -123,50 +130,18 @@ class KeptScores:
             raise ConfigurationError(f"{path} holds scores of other rows than those of {self.source}", hint=remedy)
         if not is_own_result(path):
             raise ConfigurationError(f"{path} was changed after it was scored", hint=remedy)
-        for name, signature in signatures.items():
-            if name in manifest.metrics and (
-                differ := signature_differences(manifest.metrics[name].signature, signature)
+        origin = read_manifest(self.source)
+        others = {} if origin is None else origin.metrics
+        known = {name: one for name, one in manifest.metrics.items() if others.get(name) != one}
+        for metric in metrics:
+            if metric.name in known and (
+                differ := signature_differences(known[metric.name].signature, str(judge.signature(metric)))
             ):
                 told = told_differences(differ)
-                raise ConfigurationError(f"{path} holds scores of {name} under another signature: {told}", hint=remedy)
-        return manifest
-
-    def _score(self, judge: Judge, metrics: Sequence[Metric], variant: str) -> dict[str, list[Score]]:
-        samples = self.samples
-        label = f"{judge_name(judge.name)}{variant and ', ' + variant}: scoring {self.source.name}"
-        with self.progress(label, len(samples) * len(metrics), unit="scores") as progress:
-            return {
-                metric.name: list(judge.iter_scores(metric, samples, advance=progress.advance)) for metric in metrics
-            }
-
-    def _write(
-        self,
-        path: Path,
-        judge: str,
-        metrics: Sequence[Metric],
-        signatures: Mapping[str, str],
-        scores: Mapping[str, list[Score]],
-        kept: Sequence[Mapping[str, Any]] | None,
-        manifest: Manifest | None,
-    ) -> None:
-        check_manifest(path)
-        with ResultWriter.open(path, list(scores)) as writer:
-            for index, row in enumerate(kept or self.rows):
-                sample = Sample(row, index + 1, self.source.name)
-                writer.write(sample, {name: column[index] for name, column in scores.items()})
-            manifest_path(path).unlink(missing_ok=True)
-        fresh = {
-            metric.name: ScoredMetric(
-                signatures[metric.name], metric, sum(not score.is_scored for score in scores[metric.name])
-            )
-            for metric in metrics
-        }
-        earlier = {} if manifest is None else manifest.metrics
-        source = self.source
-        description = Manifest(
-            judge, source.name, file_sha256(source), len(self.rows), earlier | fresh, file_sha256(path), self.fields
-        )
-        write_manifest(path, description)
+                raise ConfigurationError(
+                    f"{path} holds scores of {metric.name} under another signature: {told}", hint=remedy
+                )
+        return known
 
 
 @dataclass(frozen=True)
@@ -201,7 +176,8 @@ class RatedJudges:
         rated, metrics, choices = self.rows, self.rows.metrics, self.choices
         part = "" if rated.limit_groups is None else f"first{rated.limit_groups}"
         fields = rated.fields if rated.benchmark is None else {}  # a benchmark's are found by their names
-        kept = KeptScores(self.file, rated.rows, self.directory, self.progress, part, fields)
+        chosen = [number for number, _ in numbered(rated.rows)] if part else []
+        kept = KeptScores(self.file, rated.rows, self.directory, self.progress, part, chosen, fields)
         if len(choices) > 1:
             from geval_local.models.load import check_judge
 
@@ -213,7 +189,7 @@ class RatedJudges:
         found: list[Contender] = []
 
         def scored(judge: Judge, own: KeptScores, asked: Mapping[str, Metric], *, bare: bool) -> dict[str, Any]:
-            figures = own.figures(judge, list(asked.values()), NO_STEPS if bare else "")
+            figures = own.figures(judge, choice, list(asked.values()), NO_STEPS if bare else "")
             return {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in asked.items()}
 
         for choice, label in zip(choices, labels_of(choices), strict=True):

@@ -67,7 +67,7 @@ _FORMULA = re.compile("[\t\r\n]|[\\s\u200b-\u200f\u2060\ufeff]*[=+\\-@|\uff1d\uf
 class Layout:
     """Where the results of a row stand, and which figures they have."""
 
-    #: Name of the object that holds them, in JSONL and Parquet.
+    #: Name of the object that holds them, in JSONL and Parquet; empty if a row is its results and nothing else.
     column: str
     #: Every figure, in the order of the columns.
     figures: tuple[str, ...]
@@ -85,6 +85,8 @@ class Layout:
 
 #: Scores on metrics.
 SCORES = Layout("geval", FIGURES, ("score", "calibrated", "error"), ("score", "error"))
+#: Reasons, as JSONL.
+ALONE = Layout("", (), (), ())
 
 
 def decision_layout(types: Mapping[str, str]) -> Layout:

@@ -64,6 +64,9 @@ class JsonlSink:
 
     def write(self, row: ResultRow) -> None:
         """Append a row; NaN and infinities become null."""
+        if not self._column:  # what was written stands alone
+            self._file.writelines(json.dumps(figures).encode() + b"\n" for figures in row.figures.values())
+            return
         record = {**row.columns, self._column: {**row.earlier, **row.figures}}
         try:
             line = orjson.dumps(record, option=_STRICT)

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from geval_local.errors import UnscorableError
@@ -99,18 +100,26 @@ def write_reasons(
     max_new_tokens: int = REASON_TOKENS,
 ) -> Iterator[tuple[int, Reason]]:
     """Let a judge write the reasons of scored samples, in batches of like length."""
+    return chain.from_iterable(reason_batches(judge, metric, samples, labels, max_new_tokens=max_new_tokens))
+
+
+def reason_batches(
+    judge: Judge, metric: Metric, samples: Sequence[Sample], labels: Sequence[str], *, max_new_tokens: int
+) -> Iterator[list[tuple[int, Reason]]]:
+    """Give the reasons batch by batch: without the samples of the first batches, the others stay as they are."""
     waiting: list[tuple[int, Prompt, Ids, list[str]]] = []
     for place, (sample, label) in enumerate(zip(samples, labels, strict=True)):
         try:
             texts = sample.texts(metric.fields)
         except UnscorableError as error:
-            yield place, Reason("", label, error=str(error))
+            yield [(place, Reason("", label, error=str(error)))]
             continue
         prompt = render_reason_prompt(metric, texts, label)
         ids = judge.encoder.encode([prompt])[0]
         if len(ids) + max_new_tokens > judge.context:
             needed = f"{len(ids)} tokens and the reason up to {max_new_tokens}"
-            yield place, Reason("", label, error=f"the prompt has {needed}, the judge reads {judge.context}")
+            problem = f"the prompt has {needed}, the judge reads {judge.context}"
+            yield [(place, Reason("", label, error=problem))]
             continue
         waiting.append((place, prompt, ids, list(texts.values())))
     waiting.sort(key=lambda one: len(one[2]))
@@ -132,11 +141,13 @@ def write_reasons(
             continue
         judge.check_files()
         del waiting[: len(batch)]
+        found = []
         for (place, prompt, _, held), own in zip(batch, written, strict=True):
             digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass")).hexdigest()
-            problem = None if own.text else "the judge wrote nothing"
+            nothing = None if own.text else "the judge wrote nothing"
             cites = cited(own.text, held)
-            yield place, Reason(own.text, labels[place], digest, own.is_ended, cites, problem, own.repeats)
+            found.append((place, Reason(own.text, labels[place], digest, own.is_ended, cites, nothing, own.repeats)))
+        yield found
 
 
 def check_writing(judge: Judge, metric: Metric, label: str) -> WritingCheck:

@@ -18,7 +18,7 @@ from geval_local.errors import MetricError
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt, form_filler
 from geval_local.scale import Scale
-from geval_local.score import Distribution, Outcome
+from geval_local.score import Distribution, Estimator, Outcome, Score
 
 #: Fields of the two outputs.
 FIRST, SECOND = "output_a", "output_b"
@@ -98,6 +98,15 @@ def _exchanged(metric: Metric) -> Metric:
     """Let the first two labels change places, and no value."""
     first, second, *others = metric.scale.labels
     return metric.model_copy(update={"scale": Scale((second, first, *others), metric.scale.values)})
+
+
+def scores_of(
+    metric: Metric, outcomes: Sequence[Outcome], estimator: Estimator | None = None, threshold: float | None = None
+) -> list[Score]:
+    """Score samples, given the outcomes of all their forms, side by side; the metric's own threshold when absent."""
+    estimator = estimator or Estimator()
+    limit = metric.threshold if threshold is None else threshold
+    return [one.score(metric, estimator=estimator, threshold=limit) for one in mean_outcomes(metric, outcomes)]
 
 
 def mean_outcomes(metric: Metric, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -36,6 +36,11 @@ class QuestionSummary:
     #: Why rows have no answer, the most frequent reason first.
     reasons: tuple[Reason, ...]
 
+    @property
+    def unscored(self) -> int:
+        """Rows without an answer."""
+        return self.rows - self.answered
+
     def to_dict(self) -> dict[str, Any]:
         """Give the figures as plain JSON values; one that does not exist is null."""
         record: dict[str, Any] = {"type": self.type, "rows": self.rows, "answered": self.answered}
@@ -73,8 +78,8 @@ class QuestionTally:
         self._chosen: dict[tuple[type, str | bool], int] = {}
         self._reasons = Reasons()
 
-    def add(self, where: str, row: int | None, answer: Answer) -> None:
-        """Count one row."""
+    def add(self, where: str, row: int | None, answer: Answer, group: int | None = None) -> None:
+        """Count one row; its document does not matter."""
         self._rows += 1
         if answer.error is not None:
             self._reasons.add(where, row or self._rows, answer.error)
@@ -91,7 +96,7 @@ class QuestionTally:
         else:
             self._total += answer.probability if isinstance(answer, PredicateAnswer) else answer.score
 
-    def summary(self) -> QuestionSummary:
+    def summary(self, grouping: str = "", *, grouped: bool = False) -> QuestionSummary:
         """Sum up the rows so far."""
         some = self._answered
         chosen = sorted(self._chosen.items(), key=lambda item: -item[1])

@@ -7,5 +7,5 @@
 - `run`: its judges and rows; `executor`: windows of rows, read ahead and executed unit by unit
 - `store`: finished rows, in SQLite; `cache`: outcomes across runs
 - `exporter`: result files; `records`: parts of a manifest, and the input's identity
-- `reasons`: reasons of a finished run's rows, in a file of their own
+- `reasons`: which rows of a result file are explained, and what lets a judge write why
 """

@@ -1,32 +1,35 @@
-"""What a run asks of every row: metrics, or questions about one evidence; what shares text is planned together.
+"""What a run asks of every row: metrics, questions, or reasons; what shares text is planned together.
 
-To the store and the executor both are metrics: a form with the labels of a scale. A question is one such form for each
+To the store and the executor all are metrics: a form with the labels of a scale. A question is one such form for each
 order of its outcomes; its answer is put together from their outcomes.
 """
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from geval_local.errors import OutputError
-from geval_local.io.columns import SCORES, Layout, decision_layout
+from geval_local.io.columns import ALONE, SCORES, Layout, decision_layout
 from geval_local.io.input_checks import evidence_of
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Answer, answer_of
 from geval_local.questions.form import QuestionForm, forms_hash, question_forms
+from geval_local.questions.pair import scores_of
 from geval_local.questions.question import Question, parse_questions
-from geval_local.runs.executor import Preparer
+from geval_local.questions.tally import QuestionTally
+from geval_local.runs.executor import Preparer, Worker
 from geval_local.runs.manifest import definition
+from geval_local.runs.reasons import ReasonWorker
 from geval_local.runs.settings import Settings
 from geval_local.score import Outcome, Score
 from geval_local.signature import Signature, signature_parts
+from geval_local.summary import Tally
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -36,76 +39,71 @@ if TYPE_CHECKING:
 _OF_ROWS = ("rows", "unscored")
 
 
-class Asked(ABC):
-    """What a run asks of every row."""
+@dataclass(frozen=True)
+class Written:
+    """What a judge wrote about a row."""
 
-    #: Whose outcomes are stored, in the order of the store.
-    metrics: list[Metric]
-    #: Numbers of the metrics whose prompts are planned together.
-    groups: Sequence[Sequence[int]]
-    #: Names of the results, without a judge.
-    names: list[str]
+    #: As it is stored, and as it stands in the result.
+    record: Mapping[str, Any]
 
-    @abstractmethod
-    def layout(self, keys: Sequence[str]) -> Layout:
-        """Say where results stand in a row, given their names, judge after judge."""
-
-    @abstractmethod
-    def preparers(self, judge: Judge, metrics: Sequence[Metric]) -> list[Preparer]:
-        """Give what turns samples into prompts, per group; `metrics` have their final evaluation steps."""
-
-    @abstractmethod
-    def results(self, outcomes: Sequence[Outcome]) -> Sequence[Score | Answer]:
-        """Derive a row's results from the outcomes of all metrics, by one judge."""
-
-    @abstractmethod
-    def signature(self, place: int, signatures: Mapping[str, str]) -> str | None:
-        """Name all that a result depends on, given the signatures of the metrics; None if they are not known."""
-
-    @abstractmethod
-    def record(
-        self, place: int, counts: Sequence[dict[str, int]], definitions: Mapping[str, dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Describe a result for the run's manifest, given the counts of every metric, and their definitions."""
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain JSON values."""
+        return dict(self.record)
 
 
-class AskedMetrics(Asked):
-    """Scores on metrics."""
+#: What a row gets for one thing that it was asked.
+Result: TypeAlias = Score | Answer | Written
+
+
+class Asked:
+    """What a run asks of every row: scores on metrics, unless a subclass says otherwise."""
+
+    #: Makes the executor of one judge.
+    worker: Callable[..., Worker] = Worker
+    #: The questions, if that is what is asked.
+    questions: tuple[Question, ...] = ()
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        #: Whose outcomes are stored, in the order of the store.
         self.metrics = [Metric.model_validate(one) for one in settings.metrics]
-        self.groups = sharing(self.metrics)
+        #: Numbers of the metrics whose prompts are planned together.
+        self.groups: Sequence[Sequence[int]] = sharing(self.metrics)
+        #: Names of the results, without a judge.
         self.names = [metric.name for metric in self.metrics]
-        thresholds = [metric.threshold if settings.threshold is None else settings.threshold for metric in self.metrics]
-        self._derive = [
-            partial(Outcome.score, metric=metric, estimator=settings.estimator, threshold=threshold)
-            for metric, threshold in zip(self.metrics, thresholds, strict=True)
-        ]
 
     def layout(self, keys: Sequence[str]) -> Layout:
-        """See `Asked.layout`."""
+        """Say where results stand in a row, given their names, judge after judge."""
         return SCORES
 
     def preparers(self, judge: Judge, metrics: Sequence[Metric]) -> list[Preparer]:
-        """See `Asked.preparers`."""
+        """Give what turns samples into prompts, per group; `metrics` have their final evaluation steps."""
 
         def prepare(group: Sequence[int], samples: Sequence[Sample]) -> list[list[Prepared]]:
             return [judge.prepare(metrics[place], samples) for place in group]
 
         return [partial(prepare, group) for group in self.groups]
 
-    def results(self, outcomes: Sequence[Outcome]) -> list[Score]:
-        """See `Asked.results`."""
-        return [derive(outcome) for derive, outcome in zip(self._derive, outcomes, strict=True)]
+    def results(self, outcomes: Sequence[Sequence[Outcome]]) -> Sequence[Sequence[Result]]:
+        """Derive the results of rows by one judge, per name, from the outcomes of all forms, per metric."""
+        settings = self._settings
+        return [
+            scores_of(metric, own, settings.estimator, settings.threshold)
+            for metric, own in zip(self.metrics, outcomes, strict=True)
+        ]
+
+    def tally(self, key: str, place: int) -> Any:
+        """Give what sums up the results of a name; None if there is nothing to sum up."""
+        return Tally(key)
 
     def signature(self, place: int, signatures: Mapping[str, str]) -> str | None:
-        """See `Asked.signature`."""
+        """Name all that a result depends on, given the signatures of the metrics; None if they are not known."""
         return signatures.get(self.names[place])
 
     def record(
         self, place: int, counts: Sequence[dict[str, int]], definitions: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """See `Asked.record`."""
+        """Describe a result for the run's manifest, given the counts of every metric, and their definitions."""
         forms = self.metrics[place].forms
         # Where a row fills several forms, the counts are of forms.
         return {
@@ -118,15 +116,14 @@ class AskedMetrics(Asked):
 class AskedQuestions(Asked):
     """Answers to questions about the evidence of a row."""
 
-    questions: tuple[Question, ...]
-
     def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
         assert settings.questions is not None
-        self._settings = settings.questions
-        self.questions = parse_questions(self._settings.asked)
+        self._asked = settings.questions
+        self.questions = parse_questions(self._asked.asked)
         self.names = [str(question.name) for question in self.questions]
-        self._forms = _forms(self.questions, self._settings.rotations)
-        self.metrics = question_metrics(self.questions, self._settings.rotations)
+        self._forms = _forms(self.questions, self._asked.rotations)
+        self.metrics = question_metrics(self.questions, self._asked.rotations)
         if [definition(metric) for metric in self.metrics] != settings.metrics:
             raise OutputError(
                 "this run puts its questions in another form than this version of geval-local does",
@@ -148,18 +145,22 @@ class AskedQuestions(Asked):
     def _prepare(self, judge: Judge, samples: Sequence[Sample]) -> list[list[Prepared]]:
         from geval_local.tokens.requests import Prepared
 
-        evidence = [evidence_of(sample, self._settings.state) for sample in samples]
+        evidence = [evidence_of(sample, self._asked.state) for sample in samples]
         forms = [form for forms in self._forms for form in forms]
         asked = [(text, form) for form in forms for text, error in evidence if error is None]
         found = iter(judge.prepare_forms(asked))
         return [[next(found) if error is None else Prepared(None, error=error) for _, error in evidence] for _ in forms]
 
-    def results(self, outcomes: Sequence[Outcome]) -> list[Answer]:
+    def results(self, outcomes: Sequence[Sequence[Outcome]]) -> list[list[Answer]]:
         """See `Asked.results`."""
         return [
-            answer_of(question, forms, [outcomes[place] for place in places])
+            [answer_of(question, forms, row) for row in zip(*(outcomes[place] for place in places), strict=True)]
             for question, forms, places in zip(self.questions, self._forms, self._places, strict=True)
         ]
+
+    def tally(self, key: str, place: int) -> QuestionTally:
+        """See `Asked.tally`."""
+        return QuestionTally(key, self.questions[place])
 
     def signature(self, place: int, signatures: Mapping[str, str]) -> str | None:
         """See `Asked.signature`."""
@@ -175,14 +176,40 @@ class AskedQuestions(Asked):
         """See `Asked.record`."""
         own = [counts[number] for number in self._places[place]]
         return {
-            "definition": self._settings.asked[place],
+            "definition": self._asked.asked[place],
             **{name: (max if name in _OF_ROWS else sum)(one[name] for one in own) for name in own[0]},
         }
 
 
+class AskedReasons(Asked):
+    """Why rows of a result file got their scores on one metric, in the judge's words."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        assert settings.reasons is not None
+        self.worker = partial(ReasonWorker, self.metrics[0], settings.reasons)
+
+    def layout(self, keys: Sequence[str]) -> Layout:
+        """See `Asked.layout`."""
+        return ALONE
+
+    def preparers(self, judge: Judge, metrics: Sequence[Metric]) -> list[Preparer]:
+        """See `Asked.preparers`: prompts are made where they are answered, batch by batch."""
+        return [lambda samples: []]
+
+    def results(self, outcomes: Sequence[Sequence[Outcome]]) -> list[list[Written]]:
+        """See `Asked.results`."""
+        return [[Written(one.written or {}) for one in own] for own in outcomes]
+
+    def tally(self, key: str, place: int) -> None:
+        """See `Asked.tally`."""
+
+
 def asked_of(settings: Settings) -> Asked:
     """Say what a run asks, given its settings; errors as by `AskedQuestions`."""
-    return AskedMetrics(settings) if settings.questions is None else AskedQuestions(settings)
+    if settings.reasons is not None:
+        return AskedReasons(settings)
+    return Asked(settings) if settings.questions is None else AskedQuestions(settings)
 
 
 def question_metrics(questions: Sequence[Question], rotations: int) -> list[Metric]:

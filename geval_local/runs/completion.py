@@ -20,15 +20,15 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
 from geval_local.options import JudgeOptions
-from geval_local.questions.answer import Answer
-from geval_local.questions.tally import QuestionSummary, QuestionTally
+from geval_local.questions.tally import QuestionSummary
+from geval_local.runs.asked import Result
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
-from geval_local.score import LOW_LABEL_MASS, Score
+from geval_local.score import Score
 from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
@@ -148,15 +148,12 @@ class _Completion:
         self.choices = {judge.name: JudgeOptions(**judge.choice) for judge in self.run.manifest.judges}
         self.documents = Documents(self.run.manifest.settings.group_by)
         self.rows = 0
-        self.tallies: list[Tally] = []
-        self.question_tallies: list[QuestionTally] = []
-        for key, _, place in self.run.results():
-            if self.run.questions:
-                self.question_tallies.append(QuestionTally(key, self.run.questions[place]))
-            else:
-                self.tallies.append(Tally(key, low_mass=LOW_LABEL_MASS))
+        tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
+        self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
         #: Heaps of the lowest rows: the negative score, and the negative place, so that the first of equals stays.
-        self.lowest: list[list[tuple[float, int, Sample, Score]]] = [[] for _ in self.tallies]
+        self.lowest: dict[str, list[tuple[float, int, Sample, Score]]] = {
+            key: [] for key, tally in self.tallies.items() if isinstance(tally, Tally)
+        }
 
     def result(self) -> RunResult:
         """Compute what is missing, write the results, and sum up."""
@@ -176,7 +173,7 @@ class _Completion:
                 on_steps=self.events.on_steps,
             ):
                 results = {key: self._calibrated(key, result) for key, result in raw.items()}
-                self._count(sample, list(results.values()))
+                self._count(sample, results)
                 exporter.write(sample, results)
             self.events.on_write()
         totals: dict[str, int] = {}
@@ -185,18 +182,22 @@ class _Completion:
                 totals[name] = totals.get(name, 0) + count
         grouping = self.documents.counts
         told, grouped = grouping.told, grouping.field is not None
-        summaries = [tally.summary(told, grouped=grouped) for tally in self.tallies]
-        answers = [tally.summary() for tally in self.question_tallies]
+        summaries = {key: tally.summary(told, grouped=grouped) for key, tally in self.tallies.items()}
+        # First: the description of the input may be that of a result which now is replaced.
+        description = self._description(summaries) if summaries else None
         files = deliver(run, exporter.files)
-        for file in files:
-            describe(run, file, self._description(summaries, answers))
+        if description is not None:
+            for file in files:
+                describe(run, file, description)
         clear_away(run)
         return RunResult(
-            summaries=summaries,
-            answers=answers,
+            summaries=[one for one in summaries.values() if isinstance(one, Summary)],
+            answers=[one for one in summaries.values() if isinstance(one, QuestionSummary)],
             signatures=list(self._signatures()),
             files=files,
-            lowest=[[(sample, score) for *_, sample, score in sorted(heap, reverse=True)] for heap in self.lowest],
+            lowest=[
+                [(sample, score) for *_, sample, score in sorted(heap, reverse=True)] for heap in self.lowest.values()
+            ],
             rows=self.rows,
             there=self.there,
             load_seconds=self.load_seconds,
@@ -234,6 +235,8 @@ class _Completion:
         rows = file.rows
         if self.run.manifest.settings.pairs is not None:
             limit = None
+        elif self.run.manifest.settings.chosen:
+            rows = len(self.run.manifest.settings.chosen)
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
@@ -294,25 +297,22 @@ class _Completion:
         self.done += count
         self.events.on_progress(self.done)
 
-    def _calibrated(self, key: str, result: Score | Answer) -> Score | Answer:
+    def _calibrated(self, key: str, result: Result) -> Result:
         if key not in self.calibrations or not isinstance(result, Score):
             return result
         return self.calibrations[key].calibrate(result)
 
-    def _count(self, sample: Sample, results: list[Score | Answer]) -> None:
+    def _count(self, sample: Sample, results: Mapping[str, Result]) -> None:
         self.rows += 1
-        scores = [result for result in results if isinstance(result, Score)]
-        for heap, score in zip(self.lowest, scores, strict=True):
-            if score.is_scored:
-                entry = (-score.value, -self.rows, sample, score)
-                (heapq.heappush if len(heap) < LOWEST_KEPT else heapq.heappushpop)(heap, entry)
         # A row that could not be read says nothing of its document, and has no score.
         document = self.documents.add(sample.fields) if sample.error is None else None
-        for tally, score in zip(self.tallies, scores, strict=True):
-            tally.add(sample.where, sample.row, score, document)
-        answers = [result for result in results if not isinstance(result, Score)]
-        for question_tally, answer in zip(self.question_tallies, answers, strict=True):
-            question_tally.add(sample.where, sample.row, answer)
+        for key, tally in self.tallies.items():
+            result = results[key]
+            tally.add(sample.where, sample.row, result, document)
+            if isinstance(result, Score) and result.is_scored:
+                heap = self.lowest[key]
+                entry = (-result.value, -self.rows, sample, result)
+                (heapq.heappush if len(heap) < LOWEST_KEPT else heapq.heappushpop)(heap, entry)
 
     def _signatures(self) -> Iterator[str]:
         for _, judge, place in self.run.results():
@@ -320,7 +320,7 @@ class _Completion:
             assert signature is not None  # every judge has been met
             yield signature
 
-    def _description(self, summaries: list[Summary], answers: list[QuestionSummary]) -> Description:
+    def _description(self, summaries: Mapping[str, Summary | QuestionSummary]) -> Description:
         """Describe the results for the manifest beside them."""
         run, settings = self.run, self.run.manifest.settings
         file = run.manifest.input
@@ -328,18 +328,20 @@ class _Completion:
         # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
         metrics = {} if earlier is None else dict(earlier.metrics)
         questions = {} if earlier is None else dict(earlier.questions)
-        for number, ((key, judge, place), signature) in enumerate(zip(run.results(), self._signatures(), strict=True)):
+        for (key, judge, place), signature in zip(run.results(), self._signatures(), strict=True):
+            unscored = summaries[key].unscored
             if settings.questions is not None:
-                questions[key] = AskedQuestion(
-                    signature, settings.questions.asked[place], answers[number].rows - answers[number].answered
-                )
+                questions[key] = AskedQuestion(signature, settings.questions.asked[place], unscored)
                 continue
             metrics[key] = ScoredMetric(
                 signature,
                 Metric.model_validate(judge.definitions[run.metrics[place].name]),
-                summaries[number].unscored,
+                unscored,
                 self.calibrations[key].record() if key in self.calibrations else None,
             )
         judge_name = run.manifest.judges[-1].name
         fields = settings.fields if settings.questions is None else settings.questions.state
-        return Description(judge_name, file.name, file.sha256, self.rows, metrics, fields=fields, questions=questions)
+        name, sha256 = file.name, file.sha256
+        if earlier is not None and self.target.output is not None and self.target.output.resolve() == Path(file.path):
+            name, sha256 = earlier.input, earlier.input_sha256  # scores are added to it
+        return Description(judge_name, name, sha256, self.rows, metrics, fields=fields, questions=questions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from geval_local.metric import Metric
@@ -57,3 +58,14 @@ class RunEvents:
     def should_stop(self) -> bool:
         """Return whether to stop after the current batch; called often."""
         return False
+
+
+class ProgressEvents(RunEvents):
+    """Hands on how many outcomes are finished, and nothing else."""
+
+    def __init__(self, reach: Callable[[int], object]) -> None:
+        self._reach = reach
+
+    def on_progress(self, done: int) -> None:
+        """See `RunEvents.on_progress`."""
+        self._reach(done)

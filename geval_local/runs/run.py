@@ -12,27 +12,24 @@ from geval_local.errors import Interrupted, OutputError
 from geval_local.files import safe_file_name
 from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path, rows_path
+from geval_local.io.results import numbered, read_result_rows
 from geval_local.io.samples import Sample, read_samples
 from geval_local.judge.steps import OnSteps, read_pinned
 from geval_local.metric import Metric
-from geval_local.questions.answer import Answer
-from geval_local.questions.pair import mean_outcomes
-from geval_local.questions.question import Question
-from geval_local.runs.asked import AskedQuestions, asked_of
+from geval_local.runs.asked import Result, asked_of
 from geval_local.runs.cache import OutcomeCache
-from geval_local.runs.executor import Preparer, Window, Worker, read_windows, run_ahead
+from geval_local.runs.executor import Preparer, Window, read_windows, run_ahead
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.records import check_unchanged
 from geval_local.runs.store import MemoryStore, Store
-from geval_local.score import Score
 from geval_local.signature import signature_differences
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 #: A row with its results, by metric or question, or by ``metric@judge`` where there are several judges.
-ScoredRow = tuple[Sample, dict[str, Score | Answer]]
+ScoredRow = tuple[Sample, dict[str, Result]]
 
 
 class Identity(NamedTuple):
@@ -119,11 +116,16 @@ class Run:
         return sum(metric.forms for metric in self.metrics)
 
     def samples(self) -> Iterator[Sample]:
-        """Read the input from its beginning: its rows, or the pairs of them that are to be judged."""
-        settings = self.manifest.settings
-        samples = read_samples(
-            self.manifest.input.path, limit=settings.limit, fields=settings.fields, encoding=settings.encoding
-        )
+        """Read the input from its beginning: its rows, those chosen, or the pairs of them that are to be judged."""
+        settings, file = self.manifest.settings, self.manifest.input
+        if settings.chosen is not None:
+            chosen = set(settings.chosen)
+            return (
+                Sample(row, number, file.name, None, settings.fields)
+                for number, row in numbered(read_result_rows(file.path))
+                if not chosen or number in chosen
+            )
+        samples = read_samples(file.path, limit=settings.limit, fields=settings.fields, encoding=settings.encoding)
         return samples if settings.pairs is None else pair_samples(samples, settings.pairs)
 
     @property
@@ -139,14 +141,9 @@ class Run:
             for place, name in enumerate(self.asked.names)
         ]
 
-    @property
-    def questions(self) -> tuple[Question, ...]:
-        """What is asked, if it is questions."""
-        return self.asked.questions if isinstance(self.asked, AskedQuestions) else ()
-
     def scored(self, window: Window) -> Iterator[ScoredRow]:
         """Rebuild the results of a window from the store, row by row."""
-        judges = []
+        columns: list[Sequence[Result]] = []
         for number in range(len(self.manifest.judges)):
             outcomes = []
             for place, metric in enumerate(self.metrics):
@@ -158,13 +155,10 @@ class Run:
                         f"the store of {self.directory} has lost the outcome of row {lost[0] + 1} on {metric.name}",
                         hint="Restore the directory from a backup, or delete it and run again.",
                     )
-                outcomes.append(mean_outcomes(metric, [found[form] for form in forms]))
-            judges.append(outcomes)
+                outcomes.append([found[form] for form in forms])
+            columns += self.asked.results(outcomes)
         keys = self.keys
-        for row, sample in enumerate(window.samples):
-            results = [
-                result for outcomes in judges for result in self.asked.results([found[row] for found in outcomes])
-            ]
+        for sample, *results in zip(window.samples, *columns, strict=True):
             yield sample, dict(zip(keys, results, strict=True))
 
     def write_steps(self, record: JudgeRecord, metrics: Sequence[Metric]) -> None:
@@ -263,7 +257,7 @@ class Run:
             from geval_local.engine.window import regrow  # brings torch
 
             regrow(judge.engine)
-            worker = Worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
+            worker = self.asked.worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
         windows = read_windows(self.samples(), settings.window, preparers, is_done)
         rows = 0
         with closing(run_ahead(windows)) as ahead:

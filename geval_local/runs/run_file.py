@@ -45,8 +45,9 @@ from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.reasons import ROWS_IN_HAND
 from geval_local.runs.records import fingerprint_input
-from geval_local.runs.settings import EvaluationRecord, QuestionSettings, Settings
+from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
 from geval_local.runs.target import Target, find_manifest, find_run, find_target
 
 if TYPE_CHECKING:
@@ -114,7 +115,6 @@ def score_file(
     given = [file] if isinstance(file, str | os.PathLike) else list(file)
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
-    records, loaded = _judges(judges)
     maps = _calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
     settings = Settings(
         **_given(options),
@@ -130,6 +130,7 @@ def score_file(
                 "pairs are judged on one machine: the two rows of a pair may lie in different blocks",
                 hint="Leave distributed out.",
             )
+        records, loaded = _judges(judges)
         if loaded:
             raise ConfigurationError(
                 "a judge that is loaded here cannot work on a cluster",
@@ -154,7 +155,7 @@ def score_file(
         check_chosen(options.columns, first, [metric.name for metric in chosen])
         update = {"metrics": [definition(metric) for metric in chosen], "pairs": pairs, "group_by": "document"}
         settings = settings.model_copy(update=update)
-    return _run(path, settings, records, loaded, target, options, events, maps=maps, load=load)
+    return run_file(path, settings, judges, target, options, events, maps=maps, load=load)
 
 
 def decide_file(
@@ -208,7 +209,6 @@ def decide_file(
         raise ConfigurationError(f"a question is shown in at least one order, not in {rotations}")
     metrics = question_metrics(asked, rotations)
     evidence = read_state(state)
-    records, loaded = _judges(judges)
     first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding)
     types = {str(question.name): question.type for question in asked}
     check_chosen(options.columns, first, list(types), decision_layout(types))
@@ -223,24 +223,54 @@ def decide_file(
             rotations=rotations,
         ),
     )
-    return _run(path, settings, records, loaded, target, options, events)
+    return run_file(path, settings, judges, target, options, events)
 
 
-def _run(
+def reason_file(
+    results: Path,
+    metric: Metric,
+    chosen: Sequence[int],
+    judge: JudgeOptions,
+    output: Path,
+    *,
+    result: str,
+    tokens: int,
+    fields: Mapping[str, str],
+    load: Callable[[JudgeOptions], Judge],
+    events: RunEvents,
+    overwrite: bool = False,
+) -> RunResult:
+    """Let a judge write why chosen rows of a result file got their scores on a metric, as JSON lines.
+
+    The figures are those called `result`, `metric` is the one with the steps of the scores.
+    """
+    settings = Settings(
+        window=ROWS_IN_HAND,
+        fields=dict(fields),
+        metrics=[definition(metric)],
+        chosen=list(chosen),
+        reasons=ReasonSettings(result=result, tokens=tokens),
+    )
+    options = RunOptions(overwrite=overwrite)
+    return run_file(results, settings, judge, find_target(output), options, events, load=load)
+
+
+def run_file(
     path: Path,
     settings: Settings,
-    records: list[JudgeRecord],
-    loaded: Mapping[str, Judge],
+    judges: Judge | JudgeOptions | str | Sequence[Judge | JudgeOptions | str | None] | None,
     target: Target,
-    options: RunOptions,
-    events: RunEvents | None,
+    options: RunOptions | None = None,
+    events: RunEvents | None = None,
     *,
     maps: Mapping[str, Calibrator] | None = None,
     load: Callable[[JudgeOptions], Judge] | None = None,
 ) -> RunResult:
-    """Run what the settings ask of a file that was checked."""
+    """Run what the settings ask of a file that was checked: scores, answers, preferences, or reasons."""
     output = None if target.output is None else target.output.name
     settings = settings.model_copy(update={"formats": list(target.formats), "output": output})
+    options = options or RunOptions()
+    records, loaded = _judges(judges)
     return complete(
         target,
         Manifest.new(fingerprint_input(path), settings, records),

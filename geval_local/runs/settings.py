@@ -12,6 +12,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.io.pairs import PairPlan
 from geval_local.metric import Metric
 from geval_local.options import Format, Positive, RunOptions, jsonl
+from geval_local.prompt import REASON_REQUEST
 from geval_local.questions.question import parse_questions
 from geval_local.runs.records import Record, Sha256
 
@@ -53,6 +54,17 @@ class QuestionSettings(Record):
     rotations: Positive = 1
 
 
+class ReasonSettings(Record):
+    """What reasons are asked for."""
+
+    #: Name of the results that are explained.
+    result: str
+    #: Most tokens of a reason.
+    tokens: Positive
+    #: The question why.
+    request: str = REASON_REQUEST
+
+
 class EvaluationRecord(Record):
     """The file of an evaluation that a run is part of."""
 
@@ -86,6 +98,10 @@ class Settings(RunOptions):
     questions: QuestionSettings | None = None
     #: Which pairs of rows are judged, where the metrics compare two texts; the run's rows are these pairs.
     pairs: PairPlan | None = None
+    #: What is written, if the judge is asked for reasons of scores.
+    reasons: ReasonSettings | None = None
+    #: Numbers of the rows that are asked, of a file that is read as results are (`read_result_rows`); all if empty.
+    chosen: list[int] | None = None
     #: Files, directories and patterns of a distributed run, as given.
     inputs: list[str] = Field(default_factory=list)
     #: Rows of a block of a distributed run; None if blocks go by size.
@@ -118,6 +134,10 @@ class Settings(RunOptions):
             found.append(f"`fields` was {self.fields or 'none'}, is {other.fields or 'none'}")
         if self.pairs != other.pairs:
             found.append(f"pairs were {self.pairs or 'none'}, are {other.pairs or 'none'}")
+        if self.reasons != other.reasons:
+            found.append(f"reasons were {self.reasons or 'none'}, are {other.reasons or 'none'}")
+        if self.chosen != other.chosen:
+            found.append("other rows were chosen")
         found += _question_differences(self.questions, other.questions)
         if self.questions is None or not found:
             found += _metric_differences(self.metrics, other.metrics)

@@ -459,11 +459,15 @@ class MemoryStore:
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
-    """Convert an outcome: log-probabilities as little-endian float64, other tokens as JSON, the key as signed int64."""
+    """Convert an outcome: log-probabilities as little-endian float64, the key as signed int64.
+
+    JSON: other tokens, a list; what was written, an object.
+    """
     key = outcome.sample_key
+    other = outcome.other_tokens or outcome.written
     return (
         None if outcome.label_logprobs is None else outcome.label_logprobs.astype("<f8", copy=False).tobytes(),
-        json.dumps(outcome.other_tokens, ensure_ascii=True) if outcome.other_tokens else None,
+        json.dumps(other, ensure_ascii=True) if other else None,
         outcome.prompt_tokens,
         outcome.dropped_tokens,
         key - (1 << 64) if key >= 1 << 63 else key,
@@ -491,7 +495,12 @@ def from_columns(columns: tuple[Any, ...]) -> Outcome:
 def checked_outcome(
     logprobs: NDArray[np.float64] | None, other: Any, prompt_tokens: int, dropped_tokens: int, key: int, error: Any
 ) -> Outcome:
-    """Build an outcome from stored values, with the other tokens as JSON."""
+    """Build an outcome from stored values, with the other tokens, or what was written, as JSON."""
+    if logprobs is None and isinstance(other, str) and other.startswith("{"):
+        try:
+            return Outcome(prompt_tokens=prompt_tokens, error=error, written=json.loads(other))
+        except (ValueError, RecursionError) as problem:
+            raise ValueError("what was written is not JSON") from problem
     if (logprobs is None) == (error is None) or not isinstance(error, str | None):
         raise ValueError("it has both figures and a reason for having none, or neither")
     # The largest value is NaN if any is; without any finite value there is no score either.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_run import judge_directory, read_rows, run, write_rows
+from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 from rated_runs import other_judge, prepare, score
+from run_kit import kills_itself
 from scipy import stats
 
 import geval_local.judge.judge
 from geval_local.analysis import overlap as baselines
 from geval_local.analysis.results import ABLATIONS, estimate_name
+from geval_local.evaluation import kept_scores
+from geval_local.runs.store import Store
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
@@ -110,16 +115,55 @@ def test_a_benchmark_is_scored_once_and_never_taken_for_something_else(here, mon
     by_results = evaluate(here, *arguments[:6], "-m", "fluency", "--results", kept)
     assert by_results["correlations"]["summary"][name] == first["correlations"]["summary"][name]
 
-    scoring = geval_local.judge.judge.Judge.iter_scores
-    monkeypatch.setattr(geval_local.judge.judge.Judge, "iter_scores", None)
+    monkeypatch.setattr(kept_scores, "run_file", None)
     assert evaluate(here, *arguments)["correlations"] == first["correlations"]
     refused = evaluate(here, *arguments, "--dtype", "float64", code=2)
     assert "under another signature" in refused
     assert "dtype: float32 there, float64 here" in refused
-    monkeypatch.setattr(geval_local.judge.judge.Judge, "iter_scores", scoring)
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
     both = evaluate(here, *arguments, "-m", "coherence")
     assert set(read_rows(kept)[0]["geval"]) == {"summarization/fluency", "summarization/coherence"}
     assert both["correlations"]["summary"][name]["fluency"] == first["correlations"]["summary"][name]["fluency"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_killed_evaluation_goes_on_and_keeps_the_same_files(here, monkeypatch):
+    """Killed after two units of a metric, and of another one whose scores are added to the same file."""
+    (here / "plain.yaml").write_text(METRIC.replace("name: clarity", "name: plain"), encoding="utf-8")
+    units = []
+    add = Store.add
+
+    def evaluated(directory, metric, dies_after=None):
+        def counted(store, judge, outcomes):
+            units.append(len(rows := list(outcomes)))
+            add(store, judge, rows)
+            if len(units) == dies_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        units.clear()
+        monkeypatch.setattr(Store, "add", counted)
+        return run(
+            *("meta-eval", "data.jsonl", "-m", f"{metric}.yaml", "--human", "rating.clarity", "--group-by", "doc"),
+            *("-j", judge_directory(), "--batch-tokens", 800, "--engine", "padded", "-o", directory, "--json"),
+            home=here / f"home-{directory}",
+        )
+
+    shown = {metric: evaluated("whole", metric).stdout for metric in ("clarity", "plain")}
+    assert sum(units) == 12
+    assert len(units) > 3, "it is not killed in its middle"
+    for metric in ("clarity", "plain"):
+        assert kills_itself(lambda: evaluated("killed", metric, dies_after=2))  # noqa: B023 - called at once
+        assert [path.name for path in Path("killed").iterdir() if path.is_dir()], "no run was left"
+        done = evaluated("killed", metric)
+        assert done.exit_code == 0, done.stderr
+        assert 0 < sum(units) < 12, "what was finished was scored again"
+        assert done.stdout == shown[metric]
+    assert {path.name: path.read_bytes() for path in Path("killed").iterdir()} == {
+        path.name: path.read_bytes() for path in Path("whole").iterdir()
+    }
+    (kept,) = Path("killed").glob("*.jsonl")
+    assert set(read_rows(kept)[0]["geval"]) == {"clarity", "plain"}
 
 
 @pytest.mark.slow

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
+from run_kit import kills_itself
 
 from geval_local.judge import reason_writer as reasons
 from geval_local.models.generate import Paragraph
@@ -98,28 +101,61 @@ def test_rows_by_entropy_and_all_rows(here, written):
     assert len(records(here / "all.jsonl")) == ROWS  # the bad row has no score to explain
 
 
-def test_an_interrupted_command_goes_on(here, written, monkeypatch):
-    counted = []
-    write = reasons.generate_paragraphs
+@pytest.fixture
+def batches(monkeypatch):
+    """Small batches, whose texts tell what was written together; in the third one what is called happens."""
+    asked, third = [], []
 
-    def stops(model, tokenizer, prompts, **given):
-        if len(counted) == 1:
-            counted.append(0)
-            raise KeyboardInterrupt
-        counted.append(len(prompts))
-        return write(model, tokenizer, prompts, **given)
+    def write(model, tokenizer, prompts, **_):
+        if len(asked) == 2 and third:
+            third[0]()
+        asked.append([len(prompt) for prompt in prompts])
+        return [Paragraph(f'It says "it ends at", {len(prompt)} beside {asked[-1]}.', True) for prompt in prompts]
 
-    monkeypatch.setattr(reasons, "ROWS_AT_ONCE", 5)
-    monkeypatch.setattr(reasons, "generate_paragraphs", stops)
-    assert give(here, "--all", "-o", "r.jsonl").exit_code == 3
+    def stop_by(what):
+        asked.clear()
+        third[:] = [] if what is None else [what]
+        return asked
+
+    monkeypatch.setattr(reasons, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("geval_local.runs.run_file.ROWS_IN_HAND", 8)
+    monkeypatch.setattr(reasons, "generate_paragraphs", write)
+    return stop_by
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("how", ["the same command", "resume", "interrupted"])
+def test_a_command_that_ends_in_the_middle_goes_on_and_finds_the_same_file(here, batches, how):
+    asked = batches(None)
+    assert give(here, "--all", "-o", "whole.jsonl").exit_code == 0
+    expected = [*asked]
+    assert [len(batch) for batch in expected] == [3, 3, 2, 3, 1]
+    files = sorted(path.name for path in here.iterdir())
+    batches(interrupt if how == "interrupted" else kill)
+    if how == "interrupted":
+        done = give(here, "--all", "-o", "r.jsonl")
+        assert done.exit_code == 3
+        assert "geval-local resume .r.jsonl.run" in done.stderr
+    else:
+        assert kills_itself(lambda: give(here, "--all", "-o", "r.jsonl"))
     assert not (here / "r.jsonl").exists()
-    (partial,) = [path for path in here.iterdir() if ".reasons-" in path.name and path.suffix == ".tmp"]
-    with partial.open("ab") as file:
-        file.write(b'{"row": 3, "rea')  # a kill in the middle of a line
-    assert give(here, "--all", "-o", "r.jsonl").exit_code == 0
-    assert sum(counted) == ROWS
-    assert [record["row"] for record in records(here / "r.jsonl")] == list(range(1, ROWS + 1))
-    assert not partial.exists()
+    batches(None)
+    assert "another configuration" in give(here, "--lowest", 2, "-o", "r.jsonl").stderr
+    again = ("resume", "r.jsonl") if how == "resume" else ("reasons", "s.jsonl", "--all", "-o", "r.jsonl")
+    done = run(*again, "--json", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert asked == expected[2:], "what was finished was written again, or in other batches"
+    assert (here / "r.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
+    assert json.loads(done.stdout)["reasons"] == records(here / "r.jsonl")
+    assert sorted(path.name for path in here.iterdir()) == sorted([*files, "r.jsonl"])
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.sweep

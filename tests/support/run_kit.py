@@ -73,6 +73,18 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def kills_itself(work: Callable[[], object]) -> bool:
+    """Do some work in a fork; whether it was ended by SIGKILL, as the work does to itself in its middle."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
 def killed_after(seconds: float, work: Callable[[], object]) -> bool:
     """Do some work in a fork that gets SIGKILL; whether that came before its end, which has to be a good one."""
     child = os.fork()

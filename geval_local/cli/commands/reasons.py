@@ -39,15 +39,16 @@ def reasons(
     """
     from geval_local.analysis.pairs import holds_pairs
     from geval_local.analysis.results import ScoredRun, figures_of
-    from geval_local.cli.output.console import note, print_json
+    from geval_local.cli.output.console import note
     from geval_local.cli.output.reasons import show_reasons
     from geval_local.cli.progress import load_shown, show_progress
-    from geval_local.fields import counted
     from geval_local.io.input_checks import check_rows
-    from geval_local.io.ownership import check_replaceable, file_sha256
+    from geval_local.io.ownership import check_replaceable
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
-    from geval_local.runs.reasons import ReasonTask, ScoredRow, chosen_rows, write_reason_file
+    from geval_local.runs.events import ProgressEvents
+    from geval_local.runs.reasons import chosen_places
+    from geval_local.runs.run_file import reason_file
     from geval_local.runs.target import find_target
     from geval_local.signature import judge_name, signature_differences, signature_parts
 
@@ -65,16 +66,15 @@ def reasons(
             f"{scored.path} holds pairs, whose texts stay in their input: there is nothing to cite",
             hint="Reasons explain the scores of single outputs: score the input, and give that run.",
         )
-    rows = [
-        ScoredRow(Sample(row, row=number, origin=scored.path.name, mapping=scored.mapping), figures)
-        for (number, row), figures in zip(
-            numbered(scored.rows), figures_of(scored.rows, name, scored.path), strict=True
-        )
-    ]
-    chosen = chosen_rows(rows, lowest=lowest, entropy=entropy, everything=everything)
-    check_rows([row.sample for row in chosen], [origin.definition], str(scored.path), scored.mapping)
+    places = chosen_places(
+        figures_of(scored.rows, name, scored.path), lowest=lowest, entropy=entropy, everything=everything
+    )
+    rows = list(numbered(scored.rows))
+    chosen = [Sample(rows[place][1], rows[place][0], scored.path.name, None, scored.mapping) for place in places]
+    check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
-    loaded = load_shown(judge.model_copy(update={"name": judge.name or scorer}))
+    choice = judge.model_copy(update={"name": judge.name or scorer})
+    loaded = load_shown(choice)
     differ = signature_differences(origin.signature, str(loaded.signature(origin.definition)))
     if "judge" in differ:
         if judge.name is None:
@@ -85,11 +85,18 @@ def reasons(
         note(f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}", "yellow")
     if not loaded.writes_steps:
         note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
-    task = ReasonTask(origin.definition, chosen, file_sha256(scored.path), tokens)
     with show_progress("writing reasons", len(chosen), unit="reasons") as progress:
-        records = write_reason_file(output, task, loaded, on_reason=progress.reach)
-    if as_json:
-        print_json({"metric": name, "output": str(output), "reasons": records})
-    else:
-        show_reasons(records, name)
-    note(f"wrote {counted(len(records), 'reason')} to {output}")
+        result = reason_file(
+            scored.path,
+            origin.definition,
+            [sample.row for sample in chosen],
+            choice,
+            output,
+            result=name,
+            tokens=tokens,
+            fields=scored.mapping,
+            load=lambda given: loaded,
+            events=ProgressEvents(progress.reach),
+            overwrite=run_options.overwrite,
+        )
+    show_reasons(result, as_json=as_json)

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from geval_local.cli.output.console import note, print_table
+from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.fields import counted
+
+if TYPE_CHECKING:
+    from geval_local.runs.completion import RunResult
 
 #: Reasons that are printed; the file has all.
 REASONS_SHOWN = 10
 
 
-def show_reasons(records: Sequence[Mapping[str, Any]], metric: str) -> None:
+def show_reasons(result: RunResult, *, as_json: bool) -> None:
+    """Print the reasons of a run, and on stderr where they are."""
+    (file,), asked = result.files, result.manifest.settings.reasons
+    assert asked is not None
+    records = [json.loads(line) for line in file.read_text(encoding="ascii").splitlines()]
+    if as_json:
+        print_json({"metric": asked.result, "output": str(file), "reasons": records})
+    else:
+        _show_table(records, asked.result)
+    note(f"wrote {counted(len(records), 'reason')} to {file}")
+
+
+def _show_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
     """Print the first reasons as a table, and on stderr how many are missing, cut off, or without a citation."""
     from rich import box
     from rich.table import Table
