@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from geval_local.analysis.contenders import Contender, ablations
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.results import read_rows
+from geval_local.engine.window import WINDOW
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ScoredMetric, is_own_result, manifest_path, read_manifest
 from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
-from geval_local.judge.windows import WINDOW
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, label_of, labels_of
 from geval_local.options import JudgeOptions
