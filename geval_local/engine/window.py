@@ -11,13 +11,16 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.score import LOW_LABEL_MASS, Outcome
-from geval_local.tokens.encoder import PromptEncoder
-from geval_local.tokens.requests import Prepared, Request
+
+if TYPE_CHECKING:  # runs cut their rows into windows before PyTorch is loaded
+    from geval_local.engine.interface import Engine, Pack, Readout
+    from geval_local.tokens.encoder import PromptEncoder
+    from geval_local.tokens.requests import Prepared, Request
 
 logger = logging.getLogger("geval_local")
 
