@@ -107,7 +107,7 @@ def test_preferences_come_from_ratings_and_split_the_gap():
 
 
 def test_length_bias_is_the_correlation_with_length():
-    items, _ = duel(50)
+    items = duel(50)
     biased = [replace(item, predicted=float(item.length) ** 2) for item in items]
     found = length_bias(biased)
     assert found.score.spearman.value == pytest.approx(1.0)
@@ -209,7 +209,7 @@ def test_noise_of_ratings_makes_no_bias_for_length(level):
 
 
 def test_the_partial_correlation_is_the_textbooks():
-    items, _ = duel(40)
+    items = duel(40)
     columns = np.array([[i.predicted, i.length, i.human] for i in items]).T
     inverse = np.linalg.inv(np.corrcoef(columns))
     expected = -inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1])
