@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.biases import judge_less_people, length_bias, with_raters
+from geval_local.analysis.comparison import plan_documents
 from geval_local.analysis.differences import adjusted_means, gap, rank_systems
 from geval_local.analysis.good_enough import alternative_annotators, judge_verdicts
-from geval_local.analysis.planning import plan_documents
 from geval_local.statistics import significance
 from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import correlate

@@ -22,7 +22,7 @@ from benchmarks.baselines.gptscore import gptscore_figures
 from benchmarks.baselines.reference_models import bart_scores, bert_scores, load_reference_model
 from benchmarks.baselines.unieval import QUESTIONS, unieval_scores
 from geval_local import Judge, Metric
-from geval_local.analysis.overlap import references
+from geval_local.analysis.contenders import references
 from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.tables import correlation_table
 from geval_local.io.samples import Sample

@@ -1,9 +1,10 @@
 """Analyses of whether scores can be trusted. They read records, never models.
 
 - `results`: results, however they are given, as scored items
-- `ratings`: human ratings, published benchmark files, other people's outputs; `overlap`: ROUGE, BLEU, chrF and length
+- `ratings`: human ratings, published benchmark files, other people's outputs
 - `tables`: results as headers and rows of text
-- `contenders`, `meta_evaluation`: scores against people, against each other, and against the human ceiling
+- `contenders`: scored runs, others' outputs, ROUGE, BLEU, chrF and length; `meta_evaluation`: all of them against
+  people, against each other, and against the human ceiling
 - `differences`: sides and systems, on the documents that they share; `comparison`: systems or runs beside each other
 - `estimates`: what people would say of all rows, from scores of all and ratings of a few
 - `biases`: whom a judge favours, and what length does; `pairs`: systems by comparisons of two outputs

@@ -52,6 +52,16 @@ def test_the_estimate_is_that_of_ppi_python(seed):
     assert found.power * (f.var() + rest.var() * 150 / 750) == pytest.approx(power * pooled, rel=1e-9)
 
 
+def test_a_difference_is_summed_up_in_the_order_of_the_documents():
+    """The order of a set would change its last digits from one run to the next."""
+    rng = np.random.default_rng(3)
+    one, other = (estimate_mean(drawn(rng, 150)) for _ in range(2))
+    apart = [
+        one.parts.get(name, 0.0) - other.parts.get(name, 0.0) for name in dict.fromkeys([*one.parts, *other.parts])
+    ]
+    assert estimate_difference(one, other)[0].error == math.sqrt(sum(value**2 for value in apart))
+
+
 def test_a_useless_judge_is_left_out_and_a_good_one_is_worth_ratings():
     rng = np.random.default_rng(1)
     useless = [estimate_mean(drawn(rng, 20, slope=0.0)) for _ in range(40)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from geval_local.analysis.comparison import plan_both, plan_documents
 from geval_local.analysis.differences import rank_systems, ranking_table
 from geval_local.analysis.good_enough import alternative_annotators, judge_probabilities, judge_verdicts, rejected
-from geval_local.analysis.planning import plan_both, plan_documents
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import compare

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_local.analysis.overlap import BASELINES, baseline_scores, references
+from geval_local.analysis.contenders import BASELINES, baseline_scores, references
 from geval_local.analysis.ratings.rated import read_benchmark
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.correlation import correlate

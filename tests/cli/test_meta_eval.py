@@ -15,7 +15,7 @@ from run_kit import kills_itself
 from scipy import stats
 
 import geval_local.judge.judge
-from geval_local.analysis import overlap as baselines
+from geval_local.analysis import contenders
 from geval_local.analysis.results import ABLATIONS, estimate_name
 from geval_local.evaluation import kept_scores
 from geval_local.runs.store import Store
@@ -242,7 +242,7 @@ def test_a_missing_library_is_a_note_and_no_error(here, monkeypatch):
             raise ImportError(name)
         return __import__(name, fromlist=["_"])
 
-    monkeypatch.setattr(baselines, "import_module", without_sacrebleu)
+    monkeypatch.setattr(contenders, "import_module", without_sacrebleu)
     score(here, "run.jsonl")
     record = own(here, "--results", "run.jsonl")
     assert {name for name, one in record["contenders"].items() if one["kind"] == "baseline"} == {
