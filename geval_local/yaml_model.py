@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from ruamel.yaml.error import YAMLError
@@ -15,10 +15,9 @@ from ruamel.yaml.nodes import Node
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.fields import nearest
 from geval_local.files import check_is_file
-from geval_local.yaml_text import line_of, load_yaml
+from geval_local.yaml_text import load_yaml
 
 Place = tuple[int | str, ...]
-_Model = TypeVar("_Model")
 
 #: Context of a validation whose caller collects all problems; see `geval_local.options.Options`.
 KEEP_PROBLEMS = "keep problems"
@@ -46,20 +45,6 @@ def parse_file(
     if not isinstance(data, dict):
         raise error(f"{origin}: {what}", hint=hint)
     return data, node
-
-
-def load_model(
-    model: type[_Model],
-    text: str,
-    origin: str,
-    what: str,
-    error: type[GevalError] = ConfigurationError,
-    hint: str | None = None,
-) -> _Model:
-    """Read YAML text into a model."""
-    data, node = parse_file(text, origin, what, error, hint)
-    found: _Model = validate(model, data, lambda place: f"{origin}, line {line_of(node, place)}", error, hint)
-    return found
 
 
 def validate(

@@ -20,7 +20,6 @@ from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, laid_out
 from geval_local.io.result_manifest import manifest_path, read_manifest
 from geval_local.io.results import load_results
 from geval_local.report.overview import summaries
-from geval_local.score import LOW_LABEL_MASS
 from geval_local.summary import Summary
 
 
@@ -149,7 +148,7 @@ def log_results(
                 )
                 for metric, origin in described.metrics.items():
                     mlflow.set_tag(f"geval_local.signature.{_key(metric)}", origin.signature)
-            for summary in summaries(found, low_mass=LOW_LABEL_MASS):
+            for summary in summaries(found):
                 mlflow.log_metrics(_figures(summary))
             for file in (results, manifest_path(results), *artifacts):
                 if file.is_file():

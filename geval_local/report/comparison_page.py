@@ -33,7 +33,6 @@ from geval_local.report.overview import (
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.run_page import write_report
-from geval_local.score import LOW_LABEL_MASS
 from geval_local.statistics.agreement import agree
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, usable
@@ -113,7 +112,6 @@ def write_comparison(
     signatures: tuple[SignatureInput | None, SignatureInput | None] = (None, None),
     manifests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None),
     title: str | None = None,
-    low_mass: float = LOW_LABEL_MASS,
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,
@@ -142,7 +140,7 @@ def write_comparison(
     ]
     page = render(
         "compare.html.j2",
-        _data(names, pairing, items, human, metrics or {}, low_mass),
+        _data(names, pairing, items, human, metrics or {}),
         title=title or f"{names[0]} and {names[1]}",
         names=names,
         signed=signed,
@@ -171,9 +169,7 @@ def write_comparison(
         ),
         overviews=[
             (name, overview_table(found), found)
-            for name, found in zip(
-                names, (summaries(run, low_mass=low_mass, group_by=group_by) for run in runs), strict=True
-            )
+            for name, found in zip(names, (summaries(run, group_by=group_by) for run in runs), strict=True)
         ],
         texts=notes_of(Results(runs[0].name, shared, ()), metrics, {}),
         facts=[(name, facts(manifest or {})) for name, manifest in zip(names, manifests, strict=True)],
@@ -247,7 +243,6 @@ def _data(
     items: Mapping[str, Both],
     human: Mapping[str, str],
     notes: Mapping[str, MetricNotes],
-    low_mass: float,
 ) -> dict[str, Any]:
     texts = TextColumns()
     columns = pairing.columns()
@@ -267,7 +262,6 @@ def _data(
                 runs,
                 [ratings.get(key, math.nan) for key in pairing.keys] if rated else (),
                 spec=notes.get(metric, {}).get("scale"),
-                low_mass=low_mass,
                 rating=human.get(metric),
             )
             | {"groups": [], "reasons": []}

@@ -45,10 +45,10 @@ class MetricText:
     signature: str
 
 
-def summaries(results: Results, *, low_mass: float, group_by: str | None = None) -> list[Summary]:
+def summaries(results: Results, *, group_by: str | None = None) -> list[Summary]:
     """Summarize every metric of a run, with rows grouped into documents by `Documents`."""
     documents = Documents(group_by)
-    tallies = [Tally(metric, low_mass=low_mass) for metric in results.metrics]
+    tallies = [Tally(metric) for metric in results.metrics]
     for record in results.records:
         sample = Sample({}, record.number)
         document = documents.add(record.columns)

@@ -13,7 +13,7 @@ from typing import Any
 from geval_local.fields import ALIASES, SYSTEM_FIELDS
 from geval_local.io.columns import as_text
 from geval_local.scale import Scale
-from geval_local.score import Score
+from geval_local.score import LOW_LABEL_MASS, Score
 
 _DIGITS = 6
 
@@ -60,7 +60,6 @@ def metric_payload(
     human: Sequence[float],
     *,
     spec: object | None,
-    low_mass: float,
     rating: str | None = None,
 ) -> dict[str, Any]:
     """Lay out one metric; `rating` is the field of the human ratings."""
@@ -73,7 +72,7 @@ def metric_payload(
         "low": _round(low),
         "high": _round(high),
         "threshold": next((score.threshold for score in scores if score.threshold is not None), None),
-        "lowMass": low_mass,
+        "lowMass": LOW_LABEL_MASS,
         "human": [_round(value) for value in human],
         "rating": as_text(rating or ""),
         "runs": [_run(run, labels) for run in runs],

@@ -34,7 +34,6 @@ from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
-from geval_local.score import LOW_LABEL_MASS
 from geval_local.statistics.correlation import Correlation
 from geval_local.statistics.records import ScoredItem
 from geval_local.summary import Summary
@@ -72,7 +71,6 @@ def write_report(
     manifest: Mapping[str, Any] | None = None,
     ablation: Table | Sequence[Table] | None = None,
     title: str | None = None,
-    low_mass: float = LOW_LABEL_MASS,
     fields: Mapping[str, str] | None = None,
     system: str | None = None,
     baseline: str | None = None,
@@ -114,11 +112,11 @@ def write_report(
         )
         for metric, own in items.items()
     ]
-    overall = summaries(run, low_mass=low_mass, group_by=group_by)
+    overall = summaries(run, group_by=group_by)
     on_figures(overall, people)
     page = render(
         "report.html.j2",
-        _data(shown, [keys[place] for place in chosen], notes, people, chosen, documents, low_mass, reasons),
+        _data(shown, [keys[place] for place in chosen], notes, people, chosen, documents, reasons),
         title=title or run.name,
         file=run.name,
         count=len(run.records),
@@ -186,7 +184,6 @@ def _data(
     people: Sequence[People],
     chosen: Sequence[int],
     group_by: str | None,
-    low_mass: float,
     reasons: Sequence[WrittenReason],
 ) -> dict[str, Any]:
     """Lay out the page's rows; `people` is of all rows of the run, of which these are the `chosen` ones."""
@@ -220,7 +217,6 @@ def _data(
                 [[record.scores[metric] for record in run.records]],
                 [by_metric[metric].ratings[place] for place in chosen] if metric in by_metric else (),
                 spec=notes.get(metric, {}).get("scale"),
-                low_mass=low_mass,
                 rating=by_metric[metric].field if metric in by_metric else None,
             )
             | {

@@ -12,7 +12,7 @@ def row(number, **figures):
 
 def test_what_is_not_known_is_a_dash():
     run = load_results([row(number) for number in range(6)])
-    table = overview_table(summaries(run, low_mass=0.9))
+    table = overview_table(summaries(run))
     cells = dict(zip(table.headers, table.rows[0], strict=True))
     assert [cells[name] for name in ("label mass", "lowest mass", "mass < 0.9")] == ["-", "-", "-"]
     assert not any("label mass" in note for note in table.notes)
@@ -20,6 +20,6 @@ def test_what_is_not_known_is_a_dash():
 
 def test_a_low_mass_stands_in_words_below_the_table():
     run = load_results([row(number, label_mass=0.02) for number in range(6)])
-    table = overview_table(summaries(run, low_mass=0.9))
+    table = overview_table(summaries(run))
     assert "100.0%" in table.rows[0]
     assert "does not answer" in table.notes[0]
