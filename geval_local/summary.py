@@ -6,11 +6,13 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
+from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score
 from geval_local.statistics.interval import Interval, MeanSums, mean_interval
 
@@ -33,6 +35,10 @@ class Reason:
     count: int
     #: Numbers of the first of these rows, at most `ROWS_NAMED`; after their file's name if there are several files.
     rows: tuple[int | str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"reason": self.text, "count": self.count, "rows": list(self.rows)}
 
 
 @dataclass(frozen=True)
@@ -102,19 +108,12 @@ class Summary:
             "grouping": self.grouping,
             "warning": self.interval.warning or None,
             "std": _finite(self.std),
-            "label_mass": {
-                "mean": _finite(self.label_mass),
-                "min": _finite(self.label_mass_min),
-                "low": self.low_mass,
-                "share_below_low": _finite(self.low_mass_share),
-                "other_tokens": [list(pair) for pair in self.other_tokens],
-            },
+            "label_mass": _mass_record(self, self.low_mass)
+            | {"other_tokens": [list(pair) for pair in self.other_tokens]},
             "threshold": self.threshold,
             "passed_share": self.passed_share,
             "shortened": self.shortened,
-            "reasons": [
-                {"reason": reason.text, "count": reason.count, "rows": list(reason.rows)} for reason in self.reasons
-            ],
+            "reasons": [reason.to_dict() for reason in self.reasons],
         }
 
 
@@ -177,88 +176,6 @@ def _place(row: int | str) -> tuple[str, int]:
     """Sort key of a row: its file and number, since parts arrive in any order."""
     file, _, number = str(row).rpartition(":")
     return file, int(number)
-
-
-class Tally:
-    """Accumulates the scores of one metric row by row, 25 bytes per row, and summarizes them at the end."""
-
-    def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS) -> None:
-        self.metric = metric
-        self.low_mass = low_mass
-        self._rows = 0
-        self._shortened = 0
-        self._values = array("d")
-        self._masses = array("d")
-        self._passed = array("b")
-        self._groups = array("q")
-        self._threshold: float | None = None
-        self._reasons = Reasons()
-        self._other: dict[str, float] = {}
-
-    def add(self, where: str, row: int | str | None, score: Score, group: int | None = None) -> None:
-        """Add one row."""
-        self._rows += 1
-        if score.error is not None:
-            self._reasons.add(where, row or self._rows, score.error)
-            return
-        self._values.append(score.value)
-        self._masses.append(score.label_mass)
-        self._groups.append(self._rows if group is None else group)
-        if score.label_mass < self.low_mass:
-            for token, p in score.other_tokens:
-                self._other[token] = self._other.get(token, 0.0) + p
-        self._shortened += score.dropped_tokens > 0
-        if score.passed is not None:
-            self._threshold = score.threshold
-            self._passed.append(score.passed)
-
-    def summary(self, grouping: str = "every row is a separate document", *, grouped: bool = True) -> Summary:
-        """Summarize the rows so far."""
-        values = np.asarray(self._values, dtype=np.float64)
-        masses = np.asarray(self._masses, dtype=np.float64)
-        masses = masses[~np.isnan(masses)]  # of a table that holds scores only they are not known
-        groups = np.asarray(self._groups, dtype=np.int64) if grouped else None
-        some = len(values) > 0
-        low_rows = max(1, int((masses < self.low_mass).sum()))
-        others = sorted(self._other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
-        return Summary(
-            metric=self.metric,
-            rows=self._rows,
-            scored=len(values),
-            interval=mean_interval(values, groups) if some else Interval(math.nan),
-            grouping=grouping,
-            std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-            label_mass=float(masses.mean()) if masses.size else math.nan,
-            label_mass_min=float(masses.min()) if masses.size else math.nan,
-            low_mass=self.low_mass,
-            low_mass_share=float((masses < self.low_mass).mean()) if masses.size else math.nan,
-            threshold=self._threshold,
-            passed_share=sum(self._passed) / len(self._passed) if self._passed else None,
-            shortened=self._shortened,
-            reasons=self._reasons.listed(),
-            other_tokens=tuple((token, total / low_rows) for token, total in others),
-        )
-
-    def sums(self) -> Sums:
-        """Return the figures so far as sums that can be added to those of other rows."""
-        values, masses = np.asarray(self._values), np.asarray(self._masses)
-        low = masses < self.low_mass
-        return Sums(
-            metric=self.metric,
-            rows=self._rows,
-            by_row=MeanSums.of(values),
-            by_document=MeanSums.of(values, np.asarray(self._groups, dtype=np.int64)),
-            mass=float(masses.sum()),
-            mass_min=float(masses.min()) if masses.size else math.inf,
-            low_mass=self.low_mass,
-            low_rows=int(low.sum()),
-            threshold=self._threshold,
-            passed=sum(self._passed),
-            judged=len(self._passed),
-            shortened=self._shortened,
-            reasons=self._reasons,
-            other=self._other,
-        )
 
 
 @dataclass
@@ -351,7 +268,169 @@ class Sums:
         return found
 
 
+class Tally:
+    """Accumulates the scores of one metric row by row, 25 bytes per row, and summarizes them at the end."""
+
+    def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS) -> None:
+        self.metric = metric
+        self._counts = Sums(metric, low_mass=low_mass)
+        self._values = array("d")
+        self._masses = array("d")
+        self._groups = array("q")
+
+    def add(self, where: str, row: int | str | None, score: Score, group: int | None = None) -> None:
+        """Add one row."""
+        counts = self._counts
+        counts.rows += 1
+        if score.error is not None:
+            counts.reasons.add(where, row or counts.rows, score.error)
+            return
+        self._values.append(score.value)
+        self._masses.append(score.label_mass)
+        self._groups.append(counts.rows if group is None else group)
+        if score.label_mass < counts.low_mass:
+            counts.low_rows += 1
+            for token, p in score.other_tokens:
+                counts.other[token] = counts.other.get(token, 0.0) + p
+        counts.shortened += score.dropped_tokens > 0
+        if score.passed is not None:
+            counts.threshold = score.threshold
+            counts.passed += score.passed
+            counts.judged += 1
+
+    def summary(self, grouping: str = "every row is a separate document", *, grouped: bool = True) -> Summary:
+        """Summarize the rows so far; the figures are those of all values, not of sums over parts."""
+        values = np.asarray(self._values, dtype=np.float64)
+        masses = np.asarray(self._masses, dtype=np.float64)
+        masses = masses[~np.isnan(masses)]  # of a table that holds scores only they are not known
+        groups = np.asarray(self._groups, dtype=np.int64) if grouped else None
+        return replace(
+            self._counts.summary(grouping, grouped=False),
+            scored=len(values),
+            interval=mean_interval(values, groups) if len(values) else Interval(math.nan),
+            std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
+            label_mass=float(masses.mean()) if masses.size else math.nan,
+            label_mass_min=float(masses.min()) if masses.size else math.nan,
+            low_mass_share=self._counts.low_rows / masses.size if masses.size else math.nan,
+        )
+
+    def sums(self) -> Sums:
+        """Return the figures so far as sums that can be added to those of other rows."""
+        values, masses = np.asarray(self._values), np.asarray(self._masses)
+        return replace(
+            self._counts,
+            by_row=MeanSums.of(values),
+            by_document=MeanSums.of(values, np.asarray(self._groups, dtype=np.int64)),
+            mass=float(masses.sum()),
+            mass_min=float(masses.min()) if masses.size else math.inf,
+        )
+
+
+@dataclass(frozen=True)
+class QuestionSummary:
+    """What the answers to one question came to. Rows without an answer are counted and enter no other figure."""
+
+    #: Name of the results: the question's, with the judge's where there are several.
+    name: str
+    #: predicate, choice or score.
+    type: str
+    #: All rows, and those with an answer.
+    rows: int
+    answered: int
+    #: Mean probability of a predicate, or mean expected level of a score; NaN for a choice, and without an answer.
+    mean: float
+    #: Options of a choice, with how many rows each was the likeliest in; the most frequent first.
+    chosen: tuple[tuple[str | bool, int], ...]
+    #: Mean and smallest label mass, and the share of answers with less than `LOW_LABEL_MASS`; NaN without an answer.
+    label_mass: float
+    label_mass_min: float
+    low_mass_share: float
+    #: Mean of the largest differences that the order of the outcomes made; None where one order was shown.
+    spread: float | None
+    #: Why rows have no answer, the most frequent reason first.
+    reasons: tuple[Reason, ...]
+
+    @property
+    def unscored(self) -> int:
+        """Rows without an answer."""
+        return self.rows - self.answered
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the figures as plain JSON values; one that does not exist is null."""
+        record: dict[str, Any] = {"type": self.type, "rows": self.rows, "answered": self.answered}
+        if self.type == "choice":
+            record["chosen"] = [{"value": value, "rows": count} for value, count in self.chosen]
+        else:
+            record["mean"] = _finite(self.mean)
+        return {
+            **record,
+            "label_mass": _mass_record(self, LOW_LABEL_MASS),
+            "spread": self.spread,
+            "reasons": [reason.to_dict() for reason in self.reasons],
+        }
+
+
+class QuestionTally:
+    """Takes in the answers to one question row by row."""
+
+    def __init__(self, name: str, question: Question) -> None:
+        self.question = question
+        self._counts = Sums(name)
+        self._answered = 0
+        self._total = 0.0
+        self._spread = 0.0
+        self._orders = 1
+        self._chosen: dict[tuple[type, str | bool], int] = {}
+
+    def add(self, where: str, row: int | None, answer: Answer, group: int | None = None) -> None:
+        """Count one row; its document does not matter."""
+        counts = self._counts
+        counts.rows += 1
+        if answer.error is not None:
+            counts.reasons.add(where, row or counts.rows, answer.error)
+            return
+        self._answered += 1
+        counts.mass += answer.label_mass
+        counts.mass_min = min(counts.mass_min, answer.label_mass)
+        counts.low_rows += answer.label_mass < LOW_LABEL_MASS
+        self._spread += answer.spread or 0.0
+        self._orders = max(self._orders, answer.orders)
+        if isinstance(answer, ChoiceAnswer):
+            choice = answer.choice
+            self._chosen[type(choice), choice] = self._chosen.get((type(choice), choice), 0) + 1
+        else:
+            self._total += answer.probability if isinstance(answer, PredicateAnswer) else answer.score
+
+    def summary(self, grouping: str = "", *, grouped: bool = False) -> QuestionSummary:
+        """Sum up the rows so far."""
+        some, counts = self._answered, self._counts
+        chosen = sorted(self._chosen.items(), key=lambda item: -item[1])
+        return QuestionSummary(
+            name=counts.metric,
+            type=self.question.type,
+            rows=counts.rows,
+            answered=some,
+            mean=self._total / some if some and self.question.type != "choice" else math.nan,
+            chosen=tuple((value, count) for (_, value), count in chosen),
+            label_mass=counts.mass / some if some else math.nan,
+            label_mass_min=counts.mass_min if some else math.nan,
+            low_mass_share=counts.low_rows / some if some else math.nan,
+            spread=self._spread / some if some and self._orders > 1 else None,
+            reasons=counts.reasons.listed(),
+        )
+
+
 _PLAIN_SUMS = ("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other")
+
+
+def _mass_record(figures: Summary | QuestionSummary, low: float) -> dict[str, Any]:
+    """Return the figures of the label mass as plain JSON values."""
+    return {
+        "mean": _finite(figures.label_mass),
+        "min": _finite(figures.label_mass_min),
+        "low": low,
+        "share_below_low": _finite(figures.low_mass_share),
+    }
 
 
 def _finite(value: float) -> float | None:

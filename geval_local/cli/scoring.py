@@ -34,8 +34,8 @@ from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
-    from geval_local.questions.tally import QuestionSummary
     from geval_local.runs.completion import RunResult
+    from geval_local.summary import QuestionSummary
 
 #: Seconds of clean-up after an immediate stop, during which further signals are ignored.
 ENDING_SECONDS = 5.0

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from geval_local.questions.tally import QuestionSummary
 from geval_local.score import LEAST_LABEL_MASS
-from geval_local.summary import Reason, Summary
+from geval_local.summary import QuestionSummary, Reason, Summary
 
 #: In the place of a metric's name: a gate of all of them.
 EVERY_METRIC = "all"
@@ -79,21 +78,27 @@ class Gate:
         """Whether it is a gate of a result, which is named by its metric, or ``metric@judge``."""
         return self.metric in (EVERY_METRIC, result, metric)
 
+    def missing(self, name: str, figures: Summary | QuestionSummary, what: str) -> str | None:
+        """Say that too many rows have no figures; None if they do not."""
+        sign, limit, is_share = self.limit
+        count = figures.unscored / max(figures.rows, 1) if is_share else figures.unscored
+        if _SIGNS[sign](count, limit):
+            return None
+        return f"{name}: {figures.unscored} of {figures.rows} rows are {what}, {_beyond(self.limit)}"
+
     def failure(self, summary: Summary) -> str | None:
         """Say why it fails; None if it does not. A figure that does not exist fails it."""
+        if self.figure == "unscored":
+            return self.missing(summary.metric, summary, "unscored")
         sign, limit, is_share = self.limit
         figure = self._figure(summary)
         if _SIGNS[sign](figure, limit):
             return None
-        if self.figure == "unscored":
-            return f"{summary.metric}: {summary.unscored} of {summary.rows} rows are unscored, {_beyond(self.limit)}"
         shown = f"{limit:.2%}" if is_share else f"{limit:g}"
         found = "missing" if math.isnan(figure) else f"{figure:.2%}" if is_share else f"{figure:.4g}"
         return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {shown}"
 
     def _figure(self, summary: Summary) -> float:
-        if self.figure == "unscored":
-            return summary.unscored / max(summary.rows, 1) if self.limit.is_share else summary.unscored
         if self.figure == "passed":
             return math.nan if summary.passed_share is None else summary.passed_share
         return {"mean": summary.mean, "mean_low": summary.low, "label_mass": summary.label_mass}[self.figure]
@@ -141,13 +146,9 @@ def failures(
         if answer.rows and not answer.answered:
             found.append(f"{answer.name}: {_why(answer.rows, 'an answer', answer.reasons)}")
             continue
-        missing = answer.rows - answer.answered
-        limits = (gate.limit for gate in gates if gate.figure == "unscored")
-        found += [
-            f"{answer.name}: {missing} of {answer.rows} rows are unanswered, {_beyond(limit)}"
-            for limit in limits
-            if not _SIGNS[limit.sign](missing / max(answer.rows, 1) if limit.is_share else missing, limit.value)
-        ]
+        for gate in gates:
+            if gate.figure == "unscored" and (failed := gate.missing(answer.name, answer, "unanswered")):
+                found.append(failed)
     return found
 
 

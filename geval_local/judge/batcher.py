@@ -31,7 +31,7 @@ from geval_local.io.samples import Sample
 from geval_local.judge.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
-from geval_local.questions.pair import mean_outcomes
+from geval_local.questions.pair import scores_of
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.requests import Ids, Prepared, common_prefix
@@ -94,8 +94,7 @@ class _ScoreWork(_Work[list[Score]]):
         threshold: float | None,
     ) -> None:
         self._judge, self._metric, self._samples = judge, metric, samples
-        self._estimator = estimator or Estimator()
-        self._threshold = metric.threshold if threshold is None else threshold
+        self._estimator, self._threshold = estimator, threshold
         self._complete: Metric | None = None
 
     def __len__(self) -> int:
@@ -110,10 +109,7 @@ class _ScoreWork(_Work[list[Score]]):
         return self._judge.prepare(self._complete, self._samples[start:stop])
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[Score]:
-        return [
-            outcome.score(self._metric, estimator=self._estimator, threshold=self._threshold)
-            for outcome in mean_outcomes(self._metric, outcomes)
-        ]
+        return scores_of(self._metric, outcomes, self._estimator, self._threshold)
 
 
 class _Call(_Work[_T]):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
 from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.questions.answer import Decision, answer_of
+from geval_local.questions.answer import Decision, answers_of
 from geval_local.questions.form import Marks, QuestionForm, question_forms, state_text
 from geval_local.questions.question import Question
 from geval_local.score import Outcome
@@ -94,11 +95,8 @@ class DecisionWork:
 
     def __post_init__(self) -> None:
         self._text = state_text(self.state)
-        self._items: list[tuple[int, QuestionForm]] = [
-            (number, form)
-            for number, question in enumerate(self.questions)
-            for form in question_forms(question, rotations=self.rotations, marks=self.marks)
-        ]
+        self._forms = [question_forms(one, rotations=self.rotations, marks=self.marks) for one in self.questions]
+        self._items = list(chain.from_iterable(self._forms))
 
     def __len__(self) -> int:
         return len(self._items)
@@ -115,18 +113,18 @@ class DecisionWork:
 
     def own(self, item: int) -> int:
         """Return the number of characters that one item adds to the shared ones."""
-        return len(self._items[item][1].text)
+        return len(self._items[item].text)
 
     def prepare(self, start: int, stop: int) -> list[Prepared]:
         """Turn a stretch of the items into what the engine takes, or into reasons why not, in order."""
-        found = self.prepare_asked([(self._text, form) for _, form in self._items[start:stop]])
+        found = self.prepare_asked([(self._text, form) for form in self._items[start:stop]])
         self._too_long |= {start + place for place, entry in enumerate(found) if entry.is_too_long}
         self._ids += [entry.request.ids for entry in found if entry.request is not None]
         return found
 
     def prefix(self) -> Ids | None:
         """Give the tokens that all prompts about this evidence start with, for the engine to keep; None if unknown."""
-        form = self._items[0][1]
+        form = self._items[0]
         asked = [(self._text, replace(form, text=text)) for text in ("A", "7")]
         requests = [entry.request for entry in self.prepare_asked(asked)]
         if requests[0] is None or requests[1] is None:
@@ -137,18 +135,7 @@ class DecisionWork:
 
     def finish(self, outcomes: Sequence[Outcome]) -> Decision:
         """Put the decision together, given the outcomes of all items in order."""
-        by_question: list[list[int]] = [[] for _ in self.questions]
-        for item, (number, _) in enumerate(self._items):
-            by_question[number].append(item)
-        answers = tuple(
-            answer_of(
-                question,
-                [self._items[item][1] for item in items],
-                [outcomes[item] for item in items],
-                is_too_long=not self._too_long.isdisjoint(items),
-            )
-            for question, items in zip(self.questions, by_question, strict=True)
-        )
+        answers = answers_of(self.questions, self._forms, outcomes, self._too_long)
         return Decision(answers, _distinct_tokens(self._ids))
 
 

@@ -26,7 +26,7 @@ from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import Marks
-from geval_local.questions.pair import mean_outcomes
+from geval_local.questions.pair import scores_of
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
@@ -306,7 +306,6 @@ class Scorer(ABC):
     ) -> Iterator[list[Score]]:
         """Give out every sample's scores, one per metric."""
         complete = [self.with_steps(metric) for metric in metrics]
-        estimator = estimator or Estimator()
         regrow(self.engine)
         for size in window_sizes(WINDOW):
             window = list(itertools.islice(stream, size))
@@ -315,17 +314,10 @@ class Scorer(ABC):
             columns: list[list[Score]] = [[]] * len(metrics)
             for group in sharing(complete):
                 prepared = [self.prepare(complete[place], window) for place in group]
-                readouts = iter(read_window(self.engine, list(itertools.chain.from_iterable(prepared)), advance))
-                self.check_files()
+                outcomes = self._outcomes(prepared, advance)
                 for place, entries in zip(group, prepared, strict=True):
-                    metric = metrics[place]
-                    limit = metric.threshold if threshold is None else threshold
-                    read = itertools.islice(readouts, len(entries))
-                    outcomes = [self.outcome(entry, readout) for entry, readout in zip(entries, read, strict=True)]
-                    columns[place] = [
-                        outcome.score(metric, estimator=estimator, threshold=limit)
-                        for outcome in mean_outcomes(complete[place], outcomes)
-                    ]
+                    own = list(itertools.islice(outcomes, len(entries)))
+                    columns[place] = scores_of(complete[place], own, estimator, threshold)
             yield from map(list, zip(*columns, strict=True))
 
     def decide(
@@ -398,13 +390,16 @@ class Scorer(ABC):
         return DecisionWork(state, questions, self.prepare_forms, rotations, marks)
 
     def _decisions(self, works: Sequence[DecisionWork], advance: Callable[[int], object]) -> Iterator[Decision]:
-        prepared = [work.prepare(0, len(work)) for work in works]
+        outcomes = self._outcomes([work.prepare(0, len(work)) for work in works], advance)
+        for work in works:
+            yield work.finish(list(itertools.islice(outcomes, len(work))))
+
+    def _outcomes(self, prepared: Iterable[Sequence[Prepared]], advance: Callable[[int], object]) -> Iterator[Outcome]:
+        """Read prompts that are planned together, and give their outcomes one after the other."""
         entries = list(itertools.chain.from_iterable(prepared))
         readouts = read_window(self.engine, entries, advance)
         self.check_files()
-        outcomes = map(self.outcome, entries, readouts)
-        for work in works:
-            yield work.finish(list(itertools.islice(outcomes, len(work))))
+        return map(self.outcome, entries, readouts)
 
     def prepare_forms(self, asked: Sequence[Asked]) -> list[Prepared]:
         """Turn forms of questions about evidences, in pairs, into what the engine takes, or into reasons why not."""

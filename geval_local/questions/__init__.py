@@ -4,7 +4,6 @@
 - `form`: how a question is put to a model: the evidence first, the question last, short labels for the options
 - `answer`: probabilities, label mass, confidence, or why there is no answer
 - `pair`: which of two outputs is better on a metric
-- `tally`: the answers of a whole file, summed up
 
 `Judge.decide` answers them; a question becomes a form with a scale, so metrics and questions share one implementation.
 """

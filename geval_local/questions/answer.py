@@ -7,8 +7,9 @@ likeliest level, relative to an even spread's mean distance to its middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -212,6 +213,22 @@ def answer_of(
         found.append((Distribution(form.metric.scale, outcome.label_logprobs), list(form.order)))
     p = [distribution.p[order] for distribution, order in found]
     return make_answer(question, p, [distribution.label_mass for distribution, _ in found], prompt_tokens=tokens)
+
+
+def answers_of(
+    questions: Sequence[Question],
+    forms: Sequence[Sequence[QuestionForm]],
+    outcomes: Sequence[Outcome],
+    too_long: Collection[int] = (),
+) -> tuple[Answer, ...]:
+    """Put the answers of a row together, given the outcomes of all forms, and which of them were too long."""
+    places = iter(range(len(outcomes)))
+    answers = []
+    for question, own in zip(questions, forms, strict=True):
+        taken = list(islice(places, len(own)))
+        is_too_long = any(place in too_long for place in taken)
+        answers.append(answer_of(question, own, [outcomes[place] for place in taken], is_too_long=is_too_long))
+    return tuple(answers)
 
 
 def make_answer(

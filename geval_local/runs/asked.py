@@ -18,18 +18,17 @@ from geval_local.io.input_checks import evidence_of
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
-from geval_local.questions.answer import Answer, answer_of
+from geval_local.questions.answer import Answer, answers_of
 from geval_local.questions.form import QuestionForm, forms_hash, question_forms
 from geval_local.questions.pair import scores_of
 from geval_local.questions.question import Question, parse_questions
-from geval_local.questions.tally import QuestionTally
 from geval_local.runs.executor import Preparer, Worker
 from geval_local.runs.manifest import definition
 from geval_local.runs.reasons import ReasonWorker
 from geval_local.runs.settings import Settings
 from geval_local.score import Outcome, Score
 from geval_local.signature import Signature, signature_parts
-from geval_local.summary import Tally
+from geval_local.summary import QuestionTally, Tally
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -153,10 +152,8 @@ class AskedQuestions(Asked):
 
     def results(self, outcomes: Sequence[Sequence[Outcome]]) -> list[list[Answer]]:
         """See `Asked.results`."""
-        return [
-            [answer_of(question, forms, row) for row in zip(*(outcomes[place] for place in places), strict=True)]
-            for question, forms, places in zip(self.questions, self._forms, self._places, strict=True)
-        ]
+        rows = [answers_of(self.questions, self._forms, row) for row in zip(*outcomes, strict=True)]
+        return [[row[place] for row in rows] for place in range(len(self.questions))]
 
     def tally(self, key: str, place: int) -> QuestionTally:
         """See `Asked.tally`."""

@@ -20,7 +20,6 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
 from geval_local.options import JudgeOptions
-from geval_local.questions.tally import QuestionSummary
 from geval_local.runs.asked import Result
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.events import Calibrator, RunEvents
@@ -29,7 +28,7 @@ from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
 from geval_local.score import Score
-from geval_local.summary import Summary, Tally
+from geval_local.summary import QuestionSummary, Summary, Tally
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 from typing_extensions import Self
 
 from geval_local.errors import ConfigurationError
@@ -120,6 +120,12 @@ class Settings(RunOptions):
             raise ConfigurationError(f"{self.output} is not of the format {', '.join(self.formats)}")
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what few runs have, so that manifests of others are as before there was such a thing."""
+        record: dict[str, Any] = handler(self)
+        return {key: value for key, value in record.items() if value is not None or key not in ("reasons", "chosen")}
+
     def differences(self, other: Settings) -> list[str]:
         """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
         found = []
@@ -140,7 +146,7 @@ class Settings(RunOptions):
             found.append("other rows were chosen")
         found += _question_differences(self.questions, other.questions)
         if self.questions is None or not found:
-            found += _metric_differences(self.metrics, other.metrics)
+            found += _definition_differences("metric", self.metrics, other.metrics)
         return found
 
 
@@ -152,27 +158,17 @@ def _question_differences(before: QuestionSettings | None, after: QuestionSettin
         found.append(f"`state` was {before.state}, is {after.state}")
     if before.rotations != after.rotations:
         found.append(f"`rotations` was {before.rotations}, is {after.rotations}")
-    names = [[str(one["name"]) for one in settings.asked] for settings in (before, after)]
-    if names[0] != names[1]:
-        found.append(f"questions were {', '.join(names[0])}, are {', '.join(names[1])}")
-    else:
-        found += [
-            f"question {one['name']}: changed in "
-            + ", ".join(key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key))
-            for one, two in zip(before.asked, after.asked, strict=True)
-            if one != two
-        ]
-    return found
+    return found + _definition_differences("question", before.asked, after.asked)
 
 
-def _metric_differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
-    names = [[str(metric["name"]) for metric in metrics] for metrics in (before, after)]
+def _definition_differences(kind: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    names = [[str(one["name"]) for one in each] for each in (before, after)]
     if names[0] != names[1]:
-        return [f"metrics were {', '.join(names[0])}, are {', '.join(names[1])}"]
+        return [f"{kind}s were {', '.join(names[0])}, are {', '.join(names[1])}"]
     found = []
     for one, two in zip(before, after, strict=True):
         # The threshold is applied to outcomes afterwards; everything else affects them.
         keys = [key for key in dict.fromkeys([*one, *two]) if key != "threshold" and one.get(key) != two.get(key)]
         if keys:
-            found.append(f"metric {one['name']}: changed in {', '.join(keys)}")
+            found.append(f"{kind} {one['name']}: changed in {', '.join(keys)}")
     return found
