@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
@@ -40,9 +41,15 @@ def start(arguments: list[str | bytes], cwd: Path, **streams) -> subprocess.Pope
     return subprocess.Popen(command, cwd=cwd, env=environment, **streams)
 
 
-def ended(arguments: list[str | bytes], cwd: Path, **streams) -> tuple[int, str]:
+def fork(arguments: list[str], cwd: Path, **settings) -> subprocess.Popen[bytes]:
+    """As `start`, where it is not Python's own start that matters."""
+    environment = os.environ | {"GEVAL_LOCAL_HOME": str(cwd / "home")} | settings.pop("env", {})
+    return forked.start(arguments, cwd=cwd, env=environment, **settings)
+
+
+def ended(arguments: list[str | bytes], cwd: Path, begin=start, **streams) -> tuple[int, str]:
     """Exit code and messages; what never must be among them is looked for here."""
-    process = start(arguments, cwd, stderr=subprocess.PIPE, **streams)
+    process = begin(arguments, cwd, stderr=subprocess.PIPE, **streams)
     messages = process.communicate(timeout=120)[1].decode()
     assert "Traceback" not in messages
     assert "Exception ignored" not in messages
@@ -158,7 +165,7 @@ def test_a_reader_that_has_gone_ends_it_quietly_and_the_file_is_kept(here):
     command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
     reading, writing = os.pipe()
     os.close(reading)
-    code, messages = ended(command, here, stdout=writing)
+    code, messages = ended(command, here, fork, stdout=writing)
     os.close(writing)
     assert code == 141
     assert "error" not in messages
@@ -180,17 +187,12 @@ def test_messages_that_nobody_reads_stop_nothing(here):
 @pytest.mark.slow
 def test_what_stdout_cannot_encode_is_written_by_number(here):
     write_rows(here / "data.jsonl", [{"id": "naïve 名", "source": "A.", "output": "B."}])
-    environment = {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "geval_local", "score", "data.jsonl", "-m", "clarity.yaml"]
-    done = subprocess.run(
-        [*command, "-j", str(judge_directory())],
-        cwd=here,
-        env=os.environ | environment | {"GEVAL_LOCAL_HOME": str(here / "home")},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert b"na\\xefve" in done.stdout
+    command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory())]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = fork(command, here, env={"PYTHONIOENCODING": "ascii"}, **pipes)
+    results, messages = process.communicate(timeout=120)
+    assert process.returncode == 0, messages
+    assert b"na\\xefve" in results
 
 
 def test_signals_while_a_run_ends_do_not_interrupt_its_cleaning_up(monkeypatch):
@@ -207,16 +209,11 @@ def test_signals_while_a_run_ends_do_not_interrupt_its_cleaning_up(monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
 
-def _heed_interruptions():
-    # A test run in the background ignores SIGINT, and what it starts would inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.slow
 def test_ctrl_c_twice_while_the_judge_is_loaded_leaves_nothing(here):
     before = {path.name for path in here.iterdir()}
     command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
-    process = start(command, here, stderr=subprocess.PIPE, preexec_fn=_heed_interruptions)
+    process = fork(command, here, stderr=subprocess.PIPE)
     assert process.stderr is not None
     assert process.stderr.readline() == b"loading the judge ...\n"
     process.send_signal(signal.SIGINT)

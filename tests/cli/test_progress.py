@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from cli_run import METRIC, STEPS, good_rows, judge_directory, run, write_rows
 
@@ -165,42 +166,13 @@ def test_resuming_says_what_is_there(here, monkeypatch):
     assert f"resuming: {len(calls)} of 12 rows are there\n" in done.stderr
 
 
-SLOW = """\
-import sys, time
-sys.path[:0] = {path!r}
-from transformers import GenerationMixin
-from geval_local import Judge
-
-# A judge that writes forever: only the signal ends it.
-generate = GenerationMixin.generate
-def endless(self, *given, stopping_criteria, **named):
-    prompt, count = given[0], 0
-    while True:
-        count += 1
-        time.sleep(0.01)
-        for one in stopping_criteria:
-            one(prompt[:, :1].expand(1, prompt.shape[1] + count), None)
-GenerationMixin.generate = endless
-from geval_local.cli import main
-main()
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_ends_the_writing_of_steps(here, number):
-    program = here / "slow.py"
-    program.write_text(SLOW.format(path=sys.path[1:]), encoding="utf-8")
     before = {path.name for path in here.iterdir()}
     command = ["score", "data.jsonl", "-m", "bare.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
-    process = subprocess.Popen(
-        [sys.executable, str(program), *command],
-        cwd=here,
-        env=os.environ | {"GEVAL_LOCAL_HOME": str(here / "home")},
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    environment = os.environ | {"GEVAL_LOCAL_HOME": str(here / "home")}
+    process = forked.start(command, "endless_steps", cwd=here, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     lines = []
     while not lines or lines[-1] != "writing the evaluation steps of clarity ...\n":

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import forked
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
@@ -77,11 +78,6 @@ def test_usage_errors_exit_with_2_and_leave_stdout_alone(arguments, tmp_path):
     assert "Usage" in result.stderr
 
 
-def _heed_interruptions():
-    # A test run in the background ignores SIGINT, and what it starts would inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_exits_with_3_and_leaves_nothing_behind(stop, tmp_path):
@@ -89,13 +85,7 @@ def test_a_stopped_run_exits_with_3_and_leaves_nothing_behind(stop, tmp_path):
     (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
     before = {path.name for path in tmp_path.iterdir()}
     command = ["score", "data.jsonl", "-m", "clarity.yaml", "--judge", str(judge_directory()), "-o", "out.jsonl"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "geval_local", *command],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_heed_interruptions,
-    )
+    process = forked.start(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline() == "loading the judge ...\n"
     assert len(list(tmp_path.iterdir())) > len(before)
