@@ -6,12 +6,15 @@ import importlib.util
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 import geval_local
@@ -28,26 +31,22 @@ def steps_of(script):
 
 
 def walk(script, here, **environment):
-    """Run the commands of a script one by one, in one directory; give their output."""
+    """Run the commands of a script one by one, each in a process of its own, in one directory; give their output."""
     shutil.copy(JOURNEYS / "chats.csv", here)
-    bin_directory = Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "GEVAL_LOCAL_HOME": str(here / "home"),
-        "OMP_NUM_THREADS": "1",
-        "PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}",
-        **environment,
-    }
+    environment = {**os.environ, "GEVAL_LOCAL_HOME": str(here / "home"), **environment}
     shown = []
     for line in steps_of(script):
-        done = subprocess.run(
-            ["bash", "-ec", line], cwd=here, env=environment, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        text = (done.stdout + done.stderr).splitlines()
+        command, _, code = line.partition(" || test $? -eq ")
+        name, *arguments = shlex.split(re.sub(r"\$(\w+)", lambda found: environment[found[1]], command))
+        assert name == "geval-local", line
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = forked.start(arguments, cwd=here, env=environment, text=True, **pipes)
+        said = process.communicate(timeout=600)
+        assert process.returncode == int(code or 0), f"{line}\n{said}"
+        text = "".join(said).splitlines()
         height = sum(max(1, math.ceil(len(one) / COLUMNS)) for one in text)
         assert height <= SCREEN, f"{height} lines of {line}\n" + "\n".join(text)
-        shown.append(done.stdout + done.stderr)
+        shown.append("".join(said))
     return shown
 
 
