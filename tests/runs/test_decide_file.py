@@ -9,9 +9,9 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 
+import forked
 import pytest
 from cli_run import judge_directory
 from cli_run import run as run_command
@@ -263,8 +263,8 @@ def test_the_command_is_killed_and_says_the_same_bytes_in_the_end(tmp_path, monk
     assert run_command(*arguments, "-o", "whole.jsonl", home=tmp_path / "home").exit_code == 0
     chance, output, kept, kills = random.Random(2), tmp_path / "out.jsonl", 0, 0
     for _ in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "geval_local", *map(str, arguments), "-o", "out.jsonl"],
+        process = forked.start(
+            [*arguments, "-o", "out.jsonl"],
             env=os.environ | {"GEVAL_LOCAL_HOME": str(tmp_path / "another home"), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
