@@ -6,10 +6,9 @@ import asyncio
 import copy
 import json
 import pickle
-import subprocess
-import sys
 import textwrap
 
+import forked
 import pytest
 from cli_run import judge_directory
 from offline import environment
@@ -286,20 +285,11 @@ def test_clarity(threshold):
 """
 
 
-DEEPEVAL = "import sys; from deepeval.cli.main import app; sys.argv[0] = 'deepeval'; app()"
-
-
 @pytest.mark.slow
 def test_deepeval_test_run(tmp_path):
     (tmp_path / "test_clarity.py").write_text(textwrap.dedent(TEST_FILE), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", DEEPEVAL, "test", "run", "test_clarity.py", "--color", "no"],
-        cwd=tmp_path,
-        env=environment(tmp_path, COLUMNS="200"),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    line = "deepeval test run test_clarity.py --color no"
+    done = forked.script(line, cwd=tmp_path, env=environment(tmp_path, COLUMNS="200"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "".join(done.stdout.split()).startswith(".F")
     assert "threshold: 1.0" in done.stdout

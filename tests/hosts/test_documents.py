@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
+import forked
 import pytest
 from cli_run import run
 from markdown_text import Block, blocks, commands
@@ -42,13 +41,7 @@ def test_snippets_run(tool, tmp_path, capsys):
     if tool == "pytest":
         (tmp_path / "test_summary.py").write_text(SNIPPETS[tool][0].text, encoding="utf-8")
         plugins = ["-p", "geval_local.hosts.pytest_plugin", "-p", "no:geval_local", "-p", "no:deepeval"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "--geval-local-judge", "nano", *plugins],
-            cwd=tmp_path,
-            env=own,
-            capture_output=True,
-            text=True,
-        )
+        done = forked.script(shlex.join(["pytest", "--geval-local-judge", "nano", *plugins]), cwd=tmp_path, env=own)
         assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout + done.stderr
         return
     if tool == "mlflow":
@@ -71,7 +64,6 @@ def test_snippets_run(tool, tmp_path, capsys):
                 done = run(*shlex.split(line)[1:], home=tmp_path / "home")
                 assert done.exit_code == 0, done.stderr
                 continue
-            done = subprocess.run(
-                ["bash", "-c", line], cwd=tmp_path, env=own, capture_output=True, text=True, timeout=300
-            )
+            files = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("logs/*.eval"))]
+            done = forked.script(line.replace("logs/*.eval", " ".join(files)), cwd=tmp_path, env=own)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 from markdown_text import Block, blocks, commands
 from offline import environment
@@ -38,7 +39,7 @@ def execute(tmp_path) -> Callable[[str], subprocess.CompletedProcess[str]]:
             pytest.skip(f"{tool} is not installed: pip install '.[hosts]'")
         (line,) = commands(BLOCKS[tool])
         own = environment(tmp_path, **(more if tool == "pytest" else {"COLUMNS": "200"}))
-        return subprocess.run(["bash", "-c", line], cwd=tmp_path, env=own, capture_output=True, text=True, timeout=300)
+        return forked.script(line, cwd=tmp_path, env=own)
 
     return execute
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 from importlib.metadata import entry_points
 
+import forked
 import pytest
 from cli_run import judge_directory
 from offline import environment
@@ -136,27 +136,12 @@ def test_inspect_score_on_the_command_line(tmp_path, by):
     (tmp_path / "clarity.yaml").write_text(CLARITY, encoding="utf-8")
     (tmp_path / "scorers.py").write_text(SCORER_FILE, encoding="utf-8")
     scorer = "scorers.py@clarity" if by == "file" else "geval_local/geval"
-    done = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "inspect_ai",
-                "score",
-                log.location,
-                "--scorer",
-                scorer,
-                "-S",
-                "metric=clarity.yaml",
-            ),
-            *("-S", f"judge={judge_directory()}", "--model", "none/none", "--action", "append"),
-            *("--output-file", "scored.eval", "--display", "none"),
-        ],
-        cwd=tmp_path,
-        env=environment(tmp_path) | {"GEVAL_LOCAL_HOME": os.environ["GEVAL_LOCAL_HOME"]},
-        capture_output=True,
-        text=True,
-        timeout=300,
+    line = (
+        f"inspect score {log.location} --scorer {scorer} -S metric=clarity.yaml -S judge={judge_directory()} "
+        "--model none/none --action append --output-file scored.eval --display none"
+    )
+    done = forked.script(
+        line, cwd=tmp_path, env=environment(tmp_path) | {"GEVAL_LOCAL_HOME": os.environ["GEVAL_LOCAL_HOME"]}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     name = "clarity" if by == "file" else "geval"
