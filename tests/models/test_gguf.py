@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from cli_run import METRIC, run
-from safetensors.torch import save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
@@ -21,11 +20,10 @@ from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
 from geval_local.models.progress import watch_reading
 from geval_local.models.registry import JudgeEntry, find_judge
-from geval_local.models.stored import Stored
 from geval_local.options import JudgeOptions
 
 gguf = pytest.importorskip("gguf")
-from gguf_kit import smollm2, write_gguf  # noqa: E402 - needs gguf
+from gguf_kit import write_gguf  # noqa: E402 - needs gguf
 
 TOKENS = torch.arange(60).unsqueeze(0) + 8
 KINDS = gguf.GGMLQuantizationType
@@ -299,46 +297,3 @@ def test_a_judge_from_a_file_is_checked_and_scores(tmp_path, file):
         for one in (loaded, record)
     )
     assert first == pytest.approx(second, abs=1e-6)
-
-
-# --- the real one ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_real_file_scores_as_its_dequantized_safetensors(tmp_path):
-    file = smollm2()
-    header = read_header(file)
-    assert (header.architecture, len(header.tensors), header.own("context_length")) == ("llama", 272, 8192)
-    loaded = load_model(find_judge(file), FLOAT32)
-    assert (loaded.parameters, loaded.entry.style, loaded.entry.context) == (134515008, "chat", 8192)
-    # Read by the package gguf alone, apart from transformers.
-    reader = gguf.GGUFReader(file)
-    tensors = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
-    embedding = loaded.model.model.embed_tokens.weight.numpy()
-    np.testing.assert_allclose(tensors["token_embd.weight"], embedding, atol=1e-7)
-    np.testing.assert_allclose(
-        tensors["blk.7.ffn_down.weight"], loaded.model.model.layers[7].mlp.down_proj.weight.numpy(), atol=1e-7
-    )
-    plain = tmp_path / "safetensors"
-    loaded.model.config.quantization_config = None
-    loaded.model.config.save_pretrained(plain)
-    config = json.loads((plain / "config.json").read_text())
-    config.pop("quantization_config", None)
-    (plain / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
-    weights = {
-        name: tensor.widened() if isinstance(tensor, Stored) else tensor
-        for name, tensor in loaded.model.state_dict().items()
-        if name != "lm_head.weight"
-    }
-    save_file(weights, plain / "model.safetensors", metadata={"format": "pt"})
-    loaded.tokenizer.save_pretrained(plain)
-    metric = Metric(name="coherence", criteria="How well it hangs together.", scale="1-5", fields={"output": "Text"})
-    metric = metric.with_steps(("Read the text.", "Choose a score."))
-    rows = [
-        {"output": text} for text in ("The cat sat on the mat, and then it slept.", "Mat the sat. Cat on. 10!", "x")
-    ]
-    scores = [Judge(one).score_many(metric, rows) for one in (loaded, load_model(find_judge(plain)))]
-    for first, second in zip(*scores, strict=True):
-        assert first.value == pytest.approx(second.value, abs=1e-5)
-        assert first.label_mass == pytest.approx(second.label_mass, abs=1e-5)
-        assert first.label_mass > 0.3

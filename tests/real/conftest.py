@@ -46,3 +46,11 @@ def smollm2(smollm2_gguf) -> Path:
     except OSError:  # another session was faster
         shutil.rmtree(made)
     return directory
+
+
+@pytest.fixture(scope="session")
+def smollm2_judge(smollm2):
+    """The judge, for all who leave it as it is."""
+    from geval_local import Judge
+
+    return Judge.load(smollm2, device="cpu")

@@ -35,8 +35,8 @@ CLOSE = {"rel": 0, "abs": 1e-4}
 
 
 @pytest.fixture(scope="module")
-def judge(smollm2) -> Judge:
-    return Judge.load(smollm2, device="cpu")
+def judge(smollm2_judge) -> Judge:
+    return smollm2_judge
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,18 @@ def path_probability(model, form: tuple[int, ...], path: tuple[int, ...], known:
     return product
 
 
-def by_plain_transformers(plain, metric: Metric, row: dict[str, str], leads: tuple[str, ...]) -> dict[str, float]:
-    """P(label | form), with the tokenizer's own template and nothing of this package but the form's text."""
+def by_plain_transformers(
+    plain, metric: Metric, row: dict[str, str], leads: tuple[str, ...], known: dict[tuple[int, ...], torch.Tensor]
+) -> dict[str, float]:
+    """P(label | form), with the tokenizer's own template and nothing of this package but the form's text.
+
+    What the model says behind a row's form is kept in `known`.
+    """
     model, tokenizer = plain
     prompt = render_form(metric, row)
     message = [{"role": "user", "content": f"{prompt.body.rstrip()}\n\n{prompt.request}"}]
     text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True) + prompt.cue
     form = tuple(tokenizer(text, add_special_tokens=False).input_ids)
-    known: dict[tuple[int, ...], torch.Tensor] = {}
     found = {}
     for label in metric.scale.labels:
         spellings = {label, label.lower(), label.upper()}
@@ -78,23 +82,23 @@ def by_plain_transformers(plain, metric: Metric, row: dict[str, str], leads: tup
     return found
 
 
-@pytest.mark.parametrize("leads", [("",), (" ",), ("", " ")], ids=["bare", "spaced", "both"])
-def test_scores_and_label_mass_are_those_of_plain_transformers(judge, plain, leads, monkeypatch):
-    monkeypatch.setattr(label_forms, "LEADS", leads)
-    monkeypatch.setattr(judge, "_makers", {})
-    row = ROWS[1]
-    score = judge.score(COHERENCE, **row)
-    expected = by_plain_transformers(plain, COHERENCE, row, leads)
-    mass = sum(expected.values())
-    assert score.label_mass == pytest.approx(mass, **CLOSE)
-    assert score.probabilities == pytest.approx({label: p / mass for label, p in expected.items()}, **CLOSE)
-    assert score.value == pytest.approx(sum(int(label) * p for label, p in expected.items()) / mass, **CLOSE)
+def test_scores_and_label_mass_are_those_of_plain_transformers(judge, plain, monkeypatch):
+    row, known = ROWS[1], {}
+    for leads in (("",), (" ",), ("", " ")):
+        monkeypatch.setattr(label_forms, "LEADS", leads)
+        monkeypatch.setattr(judge, "_makers", {})
+        score = judge.score(COHERENCE, **row)
+        expected = by_plain_transformers(plain, COHERENCE, row, leads, known)
+        mass = sum(expected.values())
+        assert score.label_mass == pytest.approx(mass, **CLOSE), leads
+        assert score.probabilities == pytest.approx({label: p / mass for label, p in expected.items()}, **CLOSE), leads
+        assert score.value == pytest.approx(sum(int(label) * p for label, p in expected.items()) / mass, **CLOSE)
 
 
 def test_word_labels_in_every_case_are_those_of_plain_transformers(judge, plain):
     row = ROWS[3]
     score = judge.score(CONSISTENT, **row)
-    expected = by_plain_transformers(plain, CONSISTENT, row, ("", " "))
+    expected = by_plain_transformers(plain, CONSISTENT, row, ("", " "), {})
     mass = sum(expected.values())
     assert score.label_mass == pytest.approx(mass, **CLOSE)
     assert score.value == pytest.approx(expected["Yes"] / mass, **CLOSE)

