@@ -69,10 +69,6 @@ NOT_RUN_COUNTS = {
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")
 
 
-def by_place(value: object) -> str | None:
-    return value.where if isinstance(value, Block) else None
-
-
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
@@ -154,41 +150,51 @@ def test_what_is_not_run_says_why():
     assert all(place.partition(": ")[2].startswith(RUN_ELSEWHERE) for place in other), other
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("block", "line"), COMMANDS, ids=by_place)
-def test_every_command_names_verbs_and_options_that_exist(block, line):
+def wrong_in(block: Block, line: str) -> str | None:
+    """What a command names that the command line does not have."""
     words = shlex.split(line.split("&&")[0])[1:]
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
-        assert words, f"{block.where}: {line} names no verb"
-        verb = words.pop(0)
-        assert verb in command.commands, f"{block.where}: there is no verb {verb}"
-        command = command.commands[verb]
+        if not words or words[0] not in command.commands:
+            return f"{block.where}: there is no verb {words[:1]} in {line}"
+        command = command.commands[words.pop(0)]
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
-    assert given <= known, f"{block.where}: {sorted(given - known)} in {line}"
+    return f"{block.where}: {sorted(given - known)} in {line}" if given - known else None
+
+
+def test_every_command_names_verbs_and_options_that_exist():
+    assert len(COMMANDS) > 100
+    wrong = [found for found in (wrong_in(*one) for one in COMMANDS) if found]
+    assert not wrong, "\n".join(wrong)
+    (block, _), *_ = COMMANDS
+    assert "no verb" in str(wrong_in(block, "geval-local scoer x"))
+    assert "--limt" in str(wrong_in(block, "geval-local score x --limt 3"))
 
 
 # --- links and paths --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document):
-    for target in links(document):
-        path, _, anchor = target.partition("#")
-        there = (document.parent / path).resolve() if path else document
-        assert there.exists(), f"{document.name} links to {target}"
-        if anchor:
-            assert anchor in anchors(there), f"{document.name} links to {target}; {sorted(anchors(there))}"
+def test_links_lead_somewhere():
+    wrong = []
+    for document in DOCUMENTS:
+        for target in links(document):
+            path, _, anchor = target.partition("#")
+            there = (document.parent / path).resolve() if path else document
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                wrong.append(f"{document.relative_to(ROOT)} links to {target}")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_that_are_named_exist(document):
-    named = re.findall(
-        r"`((?:tests|benchmarks|geval_local|docs|examples|training)/[\w./-]*)`", document.read_text("utf-8")
-    )
-    missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
-    assert not missing, f"{document.name} names {missing}"
+def test_files_that_are_named_exist():
+    folders = r"`((?:tests|benchmarks|geval_local|docs|examples|training)/[\w./-]*)`"
+    missing = [
+        f"{document.relative_to(ROOT)} names {name}"
+        for document in DOCUMENTS
+        for name in re.findall(folders, document.read_text("utf-8"))
+        if "NAME" not in name and not (ROOT / name).exists()
+    ]
+    assert not missing, "\n".join(missing)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
