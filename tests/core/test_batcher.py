@@ -71,12 +71,12 @@ def test_scores_and_decisions_share_a_queue():
 def test_a_large_call_does_not_hold_up_small_ones():
     judge = MockJudge(MockEngine(seconds=0.01, batch_tokens=1000))
     with Batcher(judge) as batcher:
-        large = batcher.decide("large", predicates(2000))
+        large = batcher.decide("large", predicates(500))
         time.sleep(0.1)
         small = batcher.decide("small", predicates(1))
         small.result(10)
         assert not large.done()
-        assert len(large.result(120)) == 2000
+        assert len(large.result(120)) == 500
 
 
 def test_an_error_is_the_callers_own():

@@ -10,6 +10,7 @@ from tiny import byte_tokenizer, shared_tokenizer, tiny_model
 from geval_local import ChoiceQuestion, Judge, PredicateQuestion, ScoreQuestion
 from geval_local.engine.batched import PaddedEngine
 from geval_local.errors import QuestionError
+from geval_local.judge import scorer
 from geval_local.models.head import Head
 from geval_local.prompt import render_form
 from geval_local.questions.form import question_forms, state_text
@@ -25,7 +26,6 @@ QUESTIONS = [
     ScoreQuestion(name="rating", instructions="How urgent?", levels=list(range(11))),
 ]
 MANY = ChoiceQuestion(name="many", options=[f"option {number}" for number in range(120)])
-MOST = ChoiceQuestion(name="most", options=[f"o{number}" for number in range(255)])
 
 
 def judge_of(model, tokenizer, **options):
@@ -74,12 +74,13 @@ def test_real_tokenizers_and_labels_of_several_tokens_equal_brute_force(name):
         assert answer.label_mass == pytest.approx(mass, rel=1e-7)
 
 
-@pytest.mark.slow
-def test_255_options_equal_brute_force():
+@pytest.mark.parametrize("count", [30, pytest.param(255, marks=pytest.mark.nightly)])
+def test_as_many_options_as_there_may_be_equal_brute_force(count):
+    question = ChoiceQuestion(name="most", options=[f"o{number}" for number in range(count)])
     tokenizer = byte_tokenizer()
     model = tiny_model("llama", len(tokenizer), num_hidden_layers=1)
-    (answer,) = judge_of(model, tokenizer).decide(STATE, [MOST])
-    p, _, _ = oracle(model, tokenizer, MOST, 1)
+    (answer,) = judge_of(model, tokenizer).decide(STATE, [question])
+    p, _, _ = oracle(model, tokenizer, question, 1)
     np.testing.assert_allclose(answer.p, p, rtol=1e-7, atol=1e-9)
 
 
@@ -178,10 +179,10 @@ def test_the_mock_judge_answers_the_same_every_time():
     assert list(first) == ["refund", "topic", "anger", "rating"]
 
 
-@pytest.mark.slow
-def test_many_evidences_stream_in_order():
-    states = (f"text {number}" for number in range(3000))
+def test_many_evidences_stream_in_order(monkeypatch):
+    monkeypatch.setattr(scorer, "WINDOW", 50)
+    states = (f"text {number}" for number in range(90))
     judge = MockJudge()
     found = list(judge.iter_decisions(states, QUESTIONS[:2]))
-    assert len(found) == 3000
-    assert found[2999][0].p == judge.decide("text 2999", QUESTIONS[:2])[0].p
+    assert len(found) == 90
+    assert all(found[n][0].p == judge.decide(f"text {n}", QUESTIONS[:2])[0].p for n in (0, 24, 25, 50, 89))

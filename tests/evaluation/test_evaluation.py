@@ -141,7 +141,8 @@ def test_an_interrupted_evaluation_goes_on(here):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_at_random_moments_it_goes_on_to_the_same_bytes_20_of_20(here, monkeypatch):
+@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.nightly)])
+def test_killed_at_random_moments_it_goes_on_to_the_same_bytes_every_time(here, monkeypatch, times):
     def load(options):
         return MockJudge(MockEngine(batch_tokens=600, sensitive=True, seconds=0.004), name=label_of(options))
 
@@ -153,7 +154,7 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes_20_of_20(here, mo
     names = ("first/scores.jsonl", "first/scores.jsonl.meta.json", "second/scores.jsonl", "first.html", "second.html")
     expected = [(here / "whole" / name).read_bytes() for name in names]
     moments, kills, trial = random.Random(7), 0, 0
-    while kills < 20:
+    while kills < times:
         trial += 1
         again = partial(run_evaluation, "evaluation.yaml", overrides=[f"outputs.directory=out{trial}"])
         kills += killed_after(moments.uniform(0, length), again)

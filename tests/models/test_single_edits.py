@@ -182,7 +182,7 @@ def measure(directory: Path) -> tuple[str, list[Any]]:
 
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(slice(0, 60), id="60"), pytest.param(slice(60, None), id="the-others", marks=pytest.mark.slow)],
+    [pytest.param(slice(0, 20), id="20"), pytest.param(slice(20, None), id="the-others", marks=pytest.mark.nightly)],
 )
 def test_an_edit_shows_in_the_signature_or_in_no_score_or_is_refused(judge, tmp_path, monkeypatch, part):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
@@ -207,4 +207,4 @@ def test_an_edit_shows_in_the_signature_or_in_no_score_or_is_refused(judge, tmp_
             assert is_signed or found == scores, f"{name}: other scores under one signature"
             seen["signed" if is_signed else "same"] += 1
         shutil.rmtree(directory)
-    assert min(seen.values()) > 5, seen
+    assert min(seen.values()) > 1, seen

@@ -384,21 +384,22 @@ def test_the_policy_stops_what_the_page_itself_would_not_do(driver, page):
     assert requests(driver) == [page.as_uri()]
 
 
-def test_ten_thousand_items_open_in_time(driver, tmp_path):
-    path = write_report(many(10_000, metrics=("coherence", "fluency", "relevance")), tmp_path / "big.html")
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_ten_thousand_items_open_in_time(driver, tmp_path, count):
+    path = write_report(many(count, metrics=("coherence", "fluency", "relevance")), tmp_path / "big.html")
     waits = []
     for _ in range(2):  # the better of two, because the machine may be busy with something else
         load(driver, path)
         waits.append(driver.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
     assert 0 < min(waits) < PATIENCE
-    assert find(driver, "#status").text == "Items 1 to 25 of 10,000"
+    assert find(driver, "#status").text == f"Items 1 to 25 of {count:,}"
     assert driver.execute_script("return document.querySelectorAll('*').length") < 3000
     took = driver.execute_script(
         """const start = performance.now(); document.querySelector("th[data-name='score0'] button").click();
         document.querySelector("[data-page='last']").click(); return performance.now() - start;"""
     )
     assert took < PATIENCE
-    assert find(driver, "#status").text == "Items 9,976 to 10,000 of 10,000"
+    assert find(driver, "#status").text == f"Items {count - 24:,} to {count:,} of {count:,}"
 
 
 @pytest.fixture(scope="module")

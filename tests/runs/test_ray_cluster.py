@@ -74,7 +74,7 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(cluster, files, tmp_p
     assert (tmp_path / "merged.jsonl").read_bytes() == whole[0].read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_block_that_kills_its_workers_is_named_and_the_rest_is_done(cluster, files, tmp_path):
     load = LoggedLoad(tmp_path / "log", deadly="30")
     with pytest.raises(JudgeError, match=r"1 of 12 blocks could not be scored") as caught:
@@ -88,7 +88,7 @@ def test_a_block_that_kills_its_workers_is_named_and_the_rest_is_done(cluster, f
     assert {word for _, _, *words in mended for word in words} == set(map(str, range(30, 36)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_workers_score_as_one_process_does(cluster, files, tmp_path):
     carry_out(tmp_path / "run", [tmp_path / "in"], LoggedLoad(tmp_path / "log", "nano"), rows=12)
     merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
@@ -109,7 +109,7 @@ def test_two_workers_score_as_one_process_does(cluster, files, tmp_path):
     assert signatures[0] == signatures[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_gather_the_rows_of_a_document(cluster, files, tmp_path):
     for number, file in enumerate(files):
         rows = [row | {"doc_id": f"d{(row['id'] + number) % 5}"} for row in read(file)]
@@ -150,7 +150,8 @@ def wait_until(process: subprocess.Popen[str], happens: Callable[[], bool]) -> N
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_path):
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_path, is_killed):
     """Ctrl-C, then SIGKILL, each with a cluster of its own; what is left is scored on the one at hand."""
     rows = 480
     write_input(tmp_path / "in.jsonl", rows)
@@ -169,13 +170,14 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_
     assert "Traceback" not in words
 
     there = directory_of(directory)
-    process = begin(tmp_path, "resume", "runs/long")
-    wait_for_parts(process, directory, there + 1)
-    process.kill()
-    process.communicate(timeout=60)
+    if is_killed:
+        process = begin(tmp_path, "resume", "runs/long")
+        wait_for_parts(process, directory, there + 1)
+        process.kill()
+        process.communicate(timeout=60)
 
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in directory.glob("part-*.parquet")}
-    assert there < len(before) < rows // 8
+    assert there + is_killed <= len(before) < rows // 8
     process = begin(tmp_path, "resume", "runs/long")
     _, words = process.communicate(timeout=300)
     assert process.returncode == 0, words
