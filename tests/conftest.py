@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -20,11 +21,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes to make depends on what else the machine does; that is not what is tested.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any-machine", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+#: What `.ci/nightly` asks for; tests that want more or fewer say so by `example_count`.
+settings.register_profile("nightly", settings.get_profile("any-machine"), max_examples=400)
 settings.load_profile("any-machine")
 
 #: Files whose tests begin clusters; two at a time would starve each other on two cores.
 CLUSTERS = ("test_ray_cluster.py", "test_network.py")
+#: Folders and files whose tests load the same large things: each of these groups stays in one process.
+GROUPS = {"real": "smollm2", "hosts": "hosts", "test_report_in_chromium.py": "chromium"}
+GROUPS |= dict.fromkeys(CLUSTERS, "clusters")
 #: Files of slow tests only, which import other people's tools: a run without them need not wait for the imports.
 SLOW_FILES = (
     "test_ray_cluster.py",
@@ -32,7 +38,14 @@ SLOW_FILES = (
     "test_deepeval.py",
     "test_inspect.py",
     "test_mlflow.py",
+    "test_schema.py",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the plugin of schemathesis where its test may run; by itself it would be imported by every process."""
+    if config.option.markexpr.strip() != "not slow" and importlib.util.find_spec("schemathesis") is not None:
+        config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -43,14 +56,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 # First: what `-m` leaves out is decided by other hooks of this name.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep tests that begin clusters in one of several processes; of a sweep, some cases stand for the others.
+    """Keep tests of a group in one of several processes; of a sweep, some cases stand for the others.
 
     The others are ``nightly``: they run when they are asked for by that mark, or by their names.
     """
     seen: set[str] = set()
     for item in items:
-        if item.path.name in CLUSTERS:
-            item.add_marker(pytest.mark.xdist_group("clusters"))
+        group = GROUPS.get(item.path.name) or GROUPS.get(item.path.parent.name)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
         if item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
         sweep = item.get_closest_marker("sweep")

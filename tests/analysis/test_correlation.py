@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -88,7 +89,7 @@ def test_ties_are_counted_within_what_is_compared():
     assert (summary.pairs, summary.human, summary.predicted) == (2, 1, 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=example_count(60))
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 3)), min_size=6, max_size=20))
 def test_weights_are_how_often_an_item_is_there_whatever_the_ties(rows):
     human, predicted, times = np.array(rows, dtype=float).T

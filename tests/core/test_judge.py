@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
+from example_counts import example_count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer, save_judge, tiny_model
@@ -122,7 +123,7 @@ def test_batches_equal_one_by_one_and_keep_the_order(judge, one_by_one):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=example_count(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=15),
     window=st.integers(1, 6),

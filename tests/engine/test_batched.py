@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompts import by_plain_passes
@@ -66,7 +67,7 @@ def run_out_of_memory(monkeypatch, *, above, error=torch.OutOfMemoryError, model
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=example_count(150))
 @given(lengths=st.lists(st.integers(1, 60), max_size=30), budget=st.integers(1, 400))
 def test_the_plan_covers_each_request_once_within_the_budget(lengths, budget):
     requests = some_requests(lengths)

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompts import SERVED, VOCAB, distinct_tokens, documents, largest_difference, logprobs
@@ -47,7 +48,7 @@ def small_tiles():
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=example_count(200))
 @given(SEQUENCES, st.data())
 @pytest.mark.usefixtures("small_tiles")
 def test_intervals_and_tiles_say_what_the_prompts_say(sequences, data):
@@ -123,6 +124,7 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep("gemma2", "gpt_oss")
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3", "gpt_oss", "cohere2"])
 def test_prompts_of_several_tiles_beyond_the_window(kind):
     model = tiny_model(kind, VOCAB, sliding_window=150)
@@ -181,6 +183,7 @@ def test_the_kernel_equals_a_dense_mask(case):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep("full", "sliding with a cap and sinks")
 @pytest.mark.parametrize("case", CASES)
 def test_the_compiled_kernel_equals_a_dense_mask(case):
     kernel = FlexKernel()
@@ -198,6 +201,7 @@ def skip_if_cpp_is_wrong(kernel):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep("gpt_oss")
 @pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
 def test_the_compiled_kernel_serves_an_engine(kind):
     model = tiny_model(kind, VOCAB, torch.float32, initializer_range=0.1, head_dim=16)

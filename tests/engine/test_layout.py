@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ def cuts_of(draw, size):
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(SEQUENCES, st.data())
 def test_a_layout_shows_every_token_its_own_prefix_once(sequences, data):
     stream, _ = stream_of(sequences)

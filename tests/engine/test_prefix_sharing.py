@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompts import (
@@ -84,7 +85,7 @@ def random_requests(draw):
 
 @pytest.mark.sweep("llama")
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "gpt2", "gpt_oss"])
-@settings(max_examples=25)
+@settings(max_examples=example_count(25))
 @given(requests=random_requests(), budget=st.integers(1, 80))
 def test_random_tries_and_budgets(kind, requests, budget):
     model = tiny_model(kind, VOCAB)
@@ -212,7 +213,7 @@ def test_many_turns_of_one_dialogue_stay_together():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(requests=st.deferred(lambda: random_requests()), budget=st.integers(1, 40))
 def test_a_unit_holds_all_that_is_read_for_its_requests(requests, budget):
     units = plan_units(engines(tiny_model("llama", VOCAB), budget)[1], requests)

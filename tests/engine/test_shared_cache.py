@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from architectures import STRANGE, llama4, unusual
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompts import (
@@ -159,7 +160,7 @@ def random_requests(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=example_count(40))
 @given(requests=random_requests(), budget=st.integers(1, 80))
 def test_random_tries_and_budgets(requests, budget):
     model = tiny_model("llama", VOCAB)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,7 +113,7 @@ def test_what_separates_cells(text: str, expected: str) -> None:
 WORDS = st.text("ab,;|\t\n\" 'é", max_size=8)
 
 
-@settings(max_examples=100)
+@settings(max_examples=example_count(100))
 @given(st.sampled_from(",;\t|"), st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=5))
 def test_any_table_comes_back(tmp_path_factory: pytest.TempPathFactory, delimiter: str, rows: list[tuple[str, ...]]):
     path = tmp_path_factory.mktemp("csv") / "rows.csv"
@@ -168,7 +169,7 @@ def test_quotes_without_end_take_no_more_than_linear_time(tmp_path: Path) -> Non
     assert time.perf_counter() - start < 20
 
 
-@settings(max_examples=200)
+@settings(max_examples=example_count(200))
 @given(st.text('a",\n', max_size=60))
 def test_no_text_ends_the_reading_or_loses_the_order(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.mktemp("csv") / "rows.csv"

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -382,7 +383,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples[4].texts(FIELDS) == {"source": "e", "output": "o"}
 
 
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.floats(allow_nan=False) | st.none()), min_size=1))
 def test_any_json_row_comes_through(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]]) -> None:
     rows = [row | {"id": index} for index, row in enumerate(rows)]
@@ -396,7 +397,7 @@ def test_any_json_row_comes_through(tmp_path_factory: pytest.TempPathFactory, ro
         assert not any(sample.error for sample in samples)
 
 
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
 def test_any_csv_text_comes_through(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
     buffer = io.StringIO(newline="")

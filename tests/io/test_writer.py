@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,7 +119,7 @@ JSON_VALUES = st.recursive(
 ROWS = st.lists(st.dictionaries(st.text().filter(lambda name: name not in ("geval", "id")), JSON_VALUES), min_size=1)
 
 
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(ROWS)
 def test_any_row_survives_jsonl(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> None:
     path = save(tmp_path_factory.mktemp("rows") / "o.jsonl", [Sample(row) for row in rows])
@@ -164,7 +165,7 @@ def test_csv_columns_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
 def test_any_text_survives_csv(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
     if sys.version_info < (3, 11) and "\0" in "".join(map("".join, rows)):
@@ -243,7 +244,7 @@ def test_parquet_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(rows=ROWS)
 def test_any_row_can_be_written_as_parquet(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]

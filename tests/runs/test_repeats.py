@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from example_counts import example_count
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def test_a_text_is_kept_once_and_a_bad_one_is_bad_in_every_row(tmp_path):
     assert samples[0].fields["source"] is samples[1].fields["source"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(TEXTS, TEXTS, TEXTS)
 @example("", "\nA", "\nA")
 @example("x\nA", "y\nA", "y\nB")

@@ -13,6 +13,7 @@ import threading
 import numpy as np
 import pytest
 from encoders import real_encoder
+from example_counts import example_count
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from run_kit import execute, wanted, write_input
@@ -72,7 +73,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_si
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(
     columns=st.dictionaries(NAMES, PLAIN | ODD, max_size=5),
     earlier=st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), PLAIN | ODD), max_size=2),
@@ -111,7 +112,7 @@ def test_rows_without_nesting_are_checked_as_any_other(tmp_path, line, error):
     assert (sample.error is None) if error is None else (error in str(sample.error))
 
 
-@settings(max_examples=100)
+@settings(max_examples=example_count(100))
 @given(st.text(st.sampled_from(" \t\x1c\u00a0\u3000aé"), max_size=4))
 def test_a_text_that_needs_no_second_look_is_not_empty(text):
     sample = Sample({"output": text})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer, shared_tokenizer
@@ -222,7 +223,7 @@ UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 @pytest.mark.sweep("chatml-pythia")
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=20)
+@settings(max_examples=example_count(20))
 @given(text=UNICODE)
 def test_harmless_text_is_encoded_as_the_tokenizer_does(name, text):
     prompt = filled(text)
@@ -232,7 +233,7 @@ def test_harmless_text_is_encoded_as_the_tokenizer_does(name, text):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", ["chatml-pythia", "mistral-mistral", "phi3-mistral", "chatml-qwen"])
-@settings(max_examples=20)
+@settings(max_examples=example_count(20))
 @given(
     text=st.lists(st.sampled_from(["  ", " " * 24, "\n", "\t", "a", ".", "\n\n", "\u3000"]), max_size=12).map("".join)
 )
@@ -242,7 +243,7 @@ def test_white_space_is_encoded_as_the_tokenizer_does(name, text):
         assert family_encoder(name, style).encode([prompt])[0].tolist() == own_ids(name, prompt, style), style
 
 
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(text=UNICODE, bos=st.booleans())
 def test_byte_tokenizer_is_encoded_as_the_tokenizer_does(text, bos):
     tokenizer = byte_tokenizer(bos=bos, merges=[(" ", " "), ("e", "\n")])
@@ -419,7 +420,7 @@ def test_drop_tokens_cuts_whole_tokens_off_the_end(name):
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=example_count(30))
 @given(text=UNICODE.filter(bool), count=st.integers(1, 40))
 def test_drop_tokens_always_gets_shorter_and_never_splits_a_character(text, count):
     for name in ("chatml-qwen", "mistral-mistral", "chatml-pythia"):

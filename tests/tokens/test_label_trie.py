@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def read_edges(trie, table):
     return edges
 
 
-@settings(max_examples=300)
+@settings(max_examples=example_count(300))
 @given(label_problems())
 def test_label_probabilities_equal_the_enumeration(problem):
     forms, labels, table = problem
@@ -78,7 +79,7 @@ def test_label_probabilities_equal_the_enumeration(problem):
     assert found.sum() <= 1 + 1e-12
 
 
-@settings(max_examples=100)
+@settings(max_examples=example_count(100))
 @given(label_problems(), st.randoms())
 def test_the_order_of_the_forms_does_not_matter(problem, shuffler):
     forms, labels, table = problem
@@ -91,7 +92,7 @@ def test_the_order_of_the_forms_does_not_matter(problem, shuffler):
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=100)
+@settings(max_examples=example_count(100))
 @given(label_problems())
 def test_reading_paths_cover_every_inner_node_and_are_minimal(problem):
     forms, labels, _ = problem
@@ -109,7 +110,7 @@ def test_reading_paths_cover_every_inner_node_and_are_minimal(problem):
         assert node.path[-1] in trie.inner_nodes[node.parent].tokens
 
 
-@settings(max_examples=50)
+@settings(max_examples=example_count(50))
 @given(label_problems())
 def test_the_slices_cut_the_edges_without_gap_or_overlap(problem):
     forms, labels, _ = problem

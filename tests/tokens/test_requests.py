@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from encoders import real_encoder
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer
@@ -126,7 +127,7 @@ def test_shortening_on_real_tokenizers(name):
     metric = a_metric(shorten="source")
     empty = length_of(encoder, metric, source="", output="Y")
 
-    @settings(max_examples=60)
+    @settings(max_examples=example_count(60))
     @given(source=TEXT, spare=st.integers(0, 30))
     def check(source, spare):
         context = empty + spare

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from encoders import real_encoder
+from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer
@@ -49,7 +50,7 @@ def test_real_tokenizers_can_be_cut(name):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60)
+@settings(max_examples=example_count(60))
 @given(texts=st.lists(st.lists(FRAGMENTS | st.text(max_size=6), max_size=14).map("".join), min_size=2, max_size=5))
 def test_pieces_have_the_tokens_of_the_whole(name, texts):
     encoder = real_encoder(name)
