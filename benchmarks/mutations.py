@@ -215,10 +215,10 @@ def copied(place: Path) -> Path:
     return tree
 
 
-def mirrored(room: str, tree: Path, module: str | None = None) -> list[str]:
-    """List a room's test files, that of the module's own name first: it notices soonest."""
+def mirrored(names: list[str], tree: Path, module: str | None = None) -> list[str]:
+    """List the test files of folders, that of the module's own name first: it notices soonest."""
     files: list[Path] = []
-    for name in ROOMS[room][1]:
+    for name in names:
         files += sorted((tree / name).glob("test_*.py")) if (tree / name).is_dir() else [tree / name]
     stem = Path(module or "").stem
     files.sort(key=lambda path: not stem or stem not in path.stem)
@@ -277,7 +277,7 @@ def measured(options: argparse.Namespace, mutations: list[Mutation], place: Path
     tree = copied(place)
     whole: dict[str, float] = {}
     for room in dict.fromkeys(one.room for one in mutations):
-        outcome = outcome_of(tree, mirrored(room, tree), options.marks, options.processes)
+        outcome = outcome_of(tree, mirrored(options.tests or ROOMS[room][1], tree), options.marks, options.processes)
         print(f"{room}: {outcome.said} ({outcome.seconds:.0f} s as it is)", flush=True)
         if outcome.is_noticed:
             raise SystemExit(f"the tests of {room} fail without a mutation: mend them first")
@@ -289,7 +289,8 @@ def measured(options: argparse.Namespace, mutations: list[Mutation], place: Path
         # Compiled files are taken for those of a source by its time in seconds and its size, which may stay the same.
         os.utime(path, (number + 1, number + 1))
         limit = PATIENCE * whole[one.room] + 60
-        outcome = outcome_of(tree, mirrored(one.room, tree, one.path), options.marks, options.processes, limit)
+        tests = mirrored(options.tests or ROOMS[one.room][1], tree, one.path)
+        outcome = outcome_of(tree, tests, options.marks, options.processes, limit)
         if options.wide and not outcome.is_noticed:
             others = [f"tests/{folder.name}" for folder in sorted((tree / "tests").iterdir()) if folder.is_dir()]
             rest = [name for name in others if name not in ROOMS[one.room][1]]
@@ -305,6 +306,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", choices=list(ROOMS), default=list(ROOMS))
     parser.add_argument("--marks", default="not slow", help="expression of marks of the tests that run")
+    parser.add_argument("--tests", nargs="+", help="these in place of those that mirror the rooms")
     parser.add_argument("--processes", type=int, default=1, help="test processes at a time")
     parser.add_argument("--wide", action="store_true", help="run all other tests on what those of the room miss")
     parser.add_argument("--list", action="store_true", help="show the mutations and run nothing")

@@ -166,31 +166,13 @@ def test_resuming_says_what_is_there(here, monkeypatch):
     assert f"resuming: {len(calls)} of 12 rows are there\n" in done.stderr
 
 
-def writing_forever():
-    """The command line with a judge that writes steps until a signal ends it."""
-    from transformers import GenerationMixin
-
-    from geval_local.cli import main
-
-    def endless(self, *given, stopping_criteria, **named):
-        prompt, count = given[0], 0
-        while True:
-            count += 1
-            time.sleep(0.01)
-            for one in stopping_criteria:
-                one(prompt[:, :1].expand(1, prompt.shape[1] + count), None)
-
-    GenerationMixin.generate = endless
-    main()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_ends_the_writing_of_steps(here, number):
     before = {path.name for path in here.iterdir()}
     command = ["score", "data.jsonl", "-m", "bare.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
     environment = os.environ | {"GEVAL_LOCAL_HOME": str(here / "home")}
-    process = forked.start(command, writing_forever, cwd=here, env=environment, stderr=subprocess.PIPE, text=True)
+    process = forked.start(command, "endless_steps", cwd=here, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     lines = []
     while not lines or lines[-1] != "writing the evaluation steps of clarity ...\n":
