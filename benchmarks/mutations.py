@@ -245,7 +245,7 @@ class Outcome(NamedTuple):
 
 def outcome_of(tree: Path, tests: list[str], marks: str, processes: int, timeout: float | None = None) -> Outcome:
     """Run tests in the copy until the first failure."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "-m", marks, *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--no-header", "-m", marks, *tests]
     if processes > 1:
         command += ["-n", str(processes), "--dist", "loadgroup"]
     environment = os.environ | {

@@ -51,6 +51,8 @@ COMMANDS = [
     if re.search(r"(^|[\s/])geval-local ", line) and not line.startswith("pip ")
 ]
 
+COMMAND_LINE = typer.main.get_command(app)
+
 NOT_RUN = "not run: "
 #: Blocks that no test here runs, for each page; a new one is a decision.
 NOT_RUN_COUNTS = {
@@ -153,7 +155,7 @@ def test_what_is_not_run_says_why():
 def wrong_in(block: Block, line: str) -> str | None:
     """What a command names that the command line does not have."""
     words = shlex.split(line.split("&&")[0])[1:]
-    command = typer.main.get_command(app)
+    command = COMMAND_LINE
     while hasattr(command, "commands"):
         if not words or words[0] not in command.commands:
             return f"{block.where}: there is no verb {words[:1]} in {line}"
