@@ -49,8 +49,10 @@ def started(file: Path) -> Path:
 
 
 def rows_in(directory: Path) -> int:
+    """Count what a run has committed; nothing where it was killed before the table was made."""
     with sqlite3.connect(directory / "scores.sqlite") as connection:
-        return int(connection.execute("SELECT COUNT(*) FROM outcomes").fetchone()[0])
+        (there,) = connection.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'outcomes'").fetchone()
+        return int(connection.execute("SELECT COUNT(*) FROM outcomes").fetchone()[0]) if there else 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Locks under names of the user's files, two writers of reasons, other umasks, a clock set back, an unwritable home."""
+"""Locks under names of the user's files, two writers of a run, other umasks, a clock set back, an unwritable home."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from geval_local import RunEvents, score_file
 from geval_local.errors import Interrupted, OutputError
 from geval_local.files import home_folder
 from geval_local.runs import manifest as manifests
-from geval_local.runs import own_files, reasons
 from geval_local.runs.cache import OutcomeCache
+from geval_local.runs.directory import clean_directory, make
 from geval_local.runs.manifest import read_manifest
 from geval_local.runs.own_files import LOCK_NAME, hold
 from geval_local.score import Outcome
@@ -78,36 +78,31 @@ def test_a_run_whose_store_has_another_name_is_not_written_into(file, tmp_path):
     execute(tmp_path / "run", None)
 
 
-def test_the_lock_of_reasons_goes_while_it_is_held(tmp_path, monkeypatch):
-    there = []
-    release = own_files.FileLock.release
-    monkeypatch.setattr(
-        own_files.FileLock,
-        "release",
-        lambda self, *given: there.append(any(tmp_path.iterdir())) or release(self, *given),
-    )
-    with reasons._held(tmp_path / "partial"):
-        assert [path.name for path in tmp_path.iterdir()] == ["partial.lock"]
-        with (
-            pytest.raises(OutputError, match="another process writes the same reasons"),
-            reasons._held(tmp_path / "partial"),
-        ):
+def test_a_directory_is_held_once_and_goes_while_it_is_held(tmp_path):
+    run = tmp_path / "run"
+    assert make(run)
+    with hold(run):
+        with pytest.raises(OutputError, match="in use by another process"), hold(run):
             pass
-    assert there[-1] is False
-    assert list(tmp_path.iterdir()) == []
+        assert [path.name for path in run.iterdir()] == [LOCK_NAME]
+        clean_directory(run, made=True)
+        assert not run.exists()
+    assert not run.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_processes_never_hold_the_reasons_together(tmp_path):
+def test_two_processes_never_hold_a_directory_together(tmp_path):
     def work() -> None:
         won = 0
         while won < 100:
             try:
-                with reasons._held(tmp_path / "partial"):
+                made = make(tmp_path / "run")
+                with hold(tmp_path / "run"):
                     os.close(os.open(tmp_path / "holder", os.O_CREAT | os.O_EXCL))
                     os.unlink(tmp_path / "holder")
                     won += 1
+                    clean_directory(tmp_path / "run", made or won % 2 == 0)
             except OutputError:
                 continue
 
