@@ -88,7 +88,6 @@ def test_a_block_that_kills_its_workers_is_named_and_the_rest_is_done(cluster, f
     assert {word for _, _, *words in mended for word in words} == set(map(str, range(30, 36)))
 
 
-@pytest.mark.nightly
 def test_two_workers_score_as_one_process_does(cluster, files, tmp_path):
     carry_out(tmp_path / "run", [tmp_path / "in"], LoggedLoad(tmp_path / "log", "nano"), rows=12)
     merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
