@@ -26,7 +26,7 @@ def reasons(
         typer.Option(metavar="NATS", min=0.0, help="The rows whose probabilities have at least this entropy."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All scored rows.")] = False,
-    tokens: Annotated[int, typer.Option(metavar="N", min=8, help="Most tokens of a reason.")] = 160,
+    tokens: Annotated[int, typer.Option(metavar="N", min=8, max=2**31, help="Most tokens of a reason.")] = 160,
     as_json: options.Json = False,
     *,
     judge: JudgeOptions,
