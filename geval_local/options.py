@@ -365,3 +365,4 @@ class RunOptions(Options):
 RunOptions.__doc__ = f"{RunOptions.__doc__}\n\nParameters\n----------\n" + "\n".join(
     f"{name}\n    {field.description}" for name, field in RunOptions.model_fields.items()
 )
+RunOptions.__doc__ += "\n\nRaises\n------\nConfigurationError\n    If an option is unknown, or a value does not fit."

@@ -29,8 +29,8 @@ from geval_local.io.parts import PART_KEY, about_part
 from geval_local.io.places import Place
 from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
-from geval_local.questions.answer import Answer
 from geval_local.ray.blocks import Block, block_rows
+from geval_local.runs.asked import Result
 from geval_local.runs.events import Calibrator
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord, Manifest
@@ -280,11 +280,7 @@ class BlockScorer:
                 for sample, scores in run.scored(window):
                     document = documents.add(sample.fields) if sample.error is None else None
                     row = f"{sample.origin}:{sample.row}" if job.several else sample.row
-                    figures = {
-                        name: self._calibrated(name, score)
-                        for name, score in scores.items()
-                        if isinstance(score, Score)
-                    }
+                    figures = {name: self._calibrated(name, score) for name, score in scores.items()}
                     for tally, score in zip(tallies, figures.values(), strict=True):
                         tally.add(sample.where, row, score, document)
                     writer.write(_kept(sample, settings.columns), figures)
@@ -326,8 +322,8 @@ class BlockScorer:
                     worker.execute(window, metrics, entries)
             yield window
 
-    def _calibrated(self, name: str, score: Score | Answer) -> Score:
-        assert isinstance(score, Score)  # no questions are asked
+    def _calibrated(self, name: str, score: Result) -> Score:
+        assert isinstance(score, Score)  # nothing else is asked on a cluster
         calibration = self._job.calibrations.get(name)
         return score if calibration is None else calibration.calibrate(score)
 
