@@ -492,7 +492,8 @@ class EngineReport:
         better = "prefix sharing" if self.engine == "padded" else "trie"
         notes = [] if self.reason is None else [f"no {better}: {self.reason}"]
         if self.difference is not None:
-            notes.append(f"differs by {self.difference:.1e} nats from one at a time on {self.probe_tokens} tokens")
+            of = f"the model's own passes on {self.probe_tokens} tokens"
+            notes.append(f"differs by {self.difference:.1e} nats from {of}")
         if self.window is not None:
             notes.append(f"window {self.window} not reached")
         if self.note is not None:
