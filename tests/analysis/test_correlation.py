@@ -167,6 +167,7 @@ def new_systems(rng, documents, systems=16, judges=1):
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_new_systems_are_covered_only_where_the_interval_is_about_them():
     rng = np.random.default_rng(2)

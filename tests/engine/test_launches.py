@@ -189,6 +189,7 @@ def test_layers_that_are_not_found_are_told():
         compiled.CompiledLayers(tiny_model("llama", VOCAB).model, 5)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_compiled_layer_is_at_most_60_launches_and_exact():
     from torch._dynamo.utils import counters

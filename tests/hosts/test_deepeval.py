@@ -284,6 +284,7 @@ def test_clarity(threshold):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_deepeval_test_run(tmp_path):
     (tmp_path / "test_clarity.py").write_text(textwrap.dedent(TEST_FILE), encoding="utf-8")

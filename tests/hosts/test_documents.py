@@ -32,6 +32,7 @@ def test_every_tool_of_the_page_is_here():
     }
 
 
+@pytest.mark.sweep("pytest")
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", SNIPPETS)
 def test_snippets_run(tool, tmp_path, capsys):

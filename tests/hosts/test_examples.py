@@ -58,12 +58,14 @@ def test_pytest_passes_good_summaries_and_no_others(execute, tmp_path):
     assert re.search(r"summarization/relevance: 1\.\d+ is below 2 \(scale 1-5, judge nano\)", done.stdout)
 
 
+@pytest.mark.nightly
 def test_deepeval_passes_good_summaries(execute):
     done = execute("deepeval")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.nightly
 def test_inspect_rates_recorded_answers(execute, tmp_path):
     done = execute("inspect_ai")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,6 +87,7 @@ def test_inspect_rates_recorded_answers(execute, tmp_path):
     assert " on 1-5: " in said.explanation
 
 
+@pytest.mark.nightly
 def test_mlflow_keeps_scores_in_its_store(execute, tmp_path):
     done = execute("mlflow")
     assert done.returncode == 0, done.stdout + done.stderr

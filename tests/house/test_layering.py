@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import os
 import re
@@ -124,12 +125,21 @@ def imports_in(source: str, module: str, *, is_package: bool) -> list[Import]:
 
 
 SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-IMPORTS = [
-    found
-    for module, path in SOURCES.items()
-    for found in imports_in(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
-]
-OWN = [found for found in IMPORTS if found.target.split(".")[0] == "geval_local"]
+
+
+@functools.cache
+def imports() -> list[Import]:
+    """Every import of the package; read when a test asks, since every test process imports this file."""
+    return [
+        found
+        for module, path in SOURCES.items()
+        for found in imports_in(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
+    ]
+
+
+def own_imports() -> list[Import]:
+    """The imports of the package from itself."""
+    return [found for found in imports() if found.target.split(".")[0] == "geval_local"]
 
 
 def test_the_reader_of_imports_sees_all_kinds():
@@ -203,7 +213,7 @@ def test_maps_of_folders_name_modules_that_exist():
 def test_arrows_point_one_way():
     wrong = [
         f"{found.place}: {found.unit} imports {found.target}"
-        for found in OWN
+        for found in own_imports()
         if found.unit != "__init__" and found.target != "geval_local" and RANK[unit_of(found.target)] > RANK[found.unit]
     ]
     assert not wrong, "\n".join(wrong)
@@ -213,7 +223,7 @@ def test_the_package_itself_gives_only_its_version_to_its_modules():
     """Anything else would be an arrow from any row to any other, hidden behind the lazy names."""
     wrong = [
         f"{found.place}: from geval_local import {', '.join(found.names)}"
-        for found in OWN
+        for found in own_imports()
         if found.target == "geval_local" and RANK[found.unit] < RANK["cli"] and found.names != ("__version__",)
     ]
     assert not wrong, "\n".join(wrong)
@@ -221,7 +231,7 @@ def test_the_package_itself_gives_only_its_version_to_its_modules():
 
 def test_there_are_no_cycles():
     graph: dict[str, set[str]] = {module: set() for module in SOURCES if module != "geval_local"}
-    for found in OWN:
+    for found in own_imports():
         if found.module != "geval_local":
             inner = {f"{found.target}.{name}" for name in found.names} & set(SOURCES)
             graph[found.module] |= (inner or {found.target}) - {"geval_local", found.module}
@@ -234,7 +244,7 @@ def test_there_are_no_cycles():
 def test_only_what_runs_models_imports_model_libraries():
     wrong = [
         f"{found.place}: {found.target}"
-        for found in IMPORTS
+        for found in imports()
         if found.target.split(".")[0] in HEAVY and found.unit not in MAY_BE_HEAVY
     ]
     assert not wrong, "\n".join(wrong)
@@ -243,7 +253,7 @@ def test_only_what_runs_models_imports_model_libraries():
 def test_analysis_and_report_read_records_never_models():
     wrong = [
         f"{found.place}: {found.target}"
-        for found in OWN
+        for found in own_imports()
         if found.unit in {"analysis", "report"} and unit_of(found.target) in {"models", "tokens", "engine"}
     ]
     assert not wrong, "\n".join(wrong)
@@ -252,7 +262,7 @@ def test_analysis_and_report_read_records_never_models():
 def test_no_module_reaches_into_anothers_private_names():
     wrong = [
         f"{found.place}: from {found.target} import {name}"
-        for found in OWN
+        for found in own_imports()
         for name in found.names
         if name.startswith("_") and not name.startswith("__")
     ]
@@ -296,7 +306,7 @@ def test_no_model_library_is_loaded(code):
 def test_all_is_what_the_package_exports():
     assert geval_local.__all__ == sorted(geval_local.__all__)
     assert dir(geval_local) == geval_local.__all__
-    typed = {name: found.target for found in OWN if found.module == "geval_local" for name in found.names}
+    typed = {name: found.target for found in own_imports() if found.module == "geval_local" for name in found.names}
     assert set(typed) | {"__version__"} == set(geval_local.__all__)
     for name, home in typed.items():
         value = getattr(geval_local, name)

@@ -9,6 +9,7 @@ from geval_local.models.precision import decide, measure
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_float16_is_nearer_to_float32_and_has_room(smollm2_judge):
     loaded = smollm2_judge.loaded
     assert loaded.precision.text("float32") == "float32 (exact to 1e-5)"

@@ -111,6 +111,7 @@ def test_one_row_and_many_rows_agree(judge):
     assert len({round(value, 3) for value in together}) == len(ROWS)
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_agrees_to_the_last_bit(judge, smollm2, tmp_path, monkeypatch):
     from run_kit import wanted
 
@@ -145,6 +146,7 @@ def test_a_resumed_run_agrees_to_the_last_bit(judge, smollm2, tmp_path, monkeypa
     assert resumed == pytest.approx([score.value for score in judge.score_many(COHERENCE, ROWS)], **CLOSE)
 
 
+@pytest.mark.nightly
 def test_judges_check_passes(smollm2, tmp_path):
     done = run("judges", "check", smollm2, "--json", home=tmp_path)
     assert done.exit_code == 0, done.stderr
@@ -157,6 +159,7 @@ def test_judges_check_passes(smollm2, tmp_path):
     assert np.isfinite(record["example"]["score"])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["assistant/helpfulness", "style/conciseness", "assistant/instruction_following"])
 def test_presets_for_assistants_are_answered_and_tell_good_from_bad(judge, name):
     """On rows that were written for this after the presets, six pairs each; with so small a judge only on average."""

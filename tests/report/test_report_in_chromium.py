@@ -274,6 +274,7 @@ def test_the_keyboard_reaches_everything(opened):
     assert eventually(lambda: opened.execute_script(focused), second) == second != item
 
 
+@pytest.mark.sweep("1280-dark", "400-light")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 def test_it_is_readable(opened, width, scheme):
@@ -479,6 +480,7 @@ def test_pairs_are_readable_and_their_tables_fit(driver, tmp_path, width, scheme
     assert console(driver) == []
 
 
+@pytest.mark.sweep("390-light")
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (800, "dark"), (390, "light")])
 def test_reasons_stand_beside_their_rows_and_stay_text(driver, made, tmp_path, width, scheme):
     texts = {1: "It quotes a needle.", 2: HOSTILE[2], 5: None}

@@ -148,8 +148,9 @@ def wait_until(process: subprocess.Popen[str], happens: Callable[[], bool]) -> N
         time.sleep(0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_path, is_killed):
     """Ctrl-C, then SIGKILL, each with a cluster of its own; what is left is scored on the one at hand."""
     rows = 480

@@ -43,6 +43,7 @@ QUIET = {
 }
 
 
+@pytest.mark.sweep("openai")
 @pytest.mark.slow
 @pytest.mark.parametrize(("client", "code"), SNIPPETS, ids=[name for name, _ in SNIPPETS])
 def test_snippets_run(client, code, tmp_path):

@@ -271,8 +271,9 @@ def test_the_port_answers_while_libraries_are_imported():
             process.wait()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize(("requests", "megabytes"), [(900, 15), pytest.param(3000, 30, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("requests", "megabytes"), [(900, 15), (3000, 30)])
 def test_thousands_of_requests_and_then_flat_memory(requests, megabytes):
     psutil = pytest.importorskip("psutil", reason="psutil is not installed")
     port = free_port()
