@@ -67,7 +67,7 @@ NAMES |= {"ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm", "ffn_norm
 
 
 def make(directory: Path, shape: str) -> None:
-    """Write a shape as bfloat16 safetensors and as a GGUF file of Q4_K, with the embedded judge's tokenizer."""
+    """Write a shape as bfloat16 safetensors and, if rows are whole blocks, as GGUF of Q4_K; nano's tokenizer."""
     width, inner, layers, heads, keys, vocabulary = SHAPES[shape]
     tokenizer = AutoTokenizer.from_pretrained(str(Path(__file__).parents[1] / "geval_local" / "judges" / "nano"))
     tensors = tensors_of(shape)
@@ -91,7 +91,8 @@ def make(directory: Path, shape: str) -> None:
         out.write(len(text).to_bytes(8, "little") + text)
         for size in tensors.values():
             out.write(_random(rng, size).tobytes())
-    _write_gguf(directory / f"{shape}-q4_k.gguf", shape, tensors, tokenizer, rng)
+    if width % BLOCK_TYPES[_Q4_K].elements == 0:
+        _write_gguf(directory / f"{shape}-q4_k.gguf", shape, tensors, tokenizer, rng)
 
 
 def _random(rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
