@@ -1,13 +1,15 @@
 """Memory and time of judges whose weights stay as they are stored, against the same weights widened beforehand.
 
 ``make DIR`` writes models of random weights in known shapes; ``run FILE ...`` loads and scores each in processes
-of their own, arms interleaved, and prints one JSON line with the figures and the machine's load.
+of their own, arms interleaved, and prints one JSON line with the figures and the machine's load; ``share FILE`` says
+what part of the machine's rate of matrix products a pass over prompts reaches.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import statistics
@@ -15,23 +17,33 @@ import struct
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import AutoTokenizer
 
 from geval_local import Judge, Metric
+from geval_local.engine.interface import read_all
+from geval_local.engine.prefix_sharing.prompt_trie import lay_out
 from geval_local.files import home_directory
 from geval_local.io.samples import read_samples
 from geval_local.models.blocks import BLOCK_TYPES
+from geval_local.models.head import trunk_of
 from geval_local.models.stored import Stored, bytes_of, release_buffers
+from geval_local.tokens.requests import RequestMaker
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SUMMEVAL = SHARED / "data" / "summeval_dev.json"
 STEPS = ("Read the source text.", "Compare the summary with it.", "Rate coherence on the scale given above.")
-#: Width, feed-forward width, layers, heads, keys, vocabulary: those of Qwen2.5-1.5B and of Llama 3.1 8B.
-SHAPES = {"1.5b": (1536, 8960, 28, 12, 2, 151_936), "8b": (4096, 14336, 32, 32, 8, 128_256)}
+#: Width, feed-forward width, layers, heads, keys, vocabulary: those of Qwen2.5-0.5B and 1.5B, and of Llama 3.1 8B.
+SHAPES = {
+    "0.5b": (896, 4864, 24, 14, 2, 151_936),
+    "1.5b": (1536, 8960, 28, 12, 2, 151_936),
+    "8b": (4096, 14336, 32, 32, 8, 128_256),
+}
 _Q4_K, _F32 = 12, 0
 
 
@@ -55,7 +67,7 @@ NAMES |= {"ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm", "ffn_norm
 
 
 def make(directory: Path, shape: str) -> None:
-    """Write a shape as bfloat16 safetensors and as a GGUF file of Q4_K, with the embedded judge's tokenizer."""
+    """Write a shape as bfloat16 safetensors and, if rows are whole blocks, as GGUF of Q4_K; nano's tokenizer."""
     width, inner, layers, heads, keys, vocabulary = SHAPES[shape]
     tokenizer = AutoTokenizer.from_pretrained(str(Path(__file__).parents[1] / "geval_local" / "judges" / "nano"))
     tensors = tensors_of(shape)
@@ -79,7 +91,8 @@ def make(directory: Path, shape: str) -> None:
         out.write(len(text).to_bytes(8, "little") + text)
         for size in tensors.values():
             out.write(_random(rng, size).tobytes())
-    _write_gguf(directory / f"{shape}-q4_k.gguf", shape, tensors, tokenizer, rng)
+    if width % BLOCK_TYPES[_Q4_K].elements == 0:
+        _write_gguf(directory / f"{shape}-q4_k.gguf", shape, tensors, tokenizer, rng)
 
 
 def _random(rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
@@ -170,13 +183,80 @@ def measure(place: str, arm: str, rows: int) -> dict[str, float]:
     }
 
 
-def _widen(model: torch.nn.Module) -> None:
-    wide: dict[int, torch.nn.Parameter] = {}
+def share(place: str, rows: int, repeat: int) -> dict[str, object]:
+    """Compare passes over prompts with the model's products alone, in turns: processor time, so take one thread.
+
+    Counted are the products of linear layers, of the visible pairs of queries and keys, and of the read-outs.
+    """
+    judge = Judge.load(place)
+    metric = Metric.load("summarization/coherence").with_steps(STEPS)
+    prepared = RequestMaker(judge.encoder, metric, judge.context).prepare(list(read_samples(SUMMEVAL, limit=rows)))
+    requests = [one.request for one in prepared if one.request is not None]
+    engine, config = judge.engine, judge.loaded.model.config
+    read_all(engine, requests)  # the metric's prefix is kept from now on
+    packs = [pack for pack in engine.plan(requests) if pack.requests]
+    shapes = [tuple(one.weight.shape) for one in trunk_of(judge.loaded.model).modules() if isinstance(one, nn.Linear)]
+    pairs = 0
+    for pack in packs:
+        layout = lay_out(pack.work.stream, pack.start, pack.stop)
+        lengths = [strand.stop - strand.start for strand in layout.strands]
+        pairs += sum(length * (length + 1) // 2 for length in lengths)
+        pairs += sum((one.key_stop - one.key_start) * (one.stop - one.start) for one in layout.blocks)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    work = {
+        "linear": 2 * sum(pack.tokens for pack in packs) * sum(map(math.prod, shapes)),
+        "attention": 4 * pairs * config.num_attention_heads * size * config.num_hidden_layers,
+        "head": 2 * len(requests) * config.vocab_size * config.hidden_size,
+    }
+    weights = {shape: torch.randn(shape) for shape in set(shapes)}
+    tokens = [pack.tokens for pack in packs]
+    passes, rates = [], [_rate(weights, shapes, tokens)]
+    for _ in range(repeat):
+        before = time.process_time()
+        read_all(engine, requests)
+        passes.append(time.process_time() - before)
+        rates.append(_rate(weights, shapes, tokens))
+    total = sum(work.values()) / 1e9
+    # The machine's speed changes within minutes, so each pass has the rate before and after it.
+    shares = [2 * total / took / sum(around) for took, around in zip(passes, pairwise(rates), strict=True)]
+    return {
+        "place": Path(place).name,
+        "gflop": {name: round(count / 1e9, 1) for name, count in work.items()},
+        "packs": tokens,
+        "seconds": [round(one, 2) for one in passes],
+        "matmul_gflop_a_second": [round(one, 1) for one in rates],
+        "shares": [round(one, 3) for one in shares],
+        "share": round(statistics.median(shares), 3),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def _rate(weights: dict[tuple[int, ...], torch.Tensor], shapes: list[tuple[int, ...]], tokens: list[int]) -> float:
+    """Measure GFLOP a second of a model's linear layers, each shape for as long as its share."""
+    seconds = done = 0.0
+    with torch.inference_mode():
+        for count in tokens:
+            for shape, weight in weights.items():
+                given = torch.randn(count, shape[1])
+                one = 2 * count * math.prod(shape) / 1e9
+                times = max(1, round(20 / one))
+                nn.functional.linear(given, weight)
+                before = time.process_time()
+                for _ in range(times):
+                    nn.functional.linear(given, weight)
+                seconds += (time.process_time() - before) / times * shapes.count(shape)
+                done += one * shapes.count(shape)
+    return done / seconds
+
+
+def _widen(model: nn.Module) -> None:
+    wide: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if isinstance(parameter, Stored):
                 if id(parameter) not in wide:
-                    wide[id(parameter)] = torch.nn.Parameter(parameter.widened(), requires_grad=False)
+                    wide[id(parameter)] = nn.Parameter(parameter.widened(), requires_grad=False)
                 setattr(module, name, wide[id(parameter)])
     release_buffers()
 
@@ -194,6 +274,10 @@ def main() -> None:
     runner.add_argument("--rows", type=int, default=32)
     runner.add_argument("--repeat", type=int, default=3)
     runner.add_argument("--cold", action="store_true", help="forget the digests of files before every load")
+    shares = commands.add_parser("share")
+    shares.add_argument("places", nargs="+")
+    shares.add_argument("--rows", type=int, default=32)
+    shares.add_argument("--repeat", type=int, default=5)
     one = commands.add_parser("one")
     one.add_argument("place")
     one.add_argument("arm")
@@ -202,6 +286,10 @@ def main() -> None:
     if given.command == "make":
         for shape in given.shapes:
             make(given.directory, shape)
+        return
+    if given.command == "share":
+        for place in given.places:
+            print(json.dumps(share(place, given.rows, given.repeat)), flush=True)
         return
     if given.command == "one":
         print(json.dumps(measure(given.place, given.arm, given.rows)))

@@ -86,11 +86,14 @@ class Engine(Protocol):
         """Compute whole units of a plan in order; each pack is yielded with one read-out per request that it names."""
 
 
-def read_all(engine: Engine, requests: Sequence[Request]) -> list[Readout]:
-    """Plan and execute requests; their read-outs in order."""
+def read_all(
+    engine: Engine, requests: Sequence[Request], computed: Callable[[int], object] = lambda tokens: None
+) -> list[Readout]:
+    """Plan and execute requests; their read-outs in order. `computed` takes the tokens of every pack."""
     found: dict[int, Readout] = {}
     for pack, readouts in engine.execute(requests, engine.plan(requests)):
         found.update(zip(pack.requests, readouts, strict=True))
+        computed(pack.tokens)
     return [found[index] for index in range(len(requests))]
 
 

@@ -189,7 +189,7 @@ def _findings(model: PreTrainedModel, engine: Engine, found: Callable[[Finding],
     except Exception as error:  # as below
         yield Finding("a pass of the model", False, f"{type(error).__name__}: {first_line(error)}")
         return
-    for name, check in _CHECKS.items():
+    for name, check in CHECKS.items():
         try:
             for finding in check(name, subject):
                 found(finding)
@@ -433,7 +433,8 @@ def _shared(name: str, subject: _Subject) -> Iterator[Finding]:
     )
 
 
-_CHECKS: Mapping[str, Callable[[str, _Subject], Iterator[Finding]]] = {
+#: In their order.
+CHECKS: Mapping[str, Callable[[str, _Subject], Iterator[Finding]]] = {
     "attention": _attention,
     "packed against one at a time": _packed,
     "computed ahead": _ahead,

@@ -5,7 +5,7 @@ The first half needs the tokenizer only; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from geval_local.engine.interface import Engine, read_all
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.models.precision import Precision, dtype_name, measured
+from geval_local.models.progress import OnRead
 from geval_local.prompt import render_form
 from geval_local.score import Distribution
 from geval_local.tokens.label_forms import DroppedForm
@@ -131,13 +132,31 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
     )
 
 
-def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: RequestMaker) -> JudgeAudit:
-    """Audit a loaded judge on one metric."""
+def audit_judge(
+    loaded: LoadedModel,
+    engine: Engine,
+    alone: Engine,
+    maker: RequestMaker,
+    *,
+    brief: bool = False,
+    on_read: OnRead = lambda done, total: None,
+) -> JudgeAudit:
+    """Audit a loaded judge on one metric, `brief` without the long examples; `on_read` takes counts of tokens."""
     samples = example_samples(maker.metric)
+    if brief:
+        samples = [samples[0], samples[1], samples[-1]]
     prompt = audit_prompt(maker, samples[0])
     requests = [entry.request for entry in maker.prepare(samples) if entry.request is not None]
-    together, other = _distributions(engine, requests, maker)
-    one_by_one = _distributions(alone, requests, maker)[0]
+    total, done = sum(pack.tokens for one in (engine, alone) for pack in one.plan(requests)), 0
+
+    def computed(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        on_read(done, total)
+
+    computed(0)
+    together, other = _distributions(engine, requests, maker, computed)
+    one_by_one = _distributions(alone, requests, maker, computed)[0]
     return JudgeAudit(
         prompt=prompt,
         example=together[0],
@@ -159,11 +178,11 @@ def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: Reque
 
 
 def _distributions(
-    engine: Engine, requests: Sequence[Request], maker: RequestMaker
+    engine: Engine, requests: Sequence[Request], maker: RequestMaker, computed: Callable[[int], object]
 ) -> tuple[list[Distribution], tuple[tuple[str, float], ...]]:
     """Score requests in one plan; also the tokens outside the labels of the first."""
     found = []
-    readouts = read_all(engine, requests)
+    readouts = read_all(engine, requests, computed)
     for request, readout in zip(requests, readouts, strict=True):
         if readout.label_logprobs is None:
             raise JudgeError(f"an example prompt of {len(request.ids)} tokens has no score: {readout.error}")

@@ -70,8 +70,8 @@ class Reason:
 class WritingCheck:
     """Whether a judge can write reasons, by one that it wrote about a built-in sample."""
 
-    #: Whether the reason is of use.
-    can_write: bool
+    #: Whether the reason is of use; None if it was not tried.
+    can_write: bool | None
     #: Why, or why not.
     because: str
     #: What it wrote; empty if it wrote nothing.

@@ -41,6 +41,8 @@ _BUILT_IN_FACTORS = {"gemma4"}
 PLAIN: Mapping[int, torch.dtype] = {kind: getattr(torch, name) for kind, name in PLAIN_DTYPES.items()}
 #: Experts of a layer, stacked; transformers joins gates and the layers beside them.
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
+#: Two that become one tensor, whose blocks are of one type.
+_GATES = re.compile(r"(?<=\.ffn_)(gate|up)(?=_exps\.)")
 _TOKENS = "tokenizer.ggml.tokens"
 #: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
 _WIDTHS = {
@@ -154,10 +156,21 @@ def tensor_size(tensor: GGUFTensor) -> int:
     return tensor.elements // kind.elements * kind.size
 
 
-def is_kept(architecture: str, tensor: GGUFTensor) -> bool:
-    """Whether a tensor stays in memory as it is in the file."""
-    moved = _MOVED.get(architecture)
-    return len(tensor.shape) > 1 and tensor.kind != 0 and (moved is None or not moved.search(tensor.name))
+def kept_tensors(headers: Sequence[GGUFHeader]) -> set[str]:
+    """Name the tensors that stay in memory as they are in the file."""
+    moved = _MOVED.get(headers[0].architecture)
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    kinds: dict[str, set[int]] = {}
+    for tensor in tensors:
+        kinds.setdefault(_GATES.sub("", tensor.name), set()).add(tensor.kind)
+    return {
+        one.name
+        for one in tensors
+        if len(one.shape) > 1
+        and one.kind != 0
+        and len(kinds[_GATES.sub("", one.name)]) == 1
+        and (moved is None or not moved.search(one.name))
+    }
 
 
 def read_headers(file: Path) -> list[GGUFHeader]:

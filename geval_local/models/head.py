@@ -60,6 +60,8 @@ class Arriving:
 OTHER_TOKENS = 8
 #: Attributes where causal LMs keep their base model, if not under their `base_model_prefix`.
 _TRUNK_NAMES = ("model", "transformer", "backbone")
+#: By how much two orders of a sum in float32 may differ, as a share of its terms.
+_ROUNDING = 1e-5
 #: Most logits computed at once.
 MAX_ELEMENTS = 1 << 26
 
@@ -235,6 +237,7 @@ class _WideHead(nn.Module):
         super().__init__()
         self.__dict__["head"] = head  # not a submodule, so that it is not moved or converted with this module
         self.weight = torch.empty(0, dtype=dtype)  # code that casts its input to the head's dtype uses this one
+        self._is_narrow_exact: bool | None = None
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         head = self.__dict__["head"]
@@ -244,8 +247,36 @@ class _WideHead(nn.Module):
             (hidden,), _ = hook.pre_forward(head, hidden)
         weight, bias = head.weight, getattr(head, "bias", None)
         hidden = hidden.to(weight.device, self.weight.dtype)
-        logits = linear_in_slices(hidden, weight, bias)
+        if self._is_narrow_exact is None:
+            self._is_narrow_exact = bias is None and _is_narrow_exact(hidden, weight)
+        if self._is_narrow_exact:
+            logits = _narrow_product(hidden.flatten(0, -2), weight).view(*hidden.shape[:-1], -1)
+        else:
+            logits = linear_in_slices(hidden, weight, bias)
         return logits if hook is None else hook.post_forward(head, logits)
+
+
+def _narrow_product(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply narrow numbers by narrow weights, exactly, and add up in float32: no weight is widened."""
+    return torch.mm(hidden.to(weight.dtype), weight.t(), out_dtype=hidden.dtype)
+
+
+def _is_narrow_exact(hidden: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether a device multiplies narrow numbers so, and the hidden states, which a model may scale, are such numbers.
+
+    Tried once, on what is read first.
+    """
+    if isinstance(weight, stored.Stored) or weight.itemsize >= hidden.itemsize:
+        return False
+    rows = hidden.flatten(0, -2)
+    try:
+        found = _narrow_product(rows, weight)
+    except (RuntimeError, TypeError):  # not on this device, or not in this release
+        return False
+    # What is rounded in a sum grows with its terms, not with the sum.
+    terms = rows.norm(dim=-1, keepdim=True) * weight.norm(dim=-1, dtype=hidden.dtype)
+    is_near = (found - linear_in_slices(rows, weight)).abs() <= _ROUNDING * terms
+    return torch.equal(rows.to(weight.dtype).to(rows.dtype), rows) and bool(is_near.all())
 
 
 def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:

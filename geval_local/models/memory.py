@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from geval_local.errors import JudgeError
 from geval_local.models.blocks import BLOCK_TYPES
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
-from geval_local.models.gguf_model import is_kept, read_headers, tensor_size
+from geval_local.models.gguf_model import kept_tensors, read_headers, tensor_size
 from geval_local.models.reading import DTYPES, stored_tensors
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import SLICE, are_few, is_kept_narrow, release_buffers
@@ -76,13 +77,41 @@ def free_memory(device: torch.device) -> int:
     return 0
 
 
-def available_memory() -> int:
+#: How Linux limits groups of processes, by the interface's version: its root, and the names of a group's limit, of what
+#: it takes, and of the part of that which is files in memory.
+_GROUPS = {
+    "": ("", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def available_memory(system: Path = Path("/")) -> int:
     """Return the bytes of main memory that can be taken without swapping; 0 if unknown."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        lines = (system / "proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return free_memory(torch.device("cpu"))
+    return max(1, min([free, *_left_by_limits(system)]))
+
+
+def _left_by_limits(system: Path) -> Iterator[int]:
+    """Give what the limits of containers and services that this process is in leave it."""
+    with suppress(OSError, ValueError):
+        for line in (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, kind, name = line.split(":", 2)
+            if kind not in _GROUPS:
+                continue
+            folder, limit, use, cached = _GROUPS[kind]
+            root = system / "sys/fs/cgroup" / folder
+            inner = root / name.lstrip("/")
+            # A container may see its own group as the root, under the name that it has outside.
+            for group in (inner, *inner.parents)[: len(inner.relative_to(root).parts) + 1]:
+                with suppress(OSError, ValueError, StopIteration):
+                    most = int((group / limit).read_text(encoding="ascii"))  # "max" is no number
+                    taken = int((group / use).read_text(encoding="ascii"))
+                    told = (line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+                    yield most - taken + next(int(count) for key, count in told if key == cached)
 
 
 def release_memory() -> None:
@@ -93,9 +122,12 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-#: The interpreter with torch and transformers, the activations of a pack of prompts, and their keys and values.
-WORKING = 1_200_000_000
+#: The interpreter with torch and transformers.
+PROCESS = 600_000_000
+#: Numbers that a pack of so many prompt tokens takes for each input and output of a layer's largest matrix.
+_PACK, _TIMES = 3_072, 5
 _WIDE = 4
+_LAYER = re.compile(r"\.\d+\.")
 _EXPERT = re.compile(r"\.experts\.\d+\..*|\.ffn_(gate|down|up)_exps\..*")
 _SUGGESTED = ("Q8_0", "Q6_K", "Q4_K")
 
@@ -110,11 +142,13 @@ class Needs:
     widened: int
     #: Number of weights.
     parameters: int
+    #: A pack of prompts on its way through the layers, with its keys and values.
+    activations: int
 
     @property
     def total(self) -> int:
         """All of it, with the rest of the process."""
-        return self.weights + self.widened + WORKING
+        return self.weights + self.widened + self.activations + PROCESS
 
     @property
     def text(self) -> str:
@@ -125,7 +159,8 @@ class Needs:
 def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> Needs:
     """Tell what a judge will take in main memory; `dtype` is that of the computation (``auto`` is float32)."""
     is_exact = dtype in ("auto", "float32")
-    weights = parameters = 0
+    itemsize = _WIDE if is_exact else {"float64": 8}.get(dtype, 2)
+    weights = parameters = widest = 0
     #: Weights of what is widened for one product.
     units: dict[str, int] = {}
     tensors = _tensors(directory)
@@ -133,27 +168,29 @@ def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> N
     for name, shape, size, is_narrow in tensors:
         count = prod(shape)
         parameters += count
+        if _LAYER.search(name) and len(shape) > 1:
+            widest = max(widest, sum(shape[-2:]))
         if is_exact and is_narrow and not is_small:
             weights += size
             unit = _EXPERT.sub(".experts", name)
             units[unit] = units.get(unit, 0) + count
         else:
-            weights += count * (_WIDE if is_exact else {"float64": 8}.get(dtype, 2))
+            weights += count * itemsize
     widened = [count if name.endswith(".experts") else min(count, SLICE) for name, count in units.items()]
     if adapter is not None and is_exact:
         shapes = {name: tensor.shape for name, tensor in stored_tensors(adapter / ADAPTER_WEIGHTS).items()}
         pairs = [(shape, shapes.get(name.replace("lora_A", "lora_B"))) for name, shape in shapes.items()]
         weights += sum(_WIDE * one[-1] * other[0] for one, other in pairs if one and other and one != other)
-    return Needs(weights, _WIDE * max(widened, default=0), parameters)
+    return Needs(weights, _WIDE * max(widened, default=0), parameters, _PACK * _TIMES * widest * itemsize)
 
 
 def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
     """List the tensors of a model: name, shape, bytes, and whether they are kept as they are."""
     if directory.is_file():
         headers = read_headers(directory)
-        kind = headers[0].architecture
+        kept = kept_tensors(headers)
         return [
-            (one.name, one.shape[::-1], tensor_size(one), is_kept(kind, one))
+            (one.name, one.shape[::-1], tensor_size(one), one.name in kept)
             for header in headers
             for one in header.tensors
         ]
@@ -168,10 +205,10 @@ def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
 def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:
     """Refuse a judge that does not fit into the free memory of the machine."""
     needs, free = memory_needed(directory, dtype, entry.adapter), available_memory()
-    if not free or needs.weights + needs.widened <= free:
+    if not free or needs.total - PROCESS <= free:  # the process is there
         return
     sizes = {kind.name: needs.parameters / kind.elements * kind.size for kind in BLOCK_TYPES.values()}
-    fitting = [name for name in _SUGGESTED if sizes[name] * 1.1 + WORKING <= free]
+    fitting = [name for name in _SUGGESTED if sizes[name] * 1.1 + needs.widened + needs.activations <= free]
     smaller = (
         f"As a GGUF file of the type {fitting[0]} ({sizes[fitting[0]] / 1e9:.1f} GB) it would fit. "
         if fitting

@@ -100,6 +100,26 @@ def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_large_judge_on_a_cpu_is_checked_in_full_on_request(tmp_path, monkeypatch):
+    metric = tmp_path / "clarity.yaml"
+    metric.write_text(METRIC, encoding="utf-8")
+    monkeypatch.setattr("geval_local.cli.commands.judges.LARGE", 1000)
+    command = ("judges", "check", judge_directory(), "-m", metric)
+    done = run(*command, home=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("reasons ")]
+    assert " not tried, because on a CPU each token takes all " in line
+    assert "--self-check" in line
+    record = json.loads(run(*command, "--json", home=tmp_path).stdout)
+    assert record["reasons"]["can_write"] is None
+    assert len(record["batch_lengths"]) == 3
+    record = json.loads(run(*command, "--json", "--self-check", home=tmp_path).stdout)
+    assert record["reasons"]["can_write"] is False
+    assert len(record["batch_lengths"]) == 5
+    assert record["self_check"]["passed"]
+
+
+@pytest.mark.slow
 def test_check_needs_no_steps_of_the_judges_own(tmp_path):
     done = run("judges", "check", judge_directory(), home=tmp_path)
     assert done.exit_code == 0

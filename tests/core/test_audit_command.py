@@ -66,6 +66,24 @@ def one_by_one(judge):
     return PaddedEngine(judge.loaded.model, Head(judge.loaded.model), batch_tokens=1)
 
 
+@pytest.mark.parametrize("brief", [False, True])
+def test_the_tokens_of_all_examples_are_told_before_any_is_read(judge, brief):
+    told = []
+    audit = audit_judge(
+        judge.loaded,
+        judge.engine,
+        one_by_one(judge),
+        RequestMaker(judge.encoder, metric(), judge.context),
+        brief=brief,
+        on_read=lambda done, total: told.append((done, total)),
+    )
+    assert len(audit.lengths) == (3 if brief else 5)
+    (total,) = {total for _, total in told}
+    assert (told[0][0], told[-1][0]) == (0, total)
+    assert len(told) > len(audit.lengths) + 1
+    assert total > sum(audit.lengths)
+
+
 def test_the_example_has_the_judges_own_score_and_size(judge):
     audit = audit_judge(
         judge.loaded, judge.engine, one_by_one(judge), RequestMaker(judge.encoder, metric(), judge.context)

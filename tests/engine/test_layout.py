@@ -10,6 +10,7 @@ from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from geval_local.engine.prefix_sharing import attention
 from geval_local.engine.prefix_sharing.prompt_trie import build_stream, lay_out
 from geval_local.tokens.requests import common_prefix
 
@@ -83,6 +84,41 @@ def seen_in(layout, found):
         for query in range(block.start, block.stop):
             seen[query] += (path if block.on_path else own)[block.key_start : block.key_stop]
     return seen
+
+
+@pytest.mark.parametrize(("few", "many"), [(0, 1), (1, 3), (2, 2), (64, 256)])
+def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
+    """Keys beside a strand's own and in parts for stretches of queries, together, are those of strands and blocks."""
+    monkeypatch.setattr(attention, "_FEW_KEYS", few)
+    monkeypatch.setattr(attention, "_MANY_QUERIES", many)
+    taken = set()
+
+    @settings(max_examples=example_count(60))
+    @given(SEQUENCES, st.data())
+    def check(sequences, data):
+        stream, _ = stream_of(sequences)
+        found = prefixes_in(stream)
+        for start, stop in itertools.pairwise(cuts_of(data.draw, len(stream))):
+            layout = lay_out(stream, start, stop)
+            own = found[start:stop]
+            path = [own[0][: depth + 1] for depth in range(layout.path)]
+            beside, parts = attention._shared(layout)
+            seen = [[] for _ in own]
+            for strand in layout.strands:
+                keys = beside.get(strand.start, range(strand.start, strand.stop))
+                for query in range(strand.start, strand.stop):
+                    seen[query] += [own[key] for key in keys[: len(keys) - (strand.stop - query) + 1]]
+            for begin, end, blocks in parts:
+                taken.add(len(blocks))
+                for query in range(begin, end):
+                    for block in blocks:
+                        seen[query] += (path if block.on_path else own)[block.key_start : block.key_stop]
+            assert [sorted(keys) for keys in seen] == [sorted(keys) for keys in seen_in(layout, found)]
+            assert all(len(beside[strand.start]) > 1 for strand in layout.strands if strand.start in beside)
+
+    check()
+    assert 1 in taken
+    assert few == 64 or max(taken) > 1
 
 
 def cuts_of(draw, size):

@@ -25,7 +25,7 @@ from prompts import (
 from tiny import tiny_model
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.prefix_sharing import key_value_store, packs
+from geval_local.engine.prefix_sharing import attention, key_value_store, packs
 from geval_local.engine.prefix_sharing.engine import FLOOR, PrefixSharingEngine
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.window import plan_units
@@ -52,6 +52,18 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
         trie = engines(model, budget)[1]
         assert largest_difference(logprobs(trie, requests), expected) < FLOAT64_TOLERANCE.get(kind, 1e-10)
         assert trie.computed_tokens == distinct_tokens(requests)
+
+
+@pytest.mark.parametrize(("few", "many"), [(0, 1), (3, 8), (1 << 20, 1)])
+def test_it_does_not_matter_where_shared_keys_are_attended_to(monkeypatch, few, many):
+    """Real documents have many keys that many queries see; those of this test are too short for that."""
+    model = tiny_model("llama", VOCAB)
+    requests = documents()
+    expected = logprobs(engines(model, 1)[0], requests)
+    monkeypatch.setattr(attention, "_FEW_KEYS", few)
+    monkeypatch.setattr(attention, "_MANY_QUERIES", many)
+    for budget in (7, 50, 10_000):
+        assert largest_difference(logprobs(engines(model, budget)[1], requests), expected) < 1e-10
 
 
 @pytest.mark.slow

@@ -54,6 +54,53 @@ def test_a_narrow_model_is_read_in_float32(narrow):
     assert (found - model.lm_head(hidden).float()).abs().max() > 1e-3
 
 
+@pytest.fixture
+def narrow_products():
+    """Let this CPU multiply narrow numbers into float32, as a GPU does; returns how many times it did, and how."""
+    done = []
+
+    def mm(first, second, out_dtype):
+        done.append(first.dtype)
+        return (first.to(out_dtype) @ second.to(out_dtype)).to(mm.kept).to(out_dtype)
+
+    mm.kept = torch.float32
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("mm.dtype", mm, "CPU")
+        yield done, mm
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "cohere"])
+def test_where_the_device_can_no_weight_of_the_head_is_widened(narrow_products, monkeypatch, kind, narrow):
+    model = tiny_model(kind, VOCABULARY, dtype=narrow)
+    hidden = hidden_states(model)
+    reader = Head(model)
+    first = reader.logits(hidden)
+    monkeypatch.setattr(readout, "linear_in_slices", None)
+    again = reader.logits(hidden[:7])
+    assert narrow_products[0] == [narrow] * 3  # once to try it
+    monkeypatch.undo()
+    for found, expected in ((first, hidden), (again, hidden[:7])):
+        plain = tiny_model(kind, VOCABULARY, dtype=narrow).float()
+        torch.testing.assert_close(found, Head(plain).logits(expected), rtol=0, atol=1e-5)
+
+
+def test_products_that_round_are_not_used(narrow_products):
+    done, mm = narrow_products
+    model = tiny_model("llama", VOCABULARY, dtype=torch.bfloat16)
+    hidden = hidden_states(model)
+    exact = hidden.float() @ model.lm_head.weight.float().T
+    mm.kept = torch.bfloat16
+    reader = Head(model)
+    torch.testing.assert_close(reader.logits(hidden), exact, rtol=0, atol=1e-6)
+    # Nor is a state that is no narrow number: some models scale it before the head.
+    mm.kept = torch.float32
+    assert len(done) == 1
+    torch.testing.assert_close(Head(model).logits(hidden.float() / 3), exact / 3, rtol=0, atol=1e-6)
+    torch.testing.assert_close(reader.logits(hidden), exact, rtol=0, atol=1e-6)
+    assert len(done) == 2
+
+
 def test_caps_and_scales_are_computed_in_float32_too():
     model = tiny_model("gemma2", VOCABULARY, dtype=torch.bfloat16)
     hidden = hidden_states(model)

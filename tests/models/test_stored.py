@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 from torch import nn
 
+from geval_local.errors import WeightsError
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
-from geval_local.models import stored
+from geval_local.models import reading, stored
 from geval_local.models.blocks import BLOCK_TYPES
+from geval_local.models.fingerprint import weight_files
 from geval_local.models.load import load_model
 from geval_local.models.memory import memory_needed
 from geval_local.models.registry import find_judge
@@ -75,6 +80,29 @@ def test_logits_are_those_of_a_float32_load(tmp_path, kind, dtype):
     assert loaded.parameters == wide.num_parameters()
     assert loaded.memory_bytes < 0.75 * bytes_of(wide)
     assert len(kept(loaded.model)) >= 2
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_shards_of_mixed_storage_give_the_logits_of_a_float32_load(tmp_path, tied):
+    """Norms in float32, some matrices in float16, the others and the biases in bfloat16, in several files."""
+    model = tiny_model("qwen2", VOCABULARY, dtype=torch.bfloat16, tie_word_embeddings=tied)
+    directory = save_judge(tmp_path, model, byte_tokenizer(), max_shard_size="30KB")
+    shards = sorted(directory.glob("model-*.safetensors"))
+    for shard in shards:
+        weights = load_file(shard)
+        kinds = {
+            name: torch.float32 if "norm" in name else torch.float16
+            for name in weights
+            if "norm" in name or "k_proj" in name
+        }
+        save_file({name: one.to(kinds.get(name, one.dtype)) for name, one in weights.items()}, shard, {"format": "pt"})
+    loaded = load_model(find_judge(directory))
+    assert torch.equal(logits(loaded.model), logits(float32_load(directory)))
+    assert {one.data_.dtype for one in kept(loaded.model).values()} == {torch.bfloat16, torch.float16}
+    ends = loaded.model.get_input_embeddings().weight, loaded.model.get_output_embeddings().weight
+    assert (ends[0] is ends[1]) == tied
+    assert memory_needed(directory, "auto").weights == pytest.approx(loaded.memory_bytes, rel=0.01)
+    assert len(shards) > 1
 
 
 PLAIN = [gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16]
@@ -206,6 +234,58 @@ def test_scores_are_those_of_a_float32_checkpoint(tmp_path, engine):
     )
     assert found == expected
     assert len({tuple(one.values()) for one in expected}) == len(SAMPLES)
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def stored_in(form, folder):
+    """Write a judge: its place, and its weight files."""
+    if form == "shards":
+        place = save_judge(
+            folder, tiny_model("llama", VOCABULARY, dtype=torch.bfloat16), byte_tokenizer(), max_shard_size="30KB"
+        )
+    else:
+        model = tiny_model("llama", VOCABULARY, dtype=torch.float32)
+        place = write_gguf(
+            folder / "m.gguf", model, kind=gguf.GGMLQuantizationType.Q8_0, part_tensors=7 * (form == "parts")
+        )
+    files = weight_files(place)
+    assert (len(files) > 1) == (form != "gguf")
+    return place, files
+
+
+@pytest.mark.parametrize("form", ["shards", "gguf", "parts"])
+def test_weights_that_stay_as_stored_are_the_judges_own(tmp_path, form):
+    place, files = stored_in(form, tmp_path)
+    loaded = load_model(find_judge(place))
+    before = logits(loaded.model)
+    for file in files:
+        with file.open("r+b") as stream:
+            stream.write(bytes(file.stat().st_size))
+    assert torch.equal(logits(loaded.model), before)
+    for file in files:
+        os.truncate(file, 0)
+    assert torch.equal(logits(loaded.model), before)
+
+
+@pytest.mark.parametrize("form", ["shards", "gguf", "parts"])
+@pytest.mark.parametrize("what", ["changes", "shrinks"])
+def test_a_file_that_moves_while_it_is_read_is_refused_by_name(tmp_path, monkeypatch, form, what):
+    place, files = stored_in(form, tmp_path)
+    read = reading._read
+
+    def read_and_move(file, *given, **options):
+        if what == "shrinks":
+            os.truncate(files[-1], files[-1].stat().st_size - 1)
+        found = read(file, *given, **options)
+        os.utime(files[-1])
+        return found
+
+    monkeypatch.setattr(reading, "_read", read_and_move)
+    with pytest.raises(WeightsError, match=rf"{files[-1].name} (changed while|is damaged or cut short)") as caught:
+        load_model(find_judge(place))
+    assert "again" in caught.value.hint
 
 
 # --- the tensor -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -86,8 +88,17 @@ def _add_tokenizer(writer: GGUFWriter) -> None:
     writer.add_add_bos_token(True)
 
 
-def write_any_gguf(file: Path, model: Any, architecture: str, kind: GGMLQuantizationType) -> Path:
-    """Write a tiny model of any architecture that transformers reads, under the names and keys that it looks for."""
+def write_any_gguf(
+    file: Path,
+    model: Any,
+    architecture: str,
+    kind: GGMLQuantizationType,
+    other: Mapping[str, GGMLQuantizationType] = MappingProxyType({}),
+) -> Path:
+    """Write a tiny model of any architecture that transformers reads, under the names and keys that it looks for.
+
+    Matrices are of `kind`, those with a part of their name in `other` of another one.
+    """
     writer = GGUFWriter(None, architecture)
     writer.add_type("model")
     _add_tokenizer(writer)
@@ -102,7 +113,8 @@ def write_any_gguf(file: Path, model: Any, architecture: str, kind: GGMLQuantiza
         if array.ndim == 1 or array.shape[-1] % 32 or "_inp" in name:  # routers, convolutions
             writer.add_tensor(name, array)
         else:
-            writer.add_tensor(name, _packed(array, kind), raw_dtype=kind)
+            own = next((one for part, one in other.items() if part in name), kind)
+            writer.add_tensor(name, _packed(array, own), raw_dtype=own)
     writer.write_header_to_file(file)
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

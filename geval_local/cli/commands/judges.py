@@ -19,12 +19,19 @@ from geval_local.errors import GevalError
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
+    from geval_local.engine.self_check import SelfCheck
+    from geval_local.judge.audit import JudgeAudit
+    from geval_local.judge.judge import Judge
+    from geval_local.judge.reason_writer import WritingCheck
+    from geval_local.metric import Metric
     from geval_local.models.memory import Needs
     from geval_local.models.registry import JudgeEntry, Registry
 
 DEFAULT_METRIC = "summarization/coherence"
 #: Upper ends of the groups of `list`, GB (1e9 bytes): common GPU sizes.
 MEMORY_GROUPS = (4, 8, 16, 24, 48, 80)
+#: On a CPU a judge of more weights takes seconds for a token that it writes, and minutes for a long example.
+LARGE = 500_000_000
 
 
 def list_judges(models: options.ModelsFile = None, as_json: options.Json = False) -> None:
@@ -136,7 +143,10 @@ def check(
     ] = DEFAULT_METRIC,
     self_check: Annotated[
         bool | None,
-        typer.Option("--self-check/--no-self-check", help="Check the device too. Absent: unless it is a CPU."),
+        typer.Option(
+            "--self-check/--no-self-check",
+            help="Check the device too, and a large judge on a CPU in full. Absent: unless it is a CPU.",
+        ),
     ] = None,
     as_json: options.Json = False,
     *,
@@ -149,17 +159,12 @@ def check(
     at a time, memory that runs out, speed, which takes minutes. Exit code 1 if a check fails.
     """
     from geval_local.cli.output.audits import audit_record, self_check_record, show_audit, show_self_check, show_writing
-    from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.cli.progress import load_shown
     from geval_local.cli.scoring import EXIT_GATE
-    from geval_local.engine.batched import PaddedEngine
-    from geval_local.engine.self_check import check_engine
-    from geval_local.judge.audit import audit_judge
-    from geval_local.judge.reason_writer import check_writing
     from geval_local.judge.steps import with_pinned_steps
     from geval_local.metric import Metric
-    from geval_local.models.head import Head, input_device
+    from geval_local.models.head import input_device
     from geval_local.models.registry import entry_of
-    from geval_local.tokens.requests import RequestMaker
 
     chosen = Metric.load(metric)
     choice = judge_options.model_copy(update={"name": name})
@@ -169,20 +174,17 @@ def check(
     chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
-    model = judge.loaded.model
-    alone = PaddedEngine(model, Head(model), batch_tokens=1)
-    audit = audit_judge(judge.loaded, judge.engine, alone, RequestMaker(judge.encoder, chosen, judge.context))
+    is_on_cpu = input_device(judge.loaded.model).type == "cpu"
+    self_check = not is_on_cpu if self_check is None else self_check
+    brief = is_on_cpu and judge.loaded.parameters > LARGE and not self_check
+    audit = _audited(judge, chosen, brief=brief)
     engine_text = judge.engine_report.text
     if not as_json:
         show_audit(audit, judge.name, chosen, judge.encoder.style, engine_text)
-    writing = check_writing(judge, chosen, audit.example.mode)
+    writing = _written(judge, chosen, audit.example.mode, brief=brief)
     if not as_json:
         show_writing(writing)
-    checked = None
-    if self_check if self_check is not None else input_device(model).type != "cpu":
-        note("checking the device ...", "dim")
-        with show_progress("checking the device", unit=""):
-            checked = check_engine(model, judge.engine, judge.engine_report)
+    checked = _self_checked(judge) if self_check else None
     if as_json:
         record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **audit_record(audit)}
         own = None if checked is None else self_check_record(checked)
@@ -197,6 +199,59 @@ def check(
             "red",
         )
         raise typer.Exit(EXIT_GATE)
+
+
+def _audited(judge: Judge, metric: Metric, *, brief: bool) -> JudgeAudit:
+    """Audit a judge on a metric, and show how far it is."""
+    from geval_local.cli.progress import show_progress
+    from geval_local.engine.batched import PaddedEngine
+    from geval_local.judge.audit import audit_judge
+    from geval_local.models.head import Head
+    from geval_local.tokens.requests import RequestMaker
+
+    model, maker = judge.loaded.model, RequestMaker(judge.encoder, metric, judge.context)
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    with show_progress() as progress:
+
+        def on_read(done: int, total: int) -> None:
+            if not done:
+                progress.begin("scoring examples", total, unit="tokens")
+            progress.reach(done)
+
+        return audit_judge(judge.loaded, judge.engine, alone, maker, brief=brief, on_read=on_read)
+
+
+def _written(judge: Judge, metric: Metric, label: str, *, brief: bool) -> WritingCheck:
+    """Try whether a judge can write a reason, and show how far it is."""
+    from geval_local.cli.progress import show_progress
+    from geval_local.judge.reason_writer import CHECK_TOKENS, WritingCheck, check_writing
+    from geval_local.models.head import trunk_of
+
+    if brief:
+        size = short(judge.loaded.parameters)
+        return WritingCheck(None, f"on a CPU each token takes all {size} weights: --self-check tries it", "")
+    with show_progress("writing a reason", CHECK_TOKENS, unit="tokens") as progress:
+        hook = trunk_of(judge.loaded.model).register_forward_hook(lambda *_: progress.advance(1))
+        try:
+            return check_writing(judge, metric, label)
+        finally:
+            hook.remove()
+
+
+def _self_checked(judge: Judge) -> SelfCheck:
+    """Check the device that a judge is on, and show how far it is."""
+    from geval_local.cli.progress import show_progress
+    from geval_local.engine.self_check import CHECKS, Finding, check_engine
+
+    note("checking the device ...", "dim")
+    names = list(CHECKS)
+    with show_progress("checking the device", len(names), unit="checks") as progress:
+
+        def found(finding: Finding) -> None:
+            if finding.name in names:
+                progress.reach(names.index(finding.name) + 1)
+
+        return check_engine(judge.loaded.model, judge.engine, judge.engine_report, found)
 
 
 def _needs(entry: JudgeEntry, dtype: str | None = None) -> Needs | None:

@@ -149,7 +149,8 @@ def show_labels(audit: PromptAudit) -> None:
 
 def show_writing(check: WritingCheck) -> None:
     """Print whether a judge can write reasons, in a line."""
-    told = f"{'yes' if check.can_write else 'no'}, because {check.because}"
+    can = {True: "yes", False: "no", None: "not tried"}[check.can_write]
+    told = f"{can}, because {check.because}"
     shown = " ".join(check.reason.split())[:TEXT_SHOWN]
     wrote = f"; it wrote: {shown!r}" if shown else ""
     _line("reasons", told + wrote)

@@ -22,12 +22,14 @@ from torch.nn import functional
 
 from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals, Kind
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
-from geval_local.engine.prefix_sharing.prompt_trie import Layout
+from geval_local.engine.prefix_sharing.prompt_trie import Block, Index, Layout, Strand
 from geval_local.models.head import to_device
 
 #: Keys and values; or what attention gives, and its log-sum-exp.
 Pair: TypeAlias = tuple[Tensor, Tensor]
 
+#: Shared keys so few that each strand takes them beside its own, and queries so many that they are a part of their own.
+_FEW_KEYS, _MANY_QUERIES = 64, 256
 #: Most scores held at once without a fused kernel.
 _MAX_SCORES = 1 << 24
 #: The CPU's fused kernel of `scaled_dot_product_attention`; only under this name it returns the log-sum-exp.
@@ -99,9 +101,8 @@ def attend_to_oneself(query: Tensor, key: Tensor, value: Tensor, *, scale: float
 
 def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> None:
     """Add the attention to further keys to `out` and `lse`, in place."""
-    total = torch.logaddexp(lse, more_lse)
-    out.mul_(torch.exp(lse - total)[..., None]).add_(more_out * torch.exp(more_lse - total)[..., None])
-    lse.copy_(total)
+    out.lerp_(more_out, torch.sigmoid(more_lse - lse).to(out.dtype)[..., None])
+    lse.copy_(torch.logaddexp(lse, more_lse))
 
 
 _T = TypeVar("_T")
@@ -187,8 +188,7 @@ class PackAttention:
                 ("zeros", heads, missing, size, like.dtype, like.device), lambda: like.new_zeros(heads, missing, size)
             )
             parts = [*parts, zeros]
-        parts = [part for part in parts if part.shape[1]]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0].contiguous()
+        return _joined([part for part in parts if part.shape[1]]).contiguous()
 
     def _cascade(self, query: Tensor, path: Pair, own: Pair, options: dict[str, Any], _: int | None) -> Pair:
         out, lse = self._empty(query, own[1])
@@ -200,23 +200,30 @@ class PackAttention:
             here = self._array("lone", query.device, lone)
             parts = (query[:, here], *(part[:, here] for part in own))
             out[:, here], lse[:, here] = attend_to_oneself(*parts, **options)
+        beside, shared = self._once(("shared",), lambda: _shared(self.layout))
         for strand in self.layout.strands:
             if strand.stop - strand.start > 1:
-                stretch = slice(strand.start, strand.stop)
-                parts = (query[:, stretch], *(part[:, stretch] for part in own))
-                out[:, stretch], lse[:, stretch] = attend(*parts, causal=True, **options)
-        for block in self.layout.blocks:
-            source = path if block.on_path else own
-            keys, values = (part[:, block.key_start : block.key_stop] for part in source)
-            seeing = slice(block.start, block.stop)
+                stretch, mask = slice(strand.start, strand.stop), None
+                seen: Any = stretch
+                if strand.start in beside:
+                    seen, mask = self._visible(strand, beside[strand.start], None, query.device)
+                parts = (query[:, stretch], *(part[:, seen] for part in own))
+                out[:, stretch], lse[:, stretch] = attend(*parts, causal=mask is None, mask=mask, **options)
+        for start, stop, blocks in shared:
+            cuts = [(path if one.on_path else own, slice(one.key_start, one.key_stop)) for one in blocks]
+            keys, values = (_joined([source[which][:, cut] for source, cut in cuts]) for which in (0, 1))
+            seeing = slice(start, stop)
             merge(out[:, seeing], lse[:, seeing], *attend(query[:, seeing], keys, values, **options))
         return out, lse
 
     def _gather(self, query: Tensor, path: Pair, own: Pair, options: dict[str, Any], span: int | None) -> Pair:
         keys, values = (torch.cat(pair, dim=1) for pair in zip(path, own, strict=True))
         out, lse = self._empty(query, values)
-        for strand, (index, mask) in zip(self.layout.strands, self._masks(query.device, span), strict=True):
+        for strand, seen in zip(
+            self.layout.strands, self._once(("seen", span), lambda: _seen(self.layout, span)), strict=True
+        ):
             stretch = slice(strand.start, strand.stop)
+            index, mask = self._visible(strand, seen, span, query.device)
             parts = (query[:, stretch], keys[:, index], values[:, index])
             out[:, stretch], lse[:, stretch] = attend(*parts, mask=mask, **options)
         return out, lse
@@ -228,21 +235,17 @@ class PackAttention:
         wide = torch.promote_types(query.dtype, torch.float32)
         return out, torch.empty(query.shape[:2], dtype=wide, device=query.device)
 
-    def _masks(self, device: torch.device, span: int | None) -> list[Pair]:
-        """Return, for every strand, the indices of its keys and the mask of visible keys."""
+    def _visible(self, strand: Strand, seen: Index, span: int | None, device: torch.device) -> Pair:
+        """Return the indices of keys that end with a strand's own, and the mask of those that each query sees."""
 
-        def make() -> list[Pair]:
-            masks = []
-            for strand, seen in zip(self.layout.strands, _seen(self.layout, span), strict=True):
-                length = strand.stop - strand.start
-                # The last query sees the last key; `behind` is the distance of a key before its query.
-                places = np.arange(length)[:, None] + len(seen) - length
-                behind = places - np.arange(len(seen))
-                mask = (behind >= 0) & (behind < (span or self._longest))
-                masks.append((to_device(seen, device), to_device(mask, device)))
-            return masks
+        def make() -> Pair:
+            length = strand.stop - strand.start
+            # The last query sees the last key; `behind` is the distance of a key before its query.
+            behind = np.arange(length)[:, None] + len(seen) - length - np.arange(len(seen))
+            mask = (behind >= 0) & (behind < (span or len(seen)))
+            return to_device(seen, device), to_device(mask, device)
 
-        return self._once(("masks", device, span), make)
+        return self._once(("visible", device, span, strand.start), make)
 
     def _array(self, what: Any, device: torch.device, array: NDArray[np.int64]) -> Tensor:
         return self._once((what, device), lambda: to_device(array, device))
@@ -253,6 +256,46 @@ class PackAttention:
             self._made[key] = make()
         made: _T = self._made[key]
         return made
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Concatenate tensors of shape (heads, tokens, size)."""
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tuple[Block, ...]]]]:
+    """Arrange the keys that others than their own strand see: with a strand's own, by its start, and for stretches.
+
+    Few keys, such as words that two candidates begin with, are taken with a strand's own: that costs less than to merge
+    another part. Blocks that the same queries see are one part.
+    """
+    beside: dict[int, Index] = {}
+    parts: dict[str, list[tuple[int, int, tuple[Block, ...]]]] = {"few": [], "many": []}
+    kinds = {block: _kind(block) for block in layout.blocks}
+    coming, seen = sorted(layout.blocks, key=lambda block: block.start)[::-1], list[Block]()
+    for strand in layout.strands:
+        seen = [block for block in seen if block.stop > strand.start]
+        while coming and coming[-1].start <= strand.start:
+            seen.append(coming.pop())
+        of = {kind: tuple(block for block in seen if kinds[block] == kind) for kind in parts}
+        if of["few"] and strand.stop - strand.start > 1:
+            spans = [*((block.key_start, block.key_stop) for block in of["few"]), (strand.start, strand.stop)]
+            beside[strand.start] = np.concatenate([np.arange(*span) for span in spans])
+            of["few"] = ()
+        for kind, blocks in of.items():
+            if parts[kind] and parts[kind][-1][1:] == (strand.start, blocks):
+                parts[kind][-1] = (parts[kind][-1][0], strand.stop, blocks)
+            elif blocks:
+                parts[kind].append((strand.start, strand.stop, blocks))
+    alone = [(block.start, block.stop, (block,)) for block, kind in kinds.items() if kind == "alone"]
+    return beside, [*parts["few"], *parts["many"], *alone]
+
+
+def _kind(block: Block) -> str:
+    """Say how a block is attended to: few keys; by many queries, with what else these see; or alone."""
+    if not block.on_path and block.key_stop - block.key_start <= _FEW_KEYS:
+        return "few"
+    return "many" if block.on_path or block.stop - block.start >= _MANY_QUERIES else "alone"
 
 
 def _seen(layout: Layout, span: int | None) -> list[NDArray[np.int64]]:
