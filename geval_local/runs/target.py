@@ -97,10 +97,11 @@ def _page_of(results: Path) -> str | None:
     described = result_manifest.read_manifest(results)
     if described is None or described.questions:
         return None
-    shown = [str(results)]
-    if described.reasons is not None:
-        shown = [str(results.with_name(described.input)), "--reasons", str(results)]
-    return f"Look at it: {shlex.join(['geval-local', 'report', *shown, '-o', 'report.html'])}"
+    shown = shlex.quote(str(results))
+    if described.reasons is None:
+        return f"Look at it: geval-local report {shown} -o report.html"
+    run = shlex.quote(str(results.with_name(described.input)))
+    return f"Look at it: geval-local report {run} --reasons {shown} -o report.html"
 
 
 def find_manifest(place: str | os.PathLike[str]) -> Manifest:

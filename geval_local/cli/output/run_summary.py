@@ -144,7 +144,8 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
 def show_pace(result: RunResult, each: int, what: str) -> None:
     """Say in one line how many results there are, who gave them, how fast, and what was saved; then the precision."""
     count = result.rows * each
-    computed = count - result.totals.get("from_cache", 0) - result.there
+    # A row that cannot be scored passes through no model.
+    computed = count - sum(result.totals.get(name, 0) for name in ("from_cache", "unscored")) - result.there
     rate = f" ({computed / result.seconds:.1f}/s)" if result.seconds > 0 and computed > 0 else ""
     told = [f"{count} {what} by {', '.join(result.judges)} in {result.seconds:.1f} s{rate}"]
     if result.there:
