@@ -198,6 +198,9 @@ def _guessed(path: Path, size: int, changed: int) -> str:
                 break
             block = following
     if not is_western(broken):
+        if broken:
+            told = "%s is not all UTF-8, nor plainly Windows-1252: rows with other characters get no score; save it as "
+            logger.warning(told + "UTF-8, or name its encoding (`encoding=NAME`)", path.name)
         return "utf-8-sig"
     shown = next((word for word in re.findall(r"\w+", broken.decode("cp1252", "replace")) if not word.isascii()), "")
     logger.info("%s is not UTF-8; read as Windows-1252 (%s), unless `encoding` says otherwise", path.name, shown)

@@ -140,16 +140,19 @@ def _weights(
     return result
 
 
-def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
-    """Build a table of the items with the largest disagreement."""
+def disagreement_table(
+    jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10, *, verdict: str = "jury"
+) -> Table:
+    """Build a table of the items with the largest disagreement; `verdict` is what the joint score is called."""
     order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
     rows = [
         (item.key, jury.disagreement[index], item.predicted, *(scores[item.key] for scores in judges.values()))
         for index in order
         for item in [jury.items[index]]
     ]
-    note = "disagreement: mean distance between two judges' distributions (earth mover's), in units of the scale"
-    return Table.of(("item", "disagreement", "jury", *judges), rows, (note,))
+    whose = "judges'" if verdict == "jury" else "runs'"
+    note = f"disagreement: mean distance between two {whose} distributions (earth mover's), in units of the scale"
+    return Table.of(("item", "disagreement", verdict, *judges), rows, (note,))
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,11 @@ class JuryStudy(Study):
         }
         return judge_name(judges.pop()) if len(judges) == 1 else ""
 
+    @property
+    def verdict(self) -> str:
+        """What the joint score is called: runs of one judge are no jury."""
+        return "mean" if self.only_judge else "jury"
+
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         jury = self.jury
@@ -208,13 +216,16 @@ class JuryStudy(Study):
         """Give weights, disagreements, and agreement with people."""
         what = f"the mean of {len(self.named)} runs of one judge" if self.only_judge else f"a jury of {len(self.named)}"
         title = f"{self.metric}: {what}, weights {self.weighting}"
-        yield Table.of(("judge", "weight"), self.jury.weights.items()).titled(title)
-        yield disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most")
+        who, verdict = ("run" if self.only_judge else "judge"), self.verdict
+        yield Table.of((who, "weight"), self.jury.weights.items()).titled(title)
+        found = disagreement_table(self.jury, self.scores, self.largest, verdict=verdict)
+        yield found.titled(f"where the {who}s disagree most")
         if self.agreement:
-            yield correlation_table(self.agreement).titled("against people", fold=("n", "points"))
-            best = {self.best: " (best judge)"}
-            tests = {f"jury less {who}{best.get(who, '')}": test for who, test in self.tests.items()}
-            yield comparison_table(tests).titled("does the jury agree better than its judges?", fold=FOLDED_TESTS)
+            agreement = {verdict if one == "jury" else one: found for one, found in self.agreement.items()}
+            yield correlation_table(agreement).titled("against people", fold=("n", "points"))
+            best = {self.best: f" (best {who})"}
+            tests = {f"{verdict} less {one}{best.get(one, '')}": test for one, test in self.tests.items()}
+            yield comparison_table(tests).titled(f"does the {verdict} agree better than its {who}s?", fold=FOLDED_TESTS)
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and what is missing."""
@@ -320,12 +331,12 @@ def save_jury(study: JuryStudy, output: Path) -> None:
         manifest_path(output).unlink(missing_ok=True)
     parts = [signature_parts(origin.signature) for origin in origins.values()]
     joined = {key: "+".join(dict.fromkeys(own.get(key, "-") for own in parts)) for key in parts[0]}
-    joined["judge"] = f"jury({joined['judge']},{weights})"
+    joined["judge"] = f"{study.verdict}({joined['judge']},{weights})"
     signature = "|".join(f"{key}:{value}" for key, value in joined.items())
     scored = {metric: ScoredMetric(signature, definition, unscored)}
     first = runs[0].path
     manifest = Manifest(
-        f"jury of {', '.join(named)}",
+        f"{study.verdict} of {', '.join(named)}",
         first.name,
         file_sha256(first),
         len(runs[0].rows),
@@ -337,8 +348,8 @@ def save_jury(study: JuryStudy, output: Path) -> None:
 
 
 def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
-    """Name the runs by their judges, and check that they use the same metric and scale."""
-    named: dict[str, ScoredRun] = {}
+    """Name the runs by their judges, those of one judge by their files; check that metric and scale are the same."""
+    judges: list[str] = []
     first = scored[0].origin(metric).signature
     for run in scored:
         origin = run.origin(run.one_metric(metric))
@@ -347,8 +358,9 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
         if differ:
             told = told_differences(differ, "{} | {}")
             raise ConfigurationError(f"{scored[0].path} and {run.path} do not belong to one jury: {told}")
-        judge = judge_name(signature_parts(origin.signature)["judge"].rpartition("@")[0])
-        named[judge if judge not in named else run.name] = run
+        judges.append(judge_name(signature_parts(origin.signature)["judge"].rpartition("@")[0]))
+    names = (judge if judges.count(judge) == 1 else run.name for judge, run in zip(judges, scored, strict=True))
+    named = dict(zip(names, scored, strict=True))
     if len(named) < len(scored):
         raise ConfigurationError("two of the runs have the same name", hint="Give every run another file name.")
     return named

@@ -561,7 +561,7 @@ def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
         for one in study.ranks
     ]
     optional = ("group" if study.groups else None, "people's mean" if rated else None)
-    notes = [study.told] if study.told else []
+    notes = [study.told] if study.told and not study.doubt else []
     notes.append("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0")
     if study.groups:
         notes.append("systems that share a letter cannot be told apart")
@@ -739,6 +739,10 @@ class Preferences(Study):
         """Give all figures as plain JSON values."""
         records = {one.name: {**one.study.to_dict(), "human_means": one.human or None} for one in self.sources}
         return {"sources": records, "against_people": as_record(self.correlations), "tests": as_record(self.tests)}
+
+    def lines(self) -> list[str]:
+        """Say of which sources nothing can be concluded, and why."""
+        return [f"{one.name}: {one.study.doubt}" for one in self.sources if one.study.doubt]
 
     def shown(self) -> Iterator[Table]:
         """Give ranks of every source, its consistency, and its agreement with people."""

@@ -273,28 +273,14 @@ Metrics = Annotated[
         autocompletion=complete_metric,
     ),
 ]
-JudgeNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--judge",
-        "-j",
-        metavar="NAME",
-        help="A name of `judges list`, a directory, or a hub id in the local cache; options of its own may follow: "
-        "NAME,style=chat,dtype=float16. May be repeated, and results are then named metric@judge. Absent: the default "
-        "judge.",
-        show_default=False,
-        autocompletion=complete_judge,
-    ),
-]
+JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=True)]
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
 Columns = Annotated[
     list[str] | None,
     typer.Option(
         "--columns",
         metavar="NAMES",
-        help="Columns of CSV results, by commas: input columns, row, figures such as score or probabilities, "
-        "METRIC.FIGURE, input for all input columns, all for everything. Absent: id,row,score,error. With "
-        "--distributed: the input columns that are read and kept beside the figures. Absent: all.",
+        help=str(RunOptions.model_fields["columns"].description).partition(" With --distributed")[0],
     ),
 ]
 CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]

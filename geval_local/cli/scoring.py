@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from geval_local.metric import Metric
     from geval_local.runs.completion import RunResult
     from geval_local.summary import QuestionSummary
+
+_Result = TypeVar("_Result")
 
 #: Seconds of clean-up after an immediate stop, during which further signals are ignored.
 ENDING_SECONDS = 5.0
@@ -122,8 +124,8 @@ def follow(
 ) -> None:
     """Execute a run, show its figures, and exit with 1 if a gate failed."""
     result = watch(run, file, results=results, judges=judges)
-    if result.manifest.settings.reasons is not None:
-        show_reasons(result, as_json=as_json)
+    if (reasons := result.manifest.settings.reasons) is not None:
+        show_reasons(result.files[0], reasons.result, as_json=as_json)
         return
     failed = failures(gates, result.summaries, answers=result.answers)
     if result.answers:
@@ -135,25 +137,30 @@ def follow(
         raise typer.Exit(EXIT_GATE)
 
 
-def watch(run: Callable[[RunEvents], RunResult], file: str, *, results: int, judges: int) -> RunResult:
+def watch(
+    run: Callable[[RunEvents], _Result], file: str, *, results: int = 1, judges: int = 1, unit: str = "rows"
+) -> _Result:
     """Follow a run to its end as `follow` does, and show nothing of its figures."""
     stopper = Stopper()
     with stopper.listening(), show_progress() as progress:
-        return run(shown_run(stopper, progress, file, results, judges))
+        return run(shown_run(stopper, progress, file, results, judges, unit))
 
 
-def shown_run(stopper: Stopper, progress: Progress, file: str, results: int, judges: int) -> RunEvents:
+def shown_run(
+    stopper: Stopper, progress: Progress, file: str, results: int, judges: int, unit: str = "rows"
+) -> RunEvents:
     """Give what shows on stderr what a run is doing, and hands on the wish to stop it."""
-    return _Shown(stopper, progress, file, results, judges)
+    return _Shown(stopper, progress, file, results, judges, unit)
 
 
 class _Shown(RunEvents):
     """Shows what a run is doing."""
 
-    def __init__(self, stopper: Stopper, progress: Progress, file: str, results: int, judges: int) -> None:
+    def __init__(self, stopper: Stopper, progress: Progress, file: str, results: int, judges: int, unit: str) -> None:
         self._stopper = stopper
         self._progress = progress
-        self._file = file
+        self._label = f"scoring {file}" if unit == "rows" else f"writing {unit}"
+        self._unit = unit
         self._results = results
         self._judges = judges
         self._on_workers = False
@@ -162,7 +169,7 @@ class _Shown(RunEvents):
 
     def on_resume(self, there: int, total: int | None) -> None:
         of = "" if total is None else f" of {total}"
-        note(f"resuming: {there}{of} {'rows' if self._results == 1 else 'scores'} are there")
+        note(f"resuming: {there}{of} {self._unit if self._results == 1 else 'scores'} are there")
 
     def on_check(self) -> None:
         note("checking the judges' files ...", "dim")
@@ -178,7 +185,8 @@ class _Shown(RunEvents):
         self._progress.begin(label)
 
     def on_loaded(self, judge: Judge) -> None:
-        note(f"engine: {judge.engine_report.text}", "dim")
+        if self._unit == "rows":  # what is written is no read-out of an engine
+            note(f"engine: {judge.engine_report.text}", "dim")
 
     def on_steps(self, metric: Metric, tokens: int) -> None:
         self._progress.show_steps(metric, tokens)
@@ -187,8 +195,7 @@ class _Shown(RunEvents):
         self._is_scoring = True
         # From now on a stop waits for the current batch.
         self._stopper.is_working = not self._on_workers
-        label = f"scoring {self._file}"
-        self._progress.begin(label, total, unit="rows", each=self._results, there=there, done=done)
+        self._progress.begin(self._label, total, unit=self._unit, each=self._results, there=there, done=done)
 
     def on_progress(self, done: int) -> None:
         if self._is_scoring:

@@ -14,6 +14,7 @@ from geval_local.errors import OutputError
 from geval_local.evaluation.model import schema
 from geval_local.fields import guess_columns, nearest, resolve, words_of
 from geval_local.files import write_atomically
+from geval_local.io.input_checks import readable_samples
 from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
@@ -176,7 +177,7 @@ def write_new(path: Path, text: str, *, same_will_do: bool = False) -> bool:
 
 
 def _columns(data: Path) -> list[str]:
-    samples = [sample for sample in islice(read_samples(data), ROWS_SEEN) if sample.error is None]
+    samples = readable_samples(list(islice(read_samples(data), ROWS_SEEN)), str(data))
     return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
 
 

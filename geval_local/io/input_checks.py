@@ -8,7 +8,16 @@ from itertools import islice
 from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
-from geval_local.fields import ABSENT, check_mapping, field_options, field_value, guess_columns, nearest, resolve
+from geval_local.fields import (
+    ABSENT,
+    check_mapping,
+    counted,
+    field_options,
+    field_value,
+    guess_columns,
+    nearest,
+    resolve,
+)
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.questions.form import state_text
@@ -115,7 +124,7 @@ def check_rows(
     metrics = list(metrics)
     check_mapping(mapping or {}, (field for metric in metrics for field in metric.fields))
     check_columns(samples, mapping or {})
-    readable = [sample for sample in samples if sample.error is None]
+    readable = readable_samples(samples, where)
     unfit: list[tuple[Metric, FieldError]] = []
     for metric in metrics:
         problems: list[FieldError] = []
@@ -132,6 +141,19 @@ def check_rows(
             unfit += [(metric, problems[0])] if problems else []
     if unfit:
         raise _misfit(unfit, readable, where, mapping or {})
+
+
+def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
+    """List the rows that could be read; where there are rows and none could, no judge need be loaded."""
+    readable = [sample for sample in samples if sample.error is None]
+    if samples and not readable:
+        first = samples[0]
+        reason = str(first.error).removeprefix(f"{first.where}: ")
+        raise DataError(
+            f"{where}: of its first {counted(len(samples), 'row')} none can be read; row {first.row}: {reason}",
+            hint="Is it of the format that its name says? The header of a table stands in its first line.",
+        )
+    return readable
 
 
 def check_input(
@@ -247,7 +269,7 @@ def check_evidence(
 ) -> list[Sample]:
     """Read the first rows of a file, and make sure that some row has the columns; before a judge is loaded."""
     first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
-    readable = [sample for sample in first if sample.error is None]
+    readable = readable_samples(first, os.fspath(path))
     for column in state.values():
         if _is_nowhere(column, readable):
             names = _columns(readable)

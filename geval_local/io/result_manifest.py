@@ -75,6 +75,8 @@ class Manifest:
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
     #: Content hash of the rows that are kept beside a CSV file, see `rows_path`; None where none are.
     rows_sha256: str | None = None
+    #: What was asked of the judge, of a file of reasons; None of others.
+    reasons: Mapping[str, Any] | None = None
 
 
 def rows_path(results: str | Path) -> Path:
@@ -117,6 +119,7 @@ def manifest_text(manifest: Manifest) -> str:
         **(
             {"questions": {name: asdict(one) for name, one in manifest.questions.items()}} if manifest.questions else {}
         ),
+        **({} if manifest.reasons is None else {"reasons": dict(manifest.reasons)}),
     }
     return json.dumps(checksummed(record), ensure_ascii=False, indent=1) + "\n"
 
@@ -220,6 +223,7 @@ def parse_manifest(record: Any, path: object) -> Manifest:
                 name: AskedQuestion(str(one["signature"]), dict(one["definition"]), int(one["unanswered"]))
                 for name, one in record.get("questions", {}).items()
             },
+            reasons=dict(record["reasons"]) if "reasons" in record else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         raise DataError(f"{path} is damaged: {error!r}", hint=remedy) from error

@@ -11,13 +11,14 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.files import MOST_IN_A_LINE, bounded_lines, check_is_file, open_text
+from geval_local.files import MOST_IN_A_LINE, bounded_lines, check_is_file, kind_of_no_text, open_text
 
 #: The csv module rejects cells above 128 KiB by default; a source document may well be longer.
 CSV_CELL_LIMIT = 2**31 - 1
@@ -120,6 +121,9 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
             ) from None
         if not cells:
             continue
+        # Spreadsheets write columns that nothing is left of: neither a name nor, in most rows, a cell.
+        while len(cells) > (1 if header is None else len(header)) and not cells[-1].strip():
+            cells.pop()
         if header is None:
             header = cells
             yield cells
@@ -272,9 +276,13 @@ def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
     check_is_file(path)
     suffix = format_of(path.name)
     if suffix is None:
+        kind = None
+        with suppress(OSError), path.open("rb") as file:
+            kind = kind_of_no_text(file.read(16))
+        told, remedy = ("", "") if kind is None else (f": it is {kind}", "Save it as CSV. ")
         raise DataError(
-            f"cannot tell the format of {path} by its extension",
-            hint=f"Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
+            f"cannot tell the format of {path} by its extension{told}",
+            hint=f"{remedy}Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
         )
     reader = FORMATS[suffix]
     if suffix == ".parquet" and encoding is not None:
@@ -493,6 +501,8 @@ def _plain(value: Any) -> Any:
 def _refuse_repeated(names: Iterable[str], path: object) -> None:
     names = list(names)
     repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated == [""]:
+        raise DataError(f"{path} has columns without a name, among others", hint="Give each a name, or remove it.")
     if repeated:
         raise DataError(f"{path}: columns that occur twice: {', '.join(repeated)}", hint="Rename one of each.")
 

@@ -303,8 +303,8 @@ def _unknown(registry: Registry, wanted: str) -> JudgeError:
     near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
     return JudgeError(
         f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
-        hint="List the judges with `geval-local judges list`, give the directory of a model, or name it in a file of "
-        "your own (`models_file=FILE`). A hub id works once `geval-local judges fetch ID` has brought it here.",
+        hint="List the judges with `geval-local judges list`, give a model's directory or GGUF file, or name it in a "
+        "file of your own (`models_file=FILE`). A hub id works once `geval-local judges fetch ID` has brought it here.",
     )
 
 

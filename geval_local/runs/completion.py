@@ -25,6 +25,7 @@ from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
 from geval_local.runs.manifest import JudgeRecord, Manifest
+from geval_local.runs.reasons import reason_record
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
 from geval_local.score import Score
@@ -183,11 +184,10 @@ class _Completion:
         told, grouped = grouping.told, grouping.field is not None
         summaries = {key: tally.summary(told, grouped=grouped) for key, tally in self.tallies.items()}
         # First: the description of the input may be that of a result which now is replaced.
-        description = self._description(summaries) if summaries else None
+        description = self._description(summaries)
         files = deliver(run, exporter.files)
-        if description is not None:
-            for file in files:
-                describe(run, file, description)
+        for file in files:
+            describe(run, file, description)
         clear_away(run)
         return RunResult(
             summaries=[one for one in summaries.values() if isinstance(one, Summary)],
@@ -323,6 +323,10 @@ class _Completion:
         """Describe the results for the manifest beside them."""
         run, settings = self.run, self.run.manifest.settings
         file = run.manifest.input
+        if settings.reasons is not None:
+            (judge,) = run.manifest.judges
+            asked = reason_record(settings, judge.choice)
+            return Description(judge.name, file.name, file.sha256, self.rows, fields=settings.fields, reasons=asked)
         earlier = read_manifest(Path(file.path))
         # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
         metrics = {} if earlier is None else dict(earlier.metrics)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import ConfigurationError
+from geval_local.io.ownership import file_sha256
+from geval_local.io.result_manifest import is_own_result, read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.executor import Window, Worker
-from geval_local.runs.settings import ReasonSettings
+from geval_local.runs.settings import ReasonSettings, Settings
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
@@ -32,8 +35,9 @@ def chosen_places(
         raise ConfigurationError(
             "choose the rows that get a reason", hint="Add one of `lowest=N`, `entropy=NATS` and `everything=True`."
         )
-    scores = {place: _figure(one, "score") for place, one in enumerate(figures) if one.get("mode") is not None}
-    scored = [place for place, score in scores.items() if score is not None]
+    scores = {place: _figure(one, "score") for place, one in enumerate(figures)}
+    has_scores = any(score is not None for score in scores.values())
+    scored = [place for place, score in scores.items() if score is not None and figures[place].get("mode") is not None]
     if lowest is not None:
         chosen = sorted(sorted(scored, key=lambda place: (scores[place], place))[:lowest])
     elif entropy is not None:
@@ -41,11 +45,28 @@ def chosen_places(
     else:
         chosen = scored
     if not chosen:
-        which = "no row has a score" if not scored else f"none of {len(scored)} scored rows has an entropy that high"
+        which = f"none of {len(scored)} scored rows has an entropy that high" if scored else "no row has a score"
+        if has_scores and not scored:
+            which = "no row holds the label that it got; of a table, the file .rows.jsonl beside it does"
         raise ConfigurationError(
             f"there is no row to give a reason for: {which}", hint="Choose others, or `everything=True`."
         )
     return chosen
+
+
+def reason_record(settings: Settings, judge: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what is asked of a judge, given its options: what reasons depend on beside the input and its columns."""
+    assert settings.reasons is not None
+    (metric,) = settings.metrics
+    return {**settings.reasons.model_dump(), "metric": metric, "rows": settings.chosen, "judge": dict(judge)}
+
+
+def holds_reasons(file: Path, results: Path, settings: Settings, judge: Mapping[str, Any]) -> bool:
+    """Whether a file is, unchanged, what a run of these settings would write."""
+    if not is_own_result(file) or (found := read_manifest(file)) is None:
+        return False
+    asked = (file_sha256(results), settings.fields, reason_record(settings, judge))
+    return (found.input_sha256, found.fields, found.reasons) == asked
 
 
 def _figure(figures: Mapping[str, Any], name: str) -> float | None:

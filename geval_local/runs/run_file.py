@@ -45,7 +45,7 @@ from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition
-from geval_local.runs.reasons import ROWS_IN_HAND
+from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
 from geval_local.runs.target import Target, find_manifest, find_run, find_target
@@ -239,10 +239,11 @@ def reason_file(
     load: Callable[[JudgeOptions], Judge],
     events: RunEvents,
     overwrite: bool = False,
-) -> RunResult:
+) -> RunResult | None:
     """Let a judge write why chosen rows of a result file got their scores on a metric, as JSON lines.
 
-    The figures are those called `result`, `metric` is the one with the steps of the scores.
+    The figures are those called `result`, `metric` is the one with the steps of the scores. None if the output holds
+    just these reasons already; with `overwrite` they are written again.
     """
     settings = Settings(
         window=ROWS_IN_HAND,
@@ -251,8 +252,10 @@ def reason_file(
         chosen=list(chosen),
         reasons=ReasonSettings(result=result, tokens=tokens),
     )
-    options = RunOptions(overwrite=overwrite)
-    return run_file(results, settings, judge, find_target(output), options, events, load=load)
+    target = find_target(output)
+    if not overwrite and holds_reasons(output, results, settings, judge.record()):
+        return None
+    return run_file(results, settings, judge, target, RunOptions(overwrite=overwrite), events, load=load)
 
 
 def run_file(

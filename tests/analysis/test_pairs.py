@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from scipy.optimize import minimize
 
 from geval_local.analysis.pairs import (
     Preference,
+    Preferences,
+    Source,
     agreement,
     consistency,
     outputs_of,
@@ -238,3 +241,10 @@ def test_a_judge_that_does_not_answer_or_goes_by_the_order_concludes_nothing():
     assert "whatever is shown first" in biased
     assert "100%" in biased
     assert "Nothing" not in study_pairs(both(0.9, 0.8)).told
+    # It is said above the tables, once; of given pairs, which name no system, too.
+    for silent in (both(0.95, 0.05), [replace(pair, first="", second="") for pair in both(0.95, 0.05)]):
+        found = Preferences((Source("run", silent), Source("other", both(0.9, 0.8))), {}, {})
+        assert [line.partition(" (")[0] for line in found.lines()] == [
+            "run: Nothing can be concluded: this judge goes by the order, and prefers whatever is shown first"
+        ]
+        assert "Nothing" not in " ".join(note for table in found.tables() for note in table.notes)

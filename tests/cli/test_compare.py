@@ -198,6 +198,19 @@ def test_a_jury_is_the_mean_of_the_distributions(here):
 
 
 @pytest.mark.slow
+def test_runs_of_one_judge_are_called_no_jury(here):
+    score(here, "again.jsonl")
+    done = run("jury", "a.jsonl", "again.jsonl", "--human", "rating.clarity", "-o", "mean.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert "the mean of 2 runs of one judge" in done.stdout
+    assert "jury" not in done.stdout
+    assert ["item", "disagreement", "mean", "a", "again"] in [line.split() for line in done.stdout.splitlines()]
+    described = read_manifest(here / "mean.jsonl")
+    assert described.judge == "mean of a, again"
+    assert signature_parts(described.metrics["clarity"].signature)["judge"].startswith("mean(")
+
+
+@pytest.mark.slow
 def test_a_juror_that_did_not_score_leaves_the_row_without_a_verdict(here):
     rows = read_rows(here / "a.jsonl")
     rows[0]["geval"]["clarity"] = {"score": None, "error": "too long", "prompt_tokens": 0}

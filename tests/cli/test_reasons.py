@@ -147,7 +147,75 @@ def test_a_command_that_ends_in_the_middle_goes_on_and_finds_the_same_file(here,
     assert asked == expected[2:], "what was finished was written again, or in other batches"
     assert (here / "r.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
     assert json.loads(done.stdout)["reasons"] == records(here / "r.jsonl")
-    assert sorted(path.name for path in here.iterdir()) == sorted([*files, "r.jsonl"])
+    assert sorted(path.name for path in here.iterdir()) == sorted([*files, "r.jsonl", "r.jsonl.meta.json"])
+
+
+def test_the_same_command_again_finds_its_file_complete_and_loads_no_judge(here, written, monkeypatch):
+    assert give(here, "--lowest", 3, "-o", "r.jsonl").exit_code == 0
+    before = (here / "r.jsonl").read_bytes()
+    asked = len(written)
+    done = give(here, "--lowest", 3, "-o", "r.jsonl", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "r.jsonl is complete: 3 reasons; --overwrite writes them again" in done.stderr
+    assert "loading the judge" not in done.stderr
+    assert json.loads(done.stdout)["reasons"] == records(here / "r.jsonl")
+    again = run("resume", "r.jsonl", home=here / "home")
+    assert again.exit_code == 2
+    assert "r.jsonl is complete" in again.stderr
+    assert "geval-local report s.jsonl --reasons r.jsonl -o report.html" in again.stderr
+    assert run("report", "s.jsonl", "--reasons", "r.jsonl", "-o", "p.html", home=here / "home").exit_code == 0
+    assert (len(written), (here / "r.jsonl").read_bytes()) == (asked, before)
+    done = give(here, "--lowest", 3, "-o", "r.jsonl", "--overwrite")
+    assert done.exit_code == 0, done.stderr
+    assert len(written) == 2 * asked
+
+
+@pytest.mark.parametrize("what", ["other rows", "other tokens", "another judge", "other scores"])
+def test_another_command_writes_its_own_reasons_in_the_place_of_an_unchanged_file(here, written, what):
+    assert give(here, "--lowest", 3, "-o", "r.jsonl").exit_code == 0
+    asked = len(written)
+    options = {
+        "other rows": ("--lowest", 4),
+        "other tokens": ("--lowest", 3, "--tokens", 9),
+        "another judge": ("--lowest", 3, "-j", f"{judge_directory()},dtype=float64"),
+        "other scores": ("--lowest", 3),
+    }[what]
+    if what == "other scores":
+        write_rows(here / "data.jsonl", good_rows(ROWS + 1))
+        arguments = ("data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "s.jsonl")
+        assert run("score", *arguments, home=here / "home").exit_code == 0
+    done = give(here, *options, "-o", "r.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert "wrote" in done.stderr
+    assert len(written) > asked
+
+
+def test_a_file_of_reasons_that_was_edited_is_the_users(here, written):
+    assert give(here, "--lowest", 3, "-o", "r.jsonl").exit_code == 0
+    edited = (here / "r.jsonl").read_text().replace("batch", "my own word")
+    (here / "r.jsonl").write_text(edited)
+    for options in (("--lowest", 3), ("--lowest", 2)):
+        done = give(here, *options, "-o", "r.jsonl")
+        assert done.exit_code == 2
+        assert "--overwrite" in done.stderr
+    assert (here / "r.jsonl").read_text() == edited
+    assert give(here, "--lowest", 3, "-o", "r.jsonl", "--overwrite").exit_code == 0
+    assert "my own word" not in (here / "r.jsonl").read_text()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_command_that_ends_between_its_file_and_its_end_goes_on(here, written, monkeypatch):
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("geval_local.runs.completion.describe", die)
+        assert kills_itself(lambda: give(here, "--lowest", 3, "-o", "r.jsonl"))
+    assert (here / "r.jsonl").exists()
+    done = give(here, "--lowest", 3, "-o", "r.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert not (here / ".r.jsonl.run").exists()
+    assert "is complete" in give(here, "--lowest", 3, "-o", "r.jsonl").stderr
 
 
 def interrupt():

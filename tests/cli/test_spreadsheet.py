@@ -113,6 +113,9 @@ def test_what_a_table_without_its_rows_does_not_hold_is_unknown_and_not_zero(her
     cells = [re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", page[start:], re.DOTALL)]
     assert cells[:2] == ["clarity", f"{ROWS} of {ROWS}"]
     assert cells[5:9] == ["-", "-", "-", "-"]  # label mass, lowest mass, share below .9, threshold
+    done = run("reasons", "scored.csv", "--lowest", 2, "-o", "r.jsonl", home=here / "home")
+    assert done.exit_code == 2
+    assert "no row holds the label that it got; of a table, the file .rows.jsonl beside it does" in done.stderr
     summary = ScoredRun(here / "scored.csv")
     assert summary.rows[0]["geval"]["clarity"].get("label_mass") is None
 
@@ -139,6 +142,12 @@ def test_report_shows_the_lowest_rows_too(here):
     low = sorted((row["geval"]["clarity"]["score"], row["output"]) for row in read_result_rows("scored.csv"))
     assert all(text in done.stdout for _, text in low[:2])
     assert low[2][1] not in done.stdout
+    (command,) = re.findall(r"geval-local (reasons .*)", done.stderr)
+    assert command == "reasons scored.csv -m clarity --lowest 2 -o reasons.jsonl"
+    done = run(*command.split(), "--tokens", 8, home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    done = run("report", "scored.csv", "-o", "page.html", "--reasons", "reasons.jsonl", home=here / "home")
+    assert (done.exit_code, "geval-local reasons" in done.stderr) == (0, False)
 
 
 def test_a_file_of_the_users_in_the_place_of_the_rows_is_not_replaced(here):
@@ -173,6 +182,31 @@ def test_no_row_is_lost_for_an_umlaut(here, encoding):
     assert all(row["geval"]["clarity"]["score"] for row in found)
     assert ("Windows-1252" in done.stderr) == (encoding in ("cp1252", "latin-1"))
     assert done.stderr.count("Windows-1252") <= 1
+
+
+@pytest.mark.parametrize("encoding", ["cp1250", "mac-roman", "cp1251"])
+def test_an_encoding_that_cannot_be_told_is_said_before_a_judge_is_loaded(here, encoding):
+    rows = rows_of(ROWS)
+    rows[2]["output"] = {"cp1250": "Gdzie źdźbło?", "mac-roman": "Schöne Grüße", "cp1251": "Всё работает"}[encoding]
+    write_table(here / "alt.csv", rows, encoding=encoding)
+    done = score(here, file="alt.csv")
+    warning, loading = done.stderr.index("warning: alt.csv is not all UTF-8"), done.stderr.index("loading the judge")
+    assert warning < loading
+    assert "--encoding" in done.stderr[warning:loading]
+    assert [row["geval"]["clarity"]["score"] is None for row in read_result_rows("scored.csv")] == [
+        place == 2 for place in range(ROWS)
+    ]
+
+
+def test_a_table_of_which_no_row_can_be_read_is_refused_before_a_judge_is_loaded(here):
+    text = (here / "chats.csv").read_text(encoding="utf-8")
+    (here / "title.csv").write_text(f"Support in May\n\n{text}", encoding="utf-8")
+    for command in (("score", "title.csv", "-m", "clarity.yaml"), ("init", "title.csv")):
+        done = run(*command, home=here / "home")
+        assert done.exit_code == 2
+        assert f"title.csv: of its first {ROWS + 1} rows none can be read; row 1: 4 cells where" in done.stderr
+        assert "first line" in done.stderr
+        assert "loading the judge" not in done.stderr
 
 
 def test_an_encoding_can_be_named(here):

@@ -166,6 +166,14 @@ class Stream:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
+def nulls(rows):
+    """Write a missing struct as None: polars 1.0 gives it as one of missing values, although its `is_null` is right."""
+    return [
+        {name: None if isinstance(one, dict) and set(one.values()) == {None} else one for name, one in row.items()}
+        for row in rows
+    ]
+
+
 @pytest.mark.parametrize("kind", ["lazy polars", "arrow", "stream", "duckdb", "datasets"])
 def test_other_frames_have_the_figures_of_polars(kind):
     polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
@@ -187,7 +195,7 @@ def test_other_frames_have_the_figures_of_polars(kind):
     rows = (
         scored.to_dicts() if kind == "lazy polars" else scored.to_list() if kind == "datasets" else scored.to_pylist()
     )
-    assert rows == expected.to_dicts()
+    assert nulls(rows) == nulls(expected.to_dicts())
     assert sum(row["clarity.score"] is not None for row in rows) == 2
 
 

@@ -275,6 +275,20 @@ def test_bad_csv_rows_in_place(tmp_path: Path) -> None:
     assert samples[7].texts(FIELDS) == {"source": "S", "output": "swallowed"}
 
 
+def test_columns_without_name_and_content_at_the_end_of_a_table_are_left_out(tmp_path: Path) -> None:
+    text = "source;output;;\nS;O;;\nS;O2; ;\nS;O3;;what is this\nS;O4\n"
+    samples = list(read_samples(write(tmp_path / "export.csv", text)))
+    assert [sample.fields for sample in samples[:2]] == [GOOD, GOOD | {"output": "O2"}]
+    assert samples[2].error.startswith("export.csv, row 3: 4 cells where the header has 2 columns")
+    assert samples[3].fields == {"source": "S", "output": "O4"}
+    # Cells behind those that have a name, as spreadsheets leave them where something was deleted.
+    behind = list(read_samples(write(tmp_path / "behind.csv", "source,output\nS,O,,\n")))
+    assert [sample.fields for sample in behind] == [{"source": "S", "output": "O"}]
+    # The index that data frames write stands in front, and is kept.
+    index = list(read_samples(write(tmp_path / "index.csv", ",source,output\n0,S,O\n")))
+    assert [sample.fields for sample in index] == [{"": "0", "source": "S", "output": "O"}]
+
+
 def test_a_long_csv_cell(tmp_path: Path) -> None:
     document = "word " * 100_000
     (sample,) = read_samples(write(tmp_path / "long.csv", f"source,output\n{document},O\n"))
@@ -307,6 +321,8 @@ def test_json_list_rows(tmp_path: Path) -> None:
         ("repeated.csv", "a,b,a\n1,2,3\n", "columns that occur twice: a"),
         ("data.txt", "x", r"(?s)cannot tell the format.*\.jsonl, \.ndjson, \.json, \.csv, \.tsv, \.parquet"),
         ("book.csv", b"PK\x03\x04" + b"\0" * 90, "is a ZIP archive, such as an Excel workbook"),
+        ("book.xlsx", b"PK\x03\x04" + b"\0" * 90, "(?s)it is a ZIP archive, such as an Excel workbook.*Save it as CSV"),
+        ("blanks.csv", "a,,,b\n1,2,3,4\n", "columns without a name"),
         ("rows.jsonl", b"PAR1" + b"\0" * 90, "is a Parquet file, despite its name"),
         ("image.csv", bytes(range(256)) * 4 + b"\0" * 200, "is not text: it contains zero bytes"),
         ("data.parquet.gz", "x", "cannot tell the format"),

@@ -11,7 +11,7 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.options import JudgeOptions, RunOptions
 
-_OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit")
+_OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit", "encoding")
 
 
 @takes_options(run_only=_OPTIONS)

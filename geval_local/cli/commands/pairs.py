@@ -31,7 +31,7 @@ class Rules:
     seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0
 
 
-@takes_options(run_only=("group_by", "fields", "window", "limit", "overwrite", "retry_errors", "use_cache"))
+@takes_options(run_only=("group_by", "fields", "encoding", "window", "limit", "overwrite", "retry_errors", "use_cache"))
 def pairs(
     context: typer.Context,
     file: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.options import JudgeOptions, RunOptions
+
+if TYPE_CHECKING:
+    from geval_local.judge.judge import Judge
 
 
 @takes_options(run_only=("fields", "overwrite"))
@@ -41,15 +44,12 @@ def reasons(
     from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.console import note
     from geval_local.cli.output.reasons import show_reasons
-    from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.cli.scoring import watch
     from geval_local.io.input_checks import check_rows
-    from geval_local.io.ownership import check_replaceable
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
-    from geval_local.runs.events import ProgressEvents
     from geval_local.runs.reasons import chosen_places
     from geval_local.runs.run_file import reason_file
-    from geval_local.runs.target import find_target
     from geval_local.signature import judge_name, signature_differences, signature_parts
 
     scored = ScoredRun(run, run_options.fields)
@@ -57,8 +57,6 @@ def reasons(
         raise OutputError(f"cannot write {output}: reasons are JSON lines", hint="Give it a name that ends in .jsonl.")
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
-    find_target(output)  # checks the place
-    check_replaceable(output, overwrite=run_options.overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
     if holds_pairs(scored.rows[0], name) and "output_a" not in scored.rows[0]:
@@ -74,19 +72,26 @@ def reasons(
     check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
     choice = judge.model_copy(update={"name": judge.name or scorer})
-    loaded = load_shown(choice)
-    differ = signature_differences(origin.signature, str(loaded.signature(origin.definition)))
-    if "judge" in differ:
-        if judge.name is None:
-            raise ConfigurationError(
-                f"the judge {scorer!r} of {scored.path} is another one now",
-                hint="Name with --judge who is to write the reasons.",
-            )
-        note(f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}", "yellow")
-    if not loaded.writes_steps:
-        note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
-    with show_progress("writing reasons", len(chosen), unit="reasons") as progress:
-        result = reason_file(
+
+    def load(given: JudgeOptions) -> Judge:
+        from geval_local.judge.judge import Judge  # brings torch, which a file that is complete does not need
+
+        loaded = Judge.load(given)
+        differ = signature_differences(origin.signature, str(loaded.signature(origin.definition)))
+        if "judge" in differ:
+            if judge.name is None:
+                raise ConfigurationError(
+                    f"the judge {scorer!r} of {scored.path} is another one now",
+                    hint="Name with --judge who is to write the reasons.",
+                )
+            told = f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}"
+            note(told, "yellow")
+        if not loaded.writes_steps:
+            note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
+        return loaded
+
+    result = watch(
+        lambda events: reason_file(
             scored.path,
             origin.definition,
             [sample.row for sample in chosen],
@@ -95,8 +100,11 @@ def reasons(
             result=name,
             tokens=tokens,
             fields=scored.mapping,
-            load=lambda given: loaded,
-            events=ProgressEvents(progress.reach),
+            load=load,
+            events=events,
             overwrite=run_options.overwrite,
-        )
-    show_reasons(result, as_json=as_json)
+        ),
+        scored.path.name,
+        unit="reasons",
+    )
+    show_reasons(output, name, as_json=as_json, is_new=result is not None)

@@ -41,7 +41,8 @@ def report(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
-    from geval_local.cli.output.run_summary import show_lowest
+    from geval_local.analysis.pairs import holds_pairs
+    from geval_local.cli.output.run_summary import reasons_command, show_lowest
     from geval_local.fields import counted, read_mapping
     from geval_local.io.results import load_results, lowest_rows
     from geval_local.report.reports import report as write
@@ -65,7 +66,11 @@ def report(
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
     for run in [] if is_folder else runs:
-        for metric, found in lowest_rows(load_results(result_file(run), mapping), lowest).items():
-            show_lowest(metric, found, lowest)
+        found = lowest_rows(load_results(result_file(run), mapping), lowest)
+        for metric, worst in found.items():
+            show_lowest(metric, worst, lowest)
+        shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
+        if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
+            note(f"why the lowest are low: {reasons_command(run, shown[0][0], lowest)}")
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")

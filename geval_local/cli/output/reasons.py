@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from geval_local.cli.output.console import note, print_json, print_table
 from geval_local.fields import counted
-
-if TYPE_CHECKING:
-    from geval_local.runs.completion import RunResult
 
 #: Reasons that are printed; the file has all.
 REASONS_SHOWN = 10
 
 
-def show_reasons(result: RunResult, *, as_json: bool) -> None:
-    """Print the reasons of a run, and on stderr where they are."""
-    (file,), asked = result.files, result.manifest.settings.reasons
-    assert asked is not None
+def show_reasons(file: Path, metric: str, *, as_json: bool, is_new: bool = True) -> None:
+    """Print the reasons in a file, and on stderr where they are."""
     records = [json.loads(line) for line in file.read_text(encoding="ascii").splitlines()]
     if as_json:
-        print_json({"metric": asked.result, "output": str(file), "reasons": records})
+        print_json({"metric": metric, "output": str(file), "reasons": records})
     else:
-        _show_table(records, asked.result)
-    note(f"wrote {counted(len(records), 'reason')} to {file}")
+        _show_table(records, metric)
+    held = counted(len(records), "reason")
+    note(f"wrote {held} to {file}" if is_new else f"{file} is complete: {held}; --overwrite writes them again")
 
 
 def _show_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:

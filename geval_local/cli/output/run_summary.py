@@ -144,7 +144,8 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
 def show_pace(result: RunResult, each: int, what: str) -> None:
     """Say in one line how many results there are, who gave them, how fast, and what was saved; then the precision."""
     count = result.rows * each
-    computed = count - result.totals.get("from_cache", 0) - result.there
+    # A row that cannot be scored passes through no model.
+    computed = count - sum(result.totals.get(name, 0) for name in ("from_cache", "unscored")) - result.there
     rate = f" ({computed / result.seconds:.1f}/s)" if result.seconds > 0 and computed > 0 else ""
     told = [f"{count} {what} by {', '.join(result.judges)} in {result.seconds:.1f} s{rate}"]
     if result.there:
@@ -232,9 +233,8 @@ def _show_next(result: RunResult, command: str, lowest: int) -> None:
         if settings.distributed is not None:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest):
-            metric = shlex.quote(result.summaries[0].metric)
-            said = f"geval-local reasons {output} -m {metric} --lowest {lowest} -o reasons.jsonl"
-            note(f"  why the lowest are low       {said}")
+            command = reasons_command(result.target.results, result.summaries[0].metric, lowest)
+            note(f"  why the lowest are low       {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
     if any(summary.low_mass_share > 0 for summary in result.summaries):
         judge = f" {shlex.quote(result.judges[0])}"
@@ -242,6 +242,12 @@ def _show_next(result: RunResult, command: str, lowest: int) -> None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
         metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
+
+
+def reasons_command(results: object, metric: str, lowest: int) -> str:
+    """Write the command that explains the lowest rows."""
+    words = ["reasons", str(results), "-m", metric, "--lowest", str(lowest), "-o", "reasons.jsonl"]
+    return shlex.join(["geval-local", *words])
 
 
 def common_record(result: RunResult) -> dict[str, Any]:
