@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.biases import judge_less_people, length_bias, with_raters
-from geval_local.analysis.comparison import plan_documents
+from geval_local.analysis.comparison import plan_for
 from geval_local.analysis.differences import adjusted_means, gap, rank_systems
 from geval_local.analysis.good_enough import alternative_annotators, judge_verdicts
 from geval_local.statistics import significance
@@ -427,14 +427,14 @@ def means_and_gaps(table: Table, documents: int, rng: Rng) -> None:
         means = adjusted_means(items)
         both = ["s0", "s2"]
         if means:
-            wins = means[both[0]].value > means[both[1]].value
+            wins = means[both[0]][0].value > means[both[1]][0].value
             table.count("conservative", "the worse system first, by adjusted means", "not at random", documents, wins)
-            table.cover("adjusted mean", "not at random", documents, -0.3 + 0.0, means["s0"])
+            table.cover("adjusted mean", "not at random", documents, -0.3 + 0.0, means["s0"][0])
     equal = items_of(easy + rng.normal(size=(documents, 4)), easy + rng.normal(size=(documents, 4)))
     told = any(pair.is_told_apart for pair in rank_systems(equal).pairs)
     table.count("conservative", "any of 4 equal systems told apart (Holm)", "normal", documents, told)
     # As many documents as a large pilot asks for find the difference in four of five cases.
-    need = plan_documents({"a": mean_interval(0.5 + rng.normal(size=400))}, 0.5).needs["a"].documents[0.8]
+    need = plan_for({"a": mean_interval(0.5 + rng.normal(size=400))}, 0.5).needs["a"].documents[0.8]
     assert need is not None
     table.count(
         "planned", "documents planned for 80 %", "normal", documents, mean_interval(0.5 + rng.normal(size=need)).low > 0
