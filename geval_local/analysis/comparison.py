@@ -31,7 +31,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import documents_of
 from geval_local.signature import Signature, signature_differences, told_differences
-from geval_local.statistics.correlation import Agreement, agree
+from geval_local.statistics.correlation import Agreement, agree, counted
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
@@ -274,8 +274,8 @@ class Plan:
         by_system = "systems" if any(need.systems for need in self.needs.values()) else None
         notes = (
             f"documents to find a true difference of {self.difference:g} with that probability, two-sided at "
-            f"{self.significance:.4f} (.05, for {round(0.05 / self.significance)} tests); spread: the pilot's, as "
-            "uncertain as the pilot is small",
+            f"{self.significance:.4f} (.05, for {counted(round(0.05 / self.significance), 'test')}); spread: the "
+            "pilot's, as uncertain as the pilot is small",
         )
         headers = ("", "spread", "pilot", by_system, *(f"documents ({p:.0%})" for p in POWERS))
         return Table.of(headers, rows, notes).titled("how many documents are needed?")

@@ -439,7 +439,8 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
 def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
     """One row per pair of systems."""
     shown = ranking.pairs if pairs is None else pairs
-    found = gap_table({pair.name: pair for pair in shown}, f"all {len(ranking.pairs)} pairs", of_systems=True)
+    every = "this pair" if len(ranking.pairs) == 1 else f"all {len(ranking.pairs)} pairs"
+    found = gap_table({pair.name: pair for pair in shown}, every, of_systems=True)
     if len(shown) == len(ranking.pairs):
         return found
     told = f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours"

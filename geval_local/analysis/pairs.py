@@ -102,13 +102,13 @@ def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
     return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
 
 
-def read_preferences(path: str | Path, metric: str) -> list[Preference]:
+def read_preferences(results: ResultsGiven, metric: str) -> list[Preference]:
     """Read what ``geval-local pairs`` wrote."""
-    rows = read_rows(path)
-    figures = figures_of(rows, metric, path)
+    run = results if isinstance(results, ScoredRun) else ScoredRun.of(results)
+    figures = figures_of(run.rows, metric, run.path)
     return [
-        preference_of(row, own, f"{path}, row {number}")
-        for (number, row), own in zip(numbered(rows), figures, strict=True)
+        preference_of(row, own, f"{run.path}, row {number}")
+        for (number, row), own in zip(numbered(run.rows), figures, strict=True)
     ]
 
 
@@ -581,7 +581,8 @@ def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
         for name, one in named.items()
     ]
     headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
-    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
+    every = "this pair" if len(pairs) == 1 else f"all {len(pairs)} pairs"
+    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for {every}"]
     return Table.of(headers, rows, notes + mean_warnings({name: one.preference for name, one in named.items()}))
 
 
@@ -665,7 +666,7 @@ def sources_of(
     for run, key in runs:
         name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
         if key is not None:
-            found = read_preferences(run.path, key)
+            found = read_preferences(run, key)
             found = with_people(found, people) if people else found
             sources.append(Source(name, found, outputs_of(found, people) if people else [], means))
             continue

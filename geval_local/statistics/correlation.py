@@ -145,7 +145,7 @@ def known_target(level: Level, target: Target | None) -> Target:
 
 def generalises_to(target: Target, figures: LevelFigures) -> str:
     """Describe the population that an interval or a test holds for, and its limitations."""
-    documents = _counted(figures.documents, "document")
+    documents = counted(figures.documents, "document")
     systems = f"{figures.systems} systems" if figures.systems > 1 else "system" if figures.systems else "systems"
     told = {
         "documents": f"new documents from the same {systems}, not for new systems",
@@ -154,13 +154,14 @@ def generalises_to(target: Target, figures: LevelFigures) -> str:
     }[target]
     few = []
     if target != "documents" and figures.systems < FEW_SYSTEMS:
-        few.append(f"approximately, with only {_counted(figures.systems, 'system')}: rather too wide")
+        few.append(f"approximately, with only {counted(figures.systems, 'system')}: rather too wide")
     if target != "systems" and figures.documents < FEW_UNITS:
-        few.append(f"approximately, with only {_counted(figures.documents, 'document')}")
+        few.append(f"approximately, with only {counted(figures.documents, 'document')}")
     return f"{told} ({'; '.join(few)})" if few else told
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Write a number of things, in the singular where it is one."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 

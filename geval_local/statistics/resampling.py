@@ -114,7 +114,7 @@ class Figures:
 
     def _unless_alike(self, found: Interval) -> Interval:
         """Leave an interval of no length out: figures that are equal on a few units say nothing of the next one."""
-        if found.error > 1e-14 or not found.value:
+        if not found.error <= 1e-14 or not found.value:
             return found
         return replace(found, low=math.nan, high=math.nan, warning=f"all {self.unit} are alike, and allow no interval")
 

@@ -217,3 +217,9 @@ def test_the_partial_correlation_is_the_textbooks():
 
 
 SCALE = Scale.parse("1-3")
+
+
+def test_one_document_has_no_bias_and_no_word_about_others():
+    found = judge_less_people(duel(1), "llm", "human")
+    assert math.isnan(found.difference.low)
+    assert "alike" not in found.difference.warning
