@@ -135,18 +135,18 @@ def alike() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def fixed_truth(ordinal: bool) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
-    """Give the fixed systems of `alike`, and compute their true agreement."""
+def fixed_truth(ordinal: bool, level: str) -> np.ndarray:
+    """Compute the true agreement of the fixed systems of `alike`."""
     system, own = alike()
     human, scores = ratings(np.random.default_rng(8), 40_000, system, own, ordinal=ordinal)
-    each = np.array([coefficients(h, s) for h, s in zip(human[:4_000], scores[0][:4_000], strict=True)])
+    if level == "summary":
+        each = [coefficients(h, s) for h, s in zip(human[:4_000], scores[0][:4_000], strict=True)]
+        return np.asarray(np.nanmean(np.array(each), axis=0))
+    if level == "pooled":
+        return coefficients(human[:6_000].ravel(), scores[0][:6_000].ravel())
     over_systems = coefficients(human.mean(axis=0), scores[0].mean(axis=0))
     over_systems[3] = (1 + over_systems[2]) / 2  # no two systems are alike
-    return (system, own), {
-        "system": over_systems,
-        "summary": np.nanmean(each, axis=0),
-        "pooled": coefficients(human[:6_000].ravel(), scores[0][:6_000].ravel()),
-    }
+    return over_systems
 
 
 @cache
@@ -160,13 +160,13 @@ def new_truth() -> np.ndarray:
 def systems_fixed(table: Table, documents: int, rng: Rng) -> None:
     """System level for new documents: intervals, two equal judges, and power against a worse one."""
     for data, ordinal in (("normal", False), ("ordinal", True)):
-        (system, own), truth = fixed_truth(ordinal)
+        (system, own), truth = alike(), fixed_truth(ordinal, "system")
         human, scores = ratings(rng, documents, system, own, ordinal=ordinal)
         there = missing(rng, human) if ordinal else None
         one, other = (items_of(human, score, there) for score in scores)
         found = correlate(one, "system", target="documents")
         for index, name in enumerate(("pearson", "spearman", "kendall", "accuracy")):
-            table.cover(f"system {name}, fixed", data, documents, float(truth["system"][index]), getattr(found, name))
+            table.cover(f"system {name}, fixed", data, documents, float(truth[index]), getattr(found, name))
         exchange(table, "rejection", "fixed, judges that think alike", data, documents, (one, other), "documents")
         if not ordinal:
             worse = items_of(human, scores[1] + 0.45 * np.random.default_rng(3).normal(size=system.size))
@@ -286,13 +286,13 @@ def systems_new(table: Table, documents: int, rng: Rng) -> None:
 def within_documents(table: Table, documents: int, rng: Rng) -> None:
     """Summary and pooled level, for new documents."""
     for data, ordinal in (("normal", False), ("ordinal", True)):
-        (system, own), truth = fixed_truth(ordinal)
+        system, own = alike()
         human, scores = ratings(rng, documents, system, own, ordinal=ordinal)
         one, other = (items_of(human, score) for score in scores)
         for level in ("summary", *(("pooled",) if documents <= 50 else ())):
-            found = correlate(one, level, accuracy=False)
-            table.cover(f"{level} spearman", data, documents, float(truth[level][1]), found.spearman)
-            table.cover(f"{level} kendall", data, documents, float(truth[level][2]), found.kendall)
+            found, truth = correlate(one, level, accuracy=False), fixed_truth(ordinal, level)
+            table.cover(f"{level} spearman", data, documents, float(truth[1]), found.spearman)
+            table.cover(f"{level} kendall", data, documents, float(truth[2]), found.kendall)
             p = compare(one, other, level, "spearman").p
             table.count("rejection", f"{level} spearman, two judges", data, documents, p < 0.05)
 

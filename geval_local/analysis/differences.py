@@ -28,8 +28,8 @@ from geval_local.statistics.records import ScoredItem, mean_mass
 from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, Draws, paired_test
 from geval_local.statistics.significance import corrected
 
-#: With fewer documents that both sides share, documents are compared unpaired; more than a document's difficulty then
-#: tells the sides apart only if chance gave them their documents.
+#: With fewer documents that both sides share, documents are compared unpaired; what differs may then be the documents,
+#: unless chance gave every side its own.
 SHARED = 2
 WELCH = "Welch t"
 Floats = NDArray[np.float64]

@@ -108,6 +108,12 @@ def test_no_exchange_is_used_where_it_is_not_valid(coefficient, target):
     assert (found.p < 0.05) == (found.difference.low > 0 or found.difference.high < 0)
 
 
+@pytest.mark.parametrize(("documents", "few"), [(20, True), (60, False)])
+def test_a_test_over_the_same_systems_says_that_few_documents_find_little(documents, few):
+    found = compare(*unlike_judges(0, documents=documents), "system", "kendall", target="documents")
+    assert ("finds rather too little" in found.why) is few
+
+
 def test_few_systems_are_tested_by_t():
     found = compare(*unlike_judges(0, systems=5), "system", "kendall")
     assert "Student's t" in found.why
