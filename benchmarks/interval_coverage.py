@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.biases import judge_less_people, length_bias, with_raters
-from geval_local.analysis.comparison import plan_documents
+from geval_local.analysis.comparison import plan_for
 from geval_local.analysis.differences import adjusted_means, gap, rank_systems
 from geval_local.analysis.good_enough import alternative_annotators, judge_verdicts
 from geval_local.statistics import significance
@@ -135,18 +135,18 @@ def alike() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def fixed_truth(ordinal: bool) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
-    """Give the fixed systems of `alike`, and compute their true agreement."""
+def fixed_truth(ordinal: bool, level: str) -> np.ndarray:
+    """Compute the true agreement of the fixed systems of `alike`."""
     system, own = alike()
     human, scores = ratings(np.random.default_rng(8), 40_000, system, own, ordinal=ordinal)
-    each = np.array([coefficients(h, s) for h, s in zip(human[:4_000], scores[0][:4_000], strict=True)])
+    if level == "summary":
+        each = [coefficients(h, s) for h, s in zip(human[:4_000], scores[0][:4_000], strict=True)]
+        return np.asarray(np.nanmean(np.array(each), axis=0))
+    if level == "pooled":
+        return coefficients(human[:6_000].ravel(), scores[0][:6_000].ravel())
     over_systems = coefficients(human.mean(axis=0), scores[0].mean(axis=0))
     over_systems[3] = (1 + over_systems[2]) / 2  # no two systems are alike
-    return (system, own), {
-        "system": over_systems,
-        "summary": np.nanmean(each, axis=0),
-        "pooled": coefficients(human[:6_000].ravel(), scores[0][:6_000].ravel()),
-    }
+    return over_systems
 
 
 @cache
@@ -160,13 +160,13 @@ def new_truth() -> np.ndarray:
 def systems_fixed(table: Table, documents: int, rng: Rng) -> None:
     """System level for new documents: intervals, two equal judges, and power against a worse one."""
     for data, ordinal in (("normal", False), ("ordinal", True)):
-        (system, own), truth = fixed_truth(ordinal)
+        (system, own), truth = alike(), fixed_truth(ordinal, "system")
         human, scores = ratings(rng, documents, system, own, ordinal=ordinal)
         there = missing(rng, human) if ordinal else None
         one, other = (items_of(human, score, there) for score in scores)
         found = correlate(one, "system", target="documents")
         for index, name in enumerate(("pearson", "spearman", "kendall", "accuracy")):
-            table.cover(f"system {name}, fixed", data, documents, float(truth["system"][index]), getattr(found, name))
+            table.cover(f"system {name}, fixed", data, documents, float(truth[index]), getattr(found, name))
         exchange(table, "rejection", "fixed, judges that think alike", data, documents, (one, other), "documents")
         if not ordinal:
             worse = items_of(human, scores[1] + 0.45 * np.random.default_rng(3).normal(size=system.size))
@@ -286,13 +286,13 @@ def systems_new(table: Table, documents: int, rng: Rng) -> None:
 def within_documents(table: Table, documents: int, rng: Rng) -> None:
     """Summary and pooled level, for new documents."""
     for data, ordinal in (("normal", False), ("ordinal", True)):
-        (system, own), truth = fixed_truth(ordinal)
+        system, own = alike()
         human, scores = ratings(rng, documents, system, own, ordinal=ordinal)
         one, other = (items_of(human, score) for score in scores)
         for level in ("summary", *(("pooled",) if documents <= 50 else ())):
-            found = correlate(one, level, accuracy=False)
-            table.cover(f"{level} spearman", data, documents, float(truth[level][1]), found.spearman)
-            table.cover(f"{level} kendall", data, documents, float(truth[level][2]), found.kendall)
+            found, truth = correlate(one, level, accuracy=False), fixed_truth(ordinal, level)
+            table.cover(f"{level} spearman", data, documents, float(truth[1]), found.spearman)
+            table.cover(f"{level} kendall", data, documents, float(truth[2]), found.kendall)
             p = compare(one, other, level, "spearman").p
             table.count("rejection", f"{level} spearman, two judges", data, documents, p < 0.05)
 
@@ -427,14 +427,14 @@ def means_and_gaps(table: Table, documents: int, rng: Rng) -> None:
         means = adjusted_means(items)
         both = ["s0", "s2"]
         if means:
-            wins = means[both[0]].value > means[both[1]].value
+            wins = means[both[0]][0].value > means[both[1]][0].value
             table.count("conservative", "the worse system first, by adjusted means", "not at random", documents, wins)
-            table.cover("adjusted mean", "not at random", documents, -0.3 + 0.0, means["s0"])
+            table.cover("adjusted mean", "not at random", documents, -0.3 + 0.0, means["s0"][0])
     equal = items_of(easy + rng.normal(size=(documents, 4)), easy + rng.normal(size=(documents, 4)))
     told = any(pair.is_told_apart for pair in rank_systems(equal).pairs)
     table.count("conservative", "any of 4 equal systems told apart (Holm)", "normal", documents, told)
     # As many documents as a large pilot asks for find the difference in four of five cases.
-    need = plan_documents({"a": mean_interval(0.5 + rng.normal(size=400))}, 0.5).needs["a"].documents[0.8]
+    need = plan_for({"a": mean_interval(0.5 + rng.normal(size=400))}, 0.5).needs["a"].documents[0.8]
     assert need is not None
     table.count(
         "planned", "documents planned for 80 %", "normal", documents, mean_interval(0.5 + rng.normal(size=need)).low > 0

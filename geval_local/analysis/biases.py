@@ -7,20 +7,27 @@ minus people on the same texts, shows how much of the gap the judge adds.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
-from geval_local.analysis.differences import Gap, SideMean, gap, gap_table, side_means, side_table
-from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, missing_field, ratings_of
+from geval_local.analysis.differences import Gap, SideMean, document_means, gap, gap_table, side_means, side_table
+from geval_local.analysis.results import (
+    HumanFields,
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    level_for,
+    missing_field,
+    ratings_of,
+)
 from geval_local.analysis.tables import Study, Table, number
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
-from geval_local.grouping import documents_of
 from geval_local.io.results import numbered
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
@@ -98,35 +105,20 @@ def judge_less_people(
     )
 
 
-def preferences(items: Sequence[ScoredItem], first: str, second: str) -> dict[str, str]:
-    """Find the side that people prefer in each document, by mean ratings: a side's name, or ``equal``.
+def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str, *, seed: int = 0) -> dict[str, Gap]:
+    """Compute the gap within the documents of which people prefer a side, or none (``equal``): the paper's Figure 2.
 
-    Documents without ratings of both sides are left out.
+    They prefer by mean ratings. Gaps of an unbiased judge follow the preference. A judge that favours the first side
+    keeps a positive gap if people prefer the second.
     """
-    rated: dict[str, dict[str, list[float]]] = defaultdict(lambda: {first: [], second: []})
+    one, other = (document_means(items, side, "human", scored=False) for side in (first, second))
+    by_preference: dict[str, list[ScoredItem]] = {}
     for item in items:
-        if item.system in (first, second) and math.isfinite(item.human):
-            rated[item.group][item.system].append(item.human)
-    result = {}
-    for group, ratings in rated.items():
-        if ratings[first] and ratings[second]:
-            difference = round(float(np.mean(ratings[first]) - np.mean(ratings[second])), 12)
-            result[group] = first if difference > 0 else second if difference < 0 else "equal"
-    return result
-
-
-def gaps_by_preference(
-    items: Sequence[ScoredItem], first: str, second: str, preferred: Mapping[str, str], *, seed: int = 0
-) -> dict[str, Gap]:
-    """Compute the gap within the documents of each human preference: the paper's Figure 2.
-
-    Gaps of an unbiased judge follow the preference. A judge that favours the first side keeps a positive gap
-    if people prefer the second.
-    """
-    return {
-        preference: gap([i for i in items if preferred.get(i.group) == preference], first, second, seed=seed)
-        for preference in dict.fromkeys(preferred.values())
-    }
+        if item.group in one and item.group in other and item.system in (first, second):
+            difference = round(one[item.group] - other[item.group], 12)
+            preferred = first if difference > 0 else second if difference < 0 else "equal"
+            by_preference.setdefault(preferred, []).append(item)
+    return {preferred: gap(own, first, second, seed=seed) for preferred, own in by_preference.items()}
 
 
 @dataclass(frozen=True)
@@ -259,10 +251,9 @@ def bias(
     metric: str | None = None,
     human: HumanFields | None = None,
     raters: Sequence[str] = (),
-    group_by: str | None = None,
     between: Sequence[str] = (),
-    fields: Mapping[str, str] | None = None,
     seed: int = 0,
+    **reading: Unpack[Reading],
 ) -> Bias:
     """Compare the mean scores of sides: systems, or the values of any other column.
 
@@ -278,14 +269,12 @@ def bias(
         Field of the human rating: gaps are split by preference, and held against people's own.
     raters : sequence of str
         Fields of single people's ratings, whose mean takes the place of `human`; they tell how noisy it is.
-    group_by : str, optional
-        Field of the document, by which sides are paired, or ``row`` for none; by default guessed.
     between : sequence of str
         Two sides to compare; by default both, or each with the others.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column.
     seed : int
         Seed of the permutations.
+    **reading
+        Fields of the document and of the system, and how scores are read: see `Reading`.
 
     Raises
     ------
@@ -294,9 +283,9 @@ def bias(
     """
     if between and len(between) != 2:
         raise ConfigurationError(f"a gap is between two sides, not {len(between)}", hint="Name two in `between`.")
-    run = ScoredRun.of(results, fields)
+    run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
-    documents, grouping = documents_of(run.rows, group_by)
+    documents, grouping = run.documents
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
     items = run.items(name, human=human, group_by=documents)
@@ -355,9 +344,8 @@ def _gaps(
     found["all documents"] = gap(items, first, second, seed=seed)
     if rated:
         found["judge less people"] = judge_less_people(items, first, second, error=error, seed=seed)
-        by_preference = gaps_by_preference(items, first, second, preferences(items, first, second), seed=seed)
         found |= {
             "people see no difference" if side == "equal" else f"people prefer {side}": own
-            for side, own in by_preference.items()
+            for side, own in gaps_by_preference(items, first, second, seed=seed).items()
         }
     return corrected(found)

@@ -18,12 +18,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
+from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields
+from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, level_for, rating_fields
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
-from geval_local.grouping import documents_of
 from geval_local.io.ownership import checksummed
 from geval_local.scale import Scale
 from geval_local.score import Score
@@ -404,11 +404,10 @@ def calibrate(
     human: HumanFields,
     *,
     metric: str | None = None,
-    group_by: str | None = None,
     method: Method = "both",
     folds: int = 5,
     seed: int = 0,
-    fields: Mapping[str, str] | None = None,
+    **reading: Unpack[Reading],
 ) -> CalibrationStudy:
     """Fit a map from scores to human ratings, and measure what it gains on held-out documents.
 
@@ -420,24 +419,22 @@ def calibrate(
         Field of the human rating.
     metric : str, optional
         Which metric, where there are several.
-    group_by : str, optional
-        Field of the document, or ``row`` for none; by default guessed.
     method : {"both", "temperature", "isotonic"}
         A temperature on the label distribution, a rising map of scores, or one after the other.
     folds, seed : int
         Folds of documents, which are never split, and their seed.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column.
+    **reading
+        Fields of the document and of the system, and how scores are read: see `Reading`.
 
     Raises
     ------
     ConfigurationError, DataError
         If the results cannot be used, or nothing can be held out.
     """
-    run = ScoredRun.of(results, fields)
+    run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
     origin = run.origin(name)
-    documents, grouping = documents_of(run.rows, group_by)
+    documents, grouping = run.documents
     fitted = fit_calibration(
         run.items(name, human=human, group_by=documents),
         origin.definition.scale,

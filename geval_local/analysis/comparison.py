@@ -7,23 +7,31 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack
 
 from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.pairs import holds_pairs
-from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields, row_keys
+from geval_local.analysis.results import (
+    HumanFields,
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    level_for,
+    rating_fields,
+    row_keys,
+)
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import documents_of
-from geval_local.score import Estimator
 from geval_local.signature import Signature, signature_differences, told_differences
-from geval_local.statistics.agreement import Agreement, agree
+from geval_local.statistics.correlation import Agreement, agree, counted
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
@@ -81,18 +89,16 @@ def differences(
 
 def difference_table(differences: Mapping[str, Difference]) -> Table:
     """Build a table with one row per metric shared by two runs."""
-    figures = ("mean_absolute_difference", "spearman", "kendall", "alpha")
-    rows = [
-        (
-            name,
-            d.agreement.n,
-            f"{number(d.mean_first)} / {number(d.mean_second)}",
-            d.mean,
-            *(getattr(d.agreement, figure) for figure in figures),
-        )
-        for name, d in differences.items()
-    ]
-    return Table.of(("", "n", "A / B", "A - B", "mean |diff|", "spearman", "kendall", "alpha"), rows)
+    columns: dict[str, Callable[[Difference], Any]] = {
+        "n": lambda one: one.agreement.n,
+        "A / B": lambda one: f"{number(one.mean_first)} / {number(one.mean_second)}",
+        "A - B": lambda one: one.mean,
+        "mean |diff|": lambda one: one.agreement.mean_absolute_difference,
+        "spearman": lambda one: one.agreement.spearman,
+        "kendall": lambda one: one.agreement.kendall,
+        "alpha": lambda one: one.agreement.alpha,
+    }
+    return Table.over(differences, columns)
 
 
 @dataclass(frozen=True)
@@ -238,8 +244,16 @@ class Need:
     pilot: int
     #: Systems that are planned for; 0 where systems are fixed.
     systems: int
-    #: Power -> documents; None where no number of documents suffices for so many systems.
+    #: Power -> documents; None where the pilot has no spread to plan from, or no number of documents suffices for so
+    #: many systems.
     documents: Mapping[float, int | None]
+
+    @property
+    def missing(self) -> str:
+        """What stands in the place of a number of documents that there is not."""
+        if not self.spread > 0:
+            return "-"
+        return "more systems" if self.systems else f"> {_MOST:,}"
 
 
 @dataclass(frozen=True)
@@ -254,44 +268,35 @@ class Plan:
     def table(self) -> Table:
         """One row per comparison."""
         rows = [
-            (name, need.spread, need.pilot, need.systems, *(need.documents[p] or "more systems" for p in POWERS))
+            (name, need.spread, need.pilot, need.systems, *(need.documents[p] or need.missing for p in POWERS))
             for name, need in self.needs.items()
         ]
         by_system = "systems" if any(need.systems for need in self.needs.values()) else None
         notes = (
             f"documents to find a true difference of {self.difference:g} with that probability, two-sided at "
-            f"{self.significance:.4f} (.05, for {round(0.05 / self.significance)} tests); spread: the pilot's, as "
-            "uncertain as the pilot is small",
+            f"{self.significance:.4f} (.05, for {counted(round(0.05 / self.significance), 'test')}); spread: the "
+            "pilot's, as uncertain as the pilot is small",
         )
         headers = ("", "spread", "pilot", by_system, *(f"documents ({p:.0%})" for p in POWERS))
         return Table.of(headers, rows, notes).titled("how many documents are needed?")
 
 
-def plan_documents(differences: Mapping[str, Interval], difference: float) -> Plan:
-    """Plan for paired differences on documents."""
-    level = 0.05 / max(1, len(differences))
-    needs = {name: _need(one, 0.0, 0, difference, level) for name, one in differences.items()}
-    return Plan(difference, level, needs)
+def plan_for(pilots: Mapping[str, Interval], difference: float, systems: Mapping[str, Interval] | None = None) -> Plan:
+    """Plan for differences on new documents, and on as many, twice and four times as many new `systems`.
 
-
-def plan_both(
-    parts: Mapping[str, tuple[Interval, Interval]], difference: float, *, times: Sequence[int] = (1, 2, 4)
-) -> Plan:
-    """Plan for new documents and new systems, from the intervals for new documents and for new systems alone."""
-    level = 0.05 / max(1, len(parts))
+    Intervals are those for new documents alone and for new systems alone; without the latter systems stay the same.
+    """
+    level = 0.05 / max(1, len(pilots))
     needs = {}
-    for name, (documents, systems) in parts.items():
-        for count in (factor * systems.units for factor in times):
-            rest = systems.error**2 * systems.units / max(1, count)
-            needs[f"{name}, {count} systems"] = _need(documents, rest, count, difference, level)
+    for name, pilot in pilots.items():
+        spread, by_system = pilot.error * math.sqrt(pilot.units), (systems or {}).get(name)
+        for times in (1, 2, 4) if by_system else (0,):
+            count = times * by_system.units if by_system else 0
+            # What more documents do not make less.
+            rest = by_system.error**2 * by_system.units / max(1, count) if by_system else 0.0
+            fewest = {p: _fewest(spread**2, rest, count or math.inf, difference, level, p) for p in POWERS}
+            needs[f"{name}, {count} systems" if by_system else name] = Need(spread, pilot.units, count, fewest)
     return Plan(difference, level, needs)
-
-
-def _need(pilot: Interval, rest: float, systems: int, difference: float, level: float) -> Need:
-    """Say what one comparison needs, beside a variance that more documents do not make less."""
-    spread = pilot.error * math.sqrt(pilot.units)
-    documents = {p: _fewest(spread**2, rest, systems or math.inf, difference, level, p) for p in POWERS}
-    return Need(spread, pilot.units, systems, documents)
 
 
 def _fewest(
@@ -305,7 +310,7 @@ def _fewest(
         quantiles = float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
         return quantiles * math.sqrt(variance / documents + rest) <= difference
 
-    if not math.isfinite(variance) or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
+    if not 0 < variance < math.inf or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
         return None
     low, high = 1, _MOST
     while high - low > 1:
@@ -415,20 +420,17 @@ def compare(
     results: Sequence[ResultsGiven],
     *,
     metrics: Sequence[str] = (),
-    system: str | None = None,
     baseline: str | None = None,
     tie: float = 0.0,
     across: Sequence[str] = (),
-    estimator: Estimator | str | None = None,
     human: HumanFields | None = None,
-    group_by: str | None = None,
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,
     largest: int = 10,
     plan: float | None = None,
     seed: int = 0,
-    fields: Mapping[str, str] | None = None,
+    **reading: Unpack[Reading],
 ) -> RunComparison | SystemComparison:
     """Say which system is better, or how two runs over the same rows differ.
 
@@ -438,20 +440,14 @@ def compare(
         One with the systems in a column, one for each system, or two runs over the same rows.
     metrics : sequence of str
         Only these; by default all that the results share.
-    system : str, optional
-        Field that names the system.
     baseline : str, optional
         Compare every system with this one only.
     tie : float
         Documents whose scores differ by no more are counted as ties.
     across : sequence of str
         Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
-    estimator : Estimator or str, optional
-        Estimate the scores anew from the stored distributions.
     human : str, sequence or mapping of str, optional
         Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
-    group_by : str, optional
-        Field of the document, or ``row`` for none; by default guessed.
     level, coefficient, target
         Of the agreement with people, for two runs over the same rows.
     largest : int
@@ -461,8 +457,8 @@ def compare(
         runs in the coefficient.
     seed : int
         Seed of the permutations.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column.
+    **reading
+        Fields of the document and of the system, and how scores are read: see `Reading`.
 
     Raises
     ------
@@ -473,7 +469,8 @@ def compare(
     """
     if plan is not None and not plan > 0:
         raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
-    scored = [ScoredRun.of(one, fields, estimator) for one in results]
+    scored = [ScoredRun.of(one, **reading) for one in results]
+    system, group_by = reading.get("system"), reading.get("group_by")
     names = _shared_metrics(scored, metrics)
     named = (("`system`", system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
@@ -513,7 +510,7 @@ def compare(
     planned = None
     if plan is not None:
         tests = {f"{n}: {p.first} - {p.second}": p.difference for n, own in rankings.items() for p in own.pairs}
-        planned = plan_documents(tests, plan)
+        planned = plan_for(tests, plan)
     return SystemComparison(together, differ, alone, rankings, reason if len(scored) == 2 else None, asked, planned)
 
 
@@ -534,7 +531,8 @@ def _compare_runs(
     test = partial(compare_agreement, level=level, coefficient=asked["coefficient"])
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}
-    parts: dict[str, tuple[Interval, Interval]] = {}
+    pilots: dict[str, Interval] = {}
+    systems: dict[str, Interval] = {}
     doubts: list[str] = []
     for name in names:
         one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
@@ -542,14 +540,12 @@ def _compare_runs(
         doubts += [f"{name} of {run}: {told}" for run, own in (("A", one), ("B", other)) if (told := doubt_of(own))]
         if name in human:
             tests[name] = test(one, other, target=asked["target"], seed=asked["seed"])
-        if plan is not None and name in tests and tests[name].target != "documents":
-            parts[name] = (
-                test(one, other, target="documents").difference,
-                test(one, other, target="systems").difference,
-            )
-    planned = None
-    if plan is not None:
-        planned = plan_both(parts, plan) if parts else plan_documents({n: t.difference for n, t in tests.items()}, plan)
+        if plan is not None and name in tests:
+            pilots[name] = tests[name].difference
+            if tests[name].target != "documents":
+                pilots[name] = test(one, other, target="documents").difference
+                systems[name] = test(one, other, target="systems").difference
+    planned = None if plan is None else plan_for(pilots, plan, systems)
     unpaired = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
     return RunComparison((first, second), differ, grouping, unpaired, found, corrected(tests), asked, doubts, planned)
 

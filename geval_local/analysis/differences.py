@@ -2,7 +2,8 @@
 
 Every pair of systems is compared on the documents that both answered, by the test of `gap`, with Holm's correction over
 all pairs. Where systems answered different documents they are ranked by means adjusted for documents, those of the
-additive model of documents and systems (least squares), since easy documents make high means. Groups of systems that
+additive model of documents and systems (least squares), since easy documents make high means; by these are compared two
+that share hardly any document, if others connect them. Groups of systems that
 cannot be told apart are those of a compact letter display (Piepho, 2004): two systems share a group exactly where their
 difference is not significant.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +25,13 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem, mean_mass
-from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, SIGN_FLIP_GROUPS, Draws, paired_test
+from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, Draws, paired_test
 from geval_local.statistics.significance import corrected
 
-#: With fewer documents that both sides share, documents are compared unpaired.
-SHARED = SIGN_FLIP_GROUPS
+#: With fewer documents that both sides share, documents are compared unpaired; what differs may then be the documents,
+#: unless chance gave every side its own.
+SHARED = 2
+WELCH = "Welch t"
 Floats = NDArray[np.float64]
 #: Two systems are told apart where the corrected p is below this.
 SIGNIFICANT = 0.05
@@ -78,8 +82,8 @@ class Gap:
     p_holm: float
     #: Smallest true gap that would have been found with 80 % probability.
     detectable: float
-    #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation) or ``Welch t`` (documents
-    #: not shared).
+    #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation), ``t (adjusted means)``
+    #: or ``Welch t`` (documents not shared).
     test: str
     #: Pairs, or documents of both sides together.
     documents: int
@@ -121,10 +125,10 @@ def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
     return result
 
 
-def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, Interval]:
+def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, tuple[Interval, Floats]]:
     """Mean of every system as if it had all documents; empty where all have the same, or they share too few.
 
-    The error is that of drawing whole documents with replacement.
+    The error is that of drawing whole documents with replacement; the means in every draw are given too.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -133,7 +137,7 @@ def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, I
     documents = list(dict.fromkeys(document for own in cells for document in own))
     there = np.array([[document in own for own in cells] for document in documents], dtype=np.float64)
     shared = there.T @ there
-    if there.all() or connected_components(shared > 0)[0] > 1:
+    if there.all() or connected_components(shared >= SHARED)[0] > 1:
         return {}
     score = np.array([[own.get(document, 0.0) for own in cells] for document in documents])
     count = there.sum(axis=1)
@@ -150,9 +154,10 @@ def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, I
 
     value = solve(np.ones((1, len(documents))))[0]
     drawn = Draws(documents, (), "documents", count=max(200, min(RESAMPLES, 2_000_000 // len(names) ** 2)), seed=seed)
-    error = solve(drawn.documents(documents)).std(axis=0, ddof=1)
+    means = solve(drawn.documents(documents)).T
     units = there.sum(axis=0).astype(int)
-    return {name: t_interval(float(value[at]), float(error[at]), int(units[at])) for at, name in enumerate(names)}
+    spread = zip(names, value.tolist(), means, units.tolist(), strict=True)
+    return {name: (t_interval(own, float(drew.std(ddof=1)), count), drew) for name, own, drew, count in spread}
 
 
 def gap(
@@ -188,7 +193,7 @@ def gap(
     else:
         a, b = (np.array(list(own.values())) for own in means)
         difference = _welch(a, b)
-        p, test, left_out = t_test(difference.value, difference.error, difference.units), "Welch t", 0
+        p, test, left_out = t_test(difference.value, difference.error, difference.units), WELCH, 0
     return Gap(
         first,
         second,
@@ -204,12 +209,14 @@ def gap(
     )
 
 
-def document_means(items: Iterable[ScoredItem], side: str, of: str = "predicted") -> dict[str, float]:
-    """Mean score, or rating, of every document that a side has scores for."""
+def document_means(
+    items: Iterable[ScoredItem], side: str, of: str = "predicted", *, scored: bool = True
+) -> dict[str, float]:
+    """Mean score, or rating, of every document of a side; of scored items, unless all are asked for."""
     groups: dict[str, list[float]] = defaultdict(list)
     for item in items:
         value = getattr(item, of)
-        if item.system == side and math.isfinite(item.predicted) and math.isfinite(value):
+        if item.system == side and math.isfinite(value) and (math.isfinite(item.predicted) or not scored):
             groups[item.group].append(value)
     return {group: float(np.mean(values)) for group, values in groups.items()}
 
@@ -286,7 +293,9 @@ def rank_systems(
             hint="Name the column that holds it with `system`.",
         )
     adjusted = adjusted_means(items, seed=seed)
-    found = [replace(side, adjusted=adjusted.get(side.side)) for side in side_means(items)]
+    found = [
+        replace(side, adjusted=adjusted[side.side][0] if side.side in adjusted else None) for side in side_means(items)
+    ]
     means = sorted(found, key=lambda side: (-np.nan_to_num(side.shown.value, nan=-np.inf), side.side))
     ranked = [side.side for side in means if side.n]
     if len(ranked) < 2:
@@ -306,7 +315,8 @@ def rank_systems(
     tests = {}
     for one, other in chosen:
         own = [*by_system[one], *by_system[other]]
-        tests[one, other] = gap(own, one, other, permutations=permutations, tie=tie, seed=seed)
+        test = gap(own, one, other, permutations=permutations, tie=tie, seed=seed)
+        tests[one, other] = _adjusted(test, adjusted) if adjusted and test.test == WELCH else test
     pairs = tuple(corrected(tests).values())
     doubt = doubt_of(items)
     groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
@@ -319,6 +329,15 @@ def rank_systems(
         doubt or _told(ranked, pairs, baseline),
         doubt,
     )
+
+
+def _adjusted(test: Gap, means: Mapping[str, tuple[Interval, Floats]]) -> Gap:
+    """Compare by adjusted means two systems that share hardly any document."""
+    (one, drew), (other, drew_too) = means[test.first], means[test.second]
+    error, units = float((drew - drew_too).std(ddof=1)), min(one.units, other.units)
+    difference = t_interval(one.value - other.value, error, units)
+    p, how = t_test(difference.value, error, difference.units), "t (adjusted means)"
+    return replace(test, means=(one.value, other.value), difference=difference, p=p, test=how)
 
 
 def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
@@ -395,21 +414,19 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
         (m.side, place, m.shown, m.mean.value, ranking.letters(m.side) or "-", m.human, m.n, m.unscored)
         for place, m in enumerate(ranking.systems, start=1)
     ]
-    headers = (
-        "",
-        "rank",
-        "adjusted mean" if adjusted else "mean score",
-        "own mean" if adjusted else None,
-        "group" if ranking.groups else None,
-        f"mean {human or 'human'}" if rated else None,
-        "n",
-        "unscored",
-    )
+    means = ("adjusted mean", "own mean") if adjusted else ("mean score", None)
+    optional = ("group" if ranking.groups else None, f"mean {human or 'human'}" if rated else None)
+    headers = ("", "rank", *means, *optional, "n", "unscored")
     notes = [] if ranking.doubt else [ranking.told]  # a doubt stands above the table
     if adjusted:
+        few = " or by these means where they share hardly any" if any("adj" in p.test for p in ranking.pairs) else ""
         notes.append(
             "warning: systems answered different documents: ranks are by means adjusted for documents (additive "
-            "model), tests are on the documents that two systems share"
+            f"model), tests are on the documents that two systems share{few}"
+        )
+    if any(pair.test == WELCH for pair in ranking.pairs):
+        notes.append(
+            "warning: systems that share no documents are compared by Welch's t: what differs may be their documents"
         )
     notes.append(f"intervals and tests hold for {ranking.holds_for}; every document weighs the same")
     notes.append("`score` prints the mean of rows, where a document with more rows weighs more")
@@ -422,7 +439,8 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
 def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
     """One row per pair of systems."""
     shown = ranking.pairs if pairs is None else pairs
-    found = gap_table({pair.name: pair for pair in shown}, f"all {len(ranking.pairs)} pairs", of_systems=True)
+    every = "this pair" if len(ranking.pairs) == 1 else f"all {len(ranking.pairs)} pairs"
+    found = gap_table({pair.name: pair for pair in shown}, every, of_systems=True)
     if len(shown) == len(ranking.pairs):
         return found
     told = f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours"
@@ -431,22 +449,17 @@ def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
 
 def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, of_systems: bool = False) -> Table:
     """One row per gap, such as one per human preference; gaps of systems are named by them, with wins and losses."""
-    rows = [
-        (
-            name,
-            own.name,
-            f"{number(own.means[0])} / {number(own.means[1])}",
-            own.difference,
-            p_value(own.p),
-            p_value(own.p_holm),
-            "-" if own.wins is None else f"{own.wins} / {own.ties} / {own.losses}",
-            own.detectable,
-            f"{own.documents} ({own.left_out} left out)" if own.left_out else own.documents,
-        )
-        for name, own in gaps.items()
-    ]
-    first, counts = (None, "win / tie / loss") if of_systems else ("gap", None)
-    headers = ("", first, "means", "difference", "p", "p (Holm)", counts, "detectable", "documents")
+    columns: dict[str, Callable[[Gap], Any]] = {
+        "gap": lambda own: own.name,
+        "means": lambda own: f"{number(own.means[0])} / {number(own.means[1])}",
+        "difference": lambda own: own.difference,
+        "p": lambda own: p_value(own.p),
+        "p (Holm)": lambda own: p_value(own.p_holm),
+        "win / tie / loss": lambda own: "-" if own.wins is None else f"{own.wins} / {own.ties} / {own.losses}",
+        "detectable": lambda own: own.detectable,
+        "documents": lambda own: f"{own.documents} ({own.left_out} left out)" if own.left_out else own.documents,
+    }
+    del columns["gap" if of_systems else "win / tie / loss"]
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
     notes = [
         f"p: two-sided, {tests}; p (Holm): for {what}; detectable: the difference found with 80 % probability "
@@ -454,7 +467,7 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
     ]
     if any(own.left_out for own in gaps.values()):
         notes.append("left out: documents that one of the two did not answer")
-    return Table.of(headers, rows, notes + mean_warnings({name: own.difference for name, own in gaps.items()}))
+    return Table.over(gaps, columns, notes + mean_warnings({name: own.difference for name, own in gaps.items()}))
 
 
 def telling_pairs(ranking: Ranking) -> list[Gap]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun
+from typing_extensions import Unpack
+
+from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.grouping import documents_of
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.prediction_powered import Estimate, estimate_difference, estimate_mean
 from geval_local.statistics.records import ScoredItem, labels_of
@@ -37,26 +38,22 @@ class Estimates(Study):
 
     def shown(self) -> Iterator[Table]:
         """Give the estimates and their differences."""
-        rows: list[tuple[Any, ...]] = [
-            (
-                name,
-                one.judge.value,
-                f"{interval(one.people)}, n {one.rated} of {one.n}",
-                one.combined,
-                one.rogan_gladen or "-",
-                f"{one.worth:.0f} ratings" if one.helps else "the judge does not help here",
-            )
-            for name, one in self.estimates.items()
-        ]
-        shares = any(one.rogan_gladen is not None for one in self.estimates.values())
-        rogan_gladen = "Rogan-Gladen" if shares else None
+        columns: dict[str, Callable[[Estimate], Any]] = {
+            "judge": lambda one: one.judge.value,
+            "people, rated rows": lambda one: f"{interval(one.people)}, n {one.rated} of {one.n}",
+            "people and judge": lambda one: one.combined,
+            "Rogan-Gladen": lambda one: one.rogan_gladen or "-",
+            "worth": lambda one: f"{number(one.worth, 0)} ratings" if one.helps else "the judge does not help here",
+        }
+        if all(one.rogan_gladen is None for one in self.estimates.values()):
+            del columns["Rogan-Gladen"]
         notes = [
             "95 % intervals over documents hold where the rated rows are a random sample of all (PPI++, Angelopoulos "
             "et al., 2023); judge: its own mean of all rows, which is no estimate of people's",
             "worth: ratings that would give as short an interval without the judge",
             *interval_warnings({name: one.combined for name, one in self.estimates.items()}),
         ]
-        table = Table.of(("", "judge", "people, rated rows", "people and judge", rogan_gladen, "worth"), rows, notes)
+        table = Table.over(self.estimates, columns, notes)
         yield table.titled(f"{self.metric}: {self.what}, as people would rate")
         if self.differences:
             rows = [(name, d, p_value(p), p_value(h)) for name, (d, p, h) in self.differences.items()]
@@ -68,6 +65,9 @@ class Estimates(Study):
         """Say how rows were grouped, and where rated rows are no random sample."""
         found = [(self.grouping, False)]
         for name, one in self.estimates.items():
+            if one.unscored:
+                told = f"{one.unscored} rows without a score are left out, with their ratings"
+                found.append((f"note: {name}: {told}", True))
             if one.p_sample < 0.01:
                 told = f"{number(one.judge_of_rated)} against {number(one.judge.value)} of all"
                 found.append(
@@ -83,10 +83,8 @@ def estimate(
     metric: str | None = None,
     share: float | None = None,
     wins: bool = False,
-    system: str | None = None,
     baseline: str | None = None,
-    group_by: str | None = None,
-    fields: Mapping[str, str] | None = None,
+    **reading: Unpack[Reading],
 ) -> Estimates:
     """Estimate the mean rating of every system from many scores and few ratings, with a valid interval.
 
@@ -102,14 +100,10 @@ def estimate(
         Estimate the share of rows that people would rate this or higher, in place of the mean.
     wins : bool
         Estimate how often one system is rated above another on a document; a tie is half a win.
-    system : str, optional
-        Field that names the system; by default the usual columns.
     baseline : str, optional
         Compare every system with this one only.
-    group_by : str, optional
-        Field of the document, or ``row`` for none; by default guessed.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column.
+    **reading
+        Fields of the document and of the system, and how scores are read: see `Reading`.
 
     Raises
     ------
@@ -118,10 +112,9 @@ def estimate(
     """
     if wins and share is not None:
         raise ConfigurationError("a share and wins are two things to estimate", hint="Take one.")
-    run = ScoredRun.of(results, fields)
+    run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
-    documents, grouping = documents_of(run.rows, group_by)
-    items = run.items(name, human=human, group_by=documents, system=system)
+    items = run.items(name, human=human, group_by=run.documents[0], system=run.system)
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
         raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")
@@ -139,7 +132,7 @@ def estimate(
         tests = {f"{one} - {other}": estimate_difference(found[one], found[other]) for one, other in couples}
         p = holm([own[1] for own in tests.values()])
         differences = {key: (*own, value) for (key, own), value in zip(tests.items(), p, strict=True)}
-    return Estimates(str(run.path), name, what, grouping, found, differences)
+    return Estimates(str(run.path), name, what, run.documents[1], found, differences)
 
 
 def _estimated(name: str, items: Sequence[ScoredItem], share: float | None, *, wins: bool) -> Estimate:

@@ -66,6 +66,11 @@ class Annotators:
     raters: int
     n: int
 
+    def told(self, epsilon: float) -> str:
+        """Say how many raters it may replace, and whether these are enough."""
+        rate = self.winning_rate[epsilon]
+        return f"{rate:.2f}{' passes' if rate >= 0.5 else ''}"
+
 
 @dataclass(frozen=True)
 class GoodEnough:
@@ -94,17 +99,8 @@ class GoodEnough:
             note = "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over "
             table = Table.of(headers, rows, (f"{note}documents",))
             yield table.titled("label probabilities against the ratings' distribution", sections=True)
-        if self.annotators:
-            rows = [
-                (
-                    key,
-                    one.advantage,
-                    *(f"{one.winning_rate[e]:.2f}{' passes' if one.winning_rate[e] >= 0.5 else ''}" for e in EPSILONS),
-                    one.raters,
-                    one.n,
-                )
-                for key, one in self.annotators.items()
-            ]
+        if found := self.annotators:
+            rows = [(key, one.advantage, *map(one.told, EPSILONS), one.raters, one.n) for key, one in found.items()]
             rates = (f"winning rate ({e:g})" for e in EPSILONS)
             note = (
                 "in place of a rater, is the judge as near to the others? advantage: how often; winning rate: share of "
@@ -227,8 +223,11 @@ def alternative_annotators(
         advantages.append(float(judge_wins.mean()))
         used = max(used, len(kept))
         for epsilon in epsilons:
-            if less.units < 2 or less.error == 0:
-                p[epsilon].append(float(less.value >= epsilon))
+            if less.units < 2 or less.value >= epsilon:
+                p[epsilon].append(1.0)
+            elif less.error == 0:
+                # Were it worse by epsilon, it would be as near on this many documents at most so often.
+                p[epsilon].append((1 - epsilon) ** less.units)
             else:
                 p[epsilon].append(float(stdtr(less.units - 1, (less.value - epsilon) / less.error)))
     if not advantages:

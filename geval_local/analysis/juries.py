@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.grouping import documents_of
 from geval_local.io.columns import EVERYTHING
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, write_manifest
@@ -36,6 +36,8 @@ Weighting = Literal["equal", "human"]
 #: Keys in which the judges of a jury may differ; the metric and its scale are not among them.
 OWN_TO_A_JUDGE = ("judge", "tokenizer", "steps", "style", "dtype", "attention", "transformers", "torch", "version")
 
+#: Scores of more judges than this do not stand beside each other.
+MOST_JUDGES = 5
 Floats = NDArray[np.float64]
 
 
@@ -145,14 +147,20 @@ def disagreement_table(
 ) -> Table:
     """Build a table of the items with the largest disagreement; `verdict` is what the joint score is called."""
     order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
-    rows = [
-        (item.key, jury.disagreement[index], item.predicted, *(scores[item.key] for scores in judges.values()))
-        for index in order
-        for item in [jury.items[index]]
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for index in order:
+        item = jury.items[index]
+        scores = {name: own[item.key] for name, own in judges.items()}
+        if len(judges) > MOST_JUDGES:
+            ends = [choose(scores, key=scores.__getitem__) for choose in (min, max)]
+            shown = [f"{scores[name]:.3f} ({name})" for name in ends]
+        else:
+            shown = [f"{score:.3f}" for score in scores.values()]
+        rows.append((item.key, jury.disagreement[index], item.predicted, *shown))
+    columns = ("lowest", "highest") if len(judges) > MOST_JUDGES else judges
     whose = "judges'" if verdict == "jury" else "runs'"
     note = f"disagreement: mean distance between two {whose} distributions (earth mover's), in units of the scale"
-    return Table.of(("item", "disagreement", verdict, *judges), rows, (note,))
+    return Table.of(("item", "disagreement", verdict, *columns), rows, (note,))
 
 
 @dataclass(frozen=True)
@@ -248,13 +256,12 @@ def jury(
     metric: str | None = None,
     weights: Weighting = "equal",
     human: HumanFields | None = None,
-    group_by: str | None = None,
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,
     largest: int = 10,
     seed: int = 0,
-    fields: Mapping[str, str] | None = None,
+    **reading: Unpack[Reading],
 ) -> JuryStudy:
     """Average several judges' label distributions, item by item, and hold the jury against people.
 
@@ -268,16 +275,14 @@ def jury(
         Alike, or by agreement with people on other documents.
     human : str, optional
         Field of the human rating.
-    group_by : str, optional
-        Field of the document, or ``row`` for none; by default guessed.
     level, coefficient, target
         Of the agreement with people; the level is by default ``summary`` where rows share documents.
     largest : int
         Disagreements that the table lists.
     seed : int
         Seed of the folds.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column.
+    **reading
+        Fields of the document and of the system, and how scores are read: see `Reading`.
 
     Raises
     ------
@@ -286,10 +291,10 @@ def jury(
     """
     if weights == "human" and human is None:
         raise ConfigurationError("`weights=human` needs `human=FIELD`")
-    scored = [ScoredRun.of(one, fields) for one in results]
+    scored = [ScoredRun.of(one, **reading) for one in results]
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
-    documents, grouping = documents_of(scored[0].rows, group_by)
+    documents, grouping = scored[0].documents
     judges = {judge: run.items(run.one_metric(name), human=human, group_by=documents) for judge, run in named.items()}
     convened = convene(judges, scored[0].origin(name).definition.scale, weighting=weights, seed=seed)
     agreement: dict[str, Correlation] = {}

@@ -28,7 +28,6 @@ from geval_local.analysis.tables import (
     Table,
     agreement_table,
     as_record,
-    average_table,
     comparison_table,
     correlation_table,
     interval_warnings,
@@ -38,14 +37,16 @@ from geval_local.analysis.tables import (
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 from geval_local.score import Estimator
-from geval_local.statistics.agreement import Agreement, agree, krippendorff_alpha
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import (
+    Agreement,
     Correlation,
+    agree,
     average_interval,
     correlate,
     interval_at,
     known_target,
+    krippendorff_alpha,
 )
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, draws_for, level_figures
@@ -72,7 +73,7 @@ def against_exact(
 ) -> dict[str, Comparison]:
     """Test the expectation against each other estimate, on the documents that both keep."""
     others = {f"{judge} / {estimate_name(judge, one)}": estimated_items(items, scale, one) for one in estimators}
-    return compare_all({name: ([items], [other]) for name, other in others.items()}, level)[0]
+    return compare_all({name: (items, other) for name, other in others.items()}, level)[0]
 
 
 @dataclass(frozen=True)
@@ -281,8 +282,8 @@ class MetaEvaluation(Study):
             title = f"{level} level, with 95 % intervals"
             yield correlation_table(rows, coefficients).titled(title, fold=FOLDED, sections=True)
         if self.averages:
-            table = average_table(self.averages, f"average {level} {self.coefficient}")
-            yield table.titled("average over the dimensions")
+            headers, notes = ("", f"average {level} {self.coefficient}"), interval_warnings(self.averages)
+            yield Table.of(headers, self.averages.items(), notes).titled("average over the dimensions")
         yield from self.good_enough.tables()
         if self.ceiling is not None:
             yield ceiling_table(self.ceiling).titled("the human ceiling")
@@ -378,7 +379,7 @@ def meta_evaluate(
         for first, second in _couples(found)
         if dimension in first.items and dimension in second.items
     }
-    pairs = {name: ([one.items[d]], [other.items[d]]) for name, (one, other, d) in couples.items()}
+    pairs = {name: (one.items[d], other.items[d]) for name, (one, other, d) in couples.items()}
     comparisons, failed = compare_all(pairs, level, coefficient, target=target, seed=seed)
     for name, why in failed.items():
         one, other, dimension = couples[name]
@@ -458,10 +459,10 @@ def _couples(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender
     return couples
 
 
-def _simple(contenders: Sequence[Contender]) -> dict[str, tuple[list[Items], list[Items] | None]]:
+def _simple(contenders: Sequence[Contender]) -> dict[str, tuple[Items, Items | None]]:
     """Pair every judge with what is cheaper: reference metrics, length, and scores that know nothing."""
     return {
-        f"{dimension}: {judge.name} / {other}": ([items], None if others is None else [others])
+        f"{dimension}: {judge.name} / {other}": (items, others)
         for judge in contenders
         if judge.kind in ("judge", "responses")
         for dimension, items in judge.items.items()

@@ -7,7 +7,7 @@ outputs: the first is better as often as a label drawn for it is higher than one
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
 from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, Grouped, letter_groups
 from geval_local.analysis.results import (
     HumanFields,
+    Reading,
     ResultsGiven,
     ScoredRun,
     figures_of,
@@ -100,13 +102,13 @@ def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
     return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
 
 
-def read_preferences(path: str | Path, metric: str) -> list[Preference]:
+def read_preferences(results: ResultsGiven, metric: str) -> list[Preference]:
     """Read what ``geval-local pairs`` wrote."""
-    rows = read_rows(path)
-    figures = figures_of(rows, metric, path)
+    run = results if isinstance(results, ScoredRun) else ScoredRun.of(results)
+    figures = figures_of(run.rows, metric, run.path)
     return [
-        preference_of(row, own, f"{path}, row {number}")
-        for (number, row), own in zip(numbered(rows), figures, strict=True)
+        preference_of(row, own, f"{run.path}, row {number}")
+        for (number, row), own in zip(numbered(run.rows), figures, strict=True)
     ]
 
 
@@ -579,32 +581,28 @@ def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
         for name, one in named.items()
     ]
     headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
-    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
+    every = "this pair" if len(pairs) == 1 else f"all {len(pairs)} pairs"
+    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for {every}"]
     return Table.of(headers, rows, notes + mean_warnings({name: one.preference for name, one in named.items()}))
 
 
 def consistency_table(figures: Mapping[str, Consistency]) -> Table:
     """Show what the order of the outputs does, and how often preferences go round in circles."""
-    rows = [
-        (
-            name,
-            one.position_shift,
-            one.flip_rate,
-            one.tie,
-            " / ".join(map(number, one.masses)),
-            f"{one.cyclic}/{one.triads}",
-            f"{one.document_cyclic}/{one.document_triads}",
-            f"{one.n} / {one.unscored}",
-        )
-        for name, one in figures.items()
-    ]
-    headers = ("", "first shown gains", "flips", "p(tie)", "mass AB / BA", "circles", "in documents", "n / unscored")
+    columns: dict[str, Callable[[Consistency], Any]] = {
+        "first shown gains": lambda one: one.position_shift,
+        "flips": lambda one: one.flip_rate,
+        "p(tie)": lambda one: one.tie,
+        "mass AB / BA": lambda one: " / ".join(map(number, one.masses)),
+        "circles": lambda one: f"{one.cyclic}/{one.triads}",
+        "in documents": lambda one: f"{one.document_cyclic}/{one.document_triads}",
+        "n / unscored": lambda one: f"{one.n} / {one.unscored}",
+    }
     notes = (
         "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
         "flips: comparisons of which each order names another winner; circles: A over B over C over A",
     )
     shifts = {name: one.position_shift for name, one in figures.items()}
-    return Table.of(headers, rows, (*notes, *mean_warnings(shifts)))
+    return Table.over(figures, columns, (*notes, *mean_warnings(shifts)))
 
 
 def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
@@ -648,11 +646,11 @@ def sources_of(
     metric: str | None = None,
     human: HumanFields | None = None,
     ratings: Path | None = None,
-    group_by: str | None = None,
-    system: str | None = None,
+    **reading: Unpack[Reading],
 ) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores."""
-    runs = [(run := ScoredRun.of(one), _pair_metric(run, metric)) for one in results]
+    runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in results]
+    group_by, system = reading.get("group_by"), reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: Ratings = {}
     for rating_field in rating_fields(human, names[:1]).values():
@@ -668,7 +666,7 @@ def sources_of(
     for run, key in runs:
         name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
         if key is not None:
-            found = read_preferences(run.path, key)
+            found = read_preferences(run, key)
             found = with_people(found, people) if people else found
             sources.append(Source(name, found, outputs_of(found, people) if people else [], means))
             continue
@@ -770,11 +768,10 @@ def rank(
     metric: str | None = None,
     human: HumanFields | None = None,
     ratings: str | Path | None = None,
-    group_by: str | None = None,
-    system: str | None = None,
     coefficient: Coefficient = "spearman",
     target: Target | None = None,
     every_pair: bool = False,
+    **reading: Unpack[Reading],
 ) -> Preferences:
     """Rank systems by comparisons of their outputs, side by side where several results are given.
 
@@ -788,12 +785,12 @@ def rank(
         Field of the human rating.
     ratings : path, optional
         Rows that hold the ratings; results of `score` hold them themselves.
-    group_by, system : str, optional
-        Fields of the document and of the system.
     coefficient, target
         Of the agreement with people.
     every_pair : bool
         Whether a table lists every two systems.
+    **reading
+        Fields of the document and of the system, and how scores are read: see `Reading`.
 
     Raises
     ------
@@ -803,7 +800,7 @@ def rank(
     if ratings is not None and human is None:
         raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
     place = None if ratings is None else Path(ratings)
-    sources = sources_of(results, metric=metric, human=human, ratings=place, group_by=group_by, system=system)
+    sources = sources_of(results, metric=metric, human=human, ratings=place, **reading)
     rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
     levels: tuple[Level, ...] = ("summary", "system")
     correlations: dict[str, Correlation] = {}
@@ -811,7 +808,7 @@ def rank(
     for level in levels:
         correlations |= {f"{level}: {one.name}": correlate(one.items, level, target=target) for one in rated}
         couples = combinations(rated, 2)
-        pairs = {f"{level}: {one.name} less {other.name}": ([one.items], [other.items]) for one, other in couples}
+        pairs = {f"{level}: {one.name} less {other.name}": (one.items, other.items) for one, other in couples}
         # Without common ground there is no test, which the counts beside show.
         tests |= compare_all(pairs, level, coefficient, target=target)[0]
     return Preferences(tuple(sources), correlations, corrected(tests), every_pair)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import TypedDict, Unpack
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
+from geval_local.grouping import documents_of
 from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.results import decoded, numbered, read_result_rows, row_number, with_figures
@@ -183,16 +185,29 @@ def rated_items(
     `fields` maps ``output`` to its column if the name differs.
     """
     items = []
-    for place, (row, own, key) in enumerate(zip(rows, figures, keys or row_keys(rows), strict=True), start=1):
-        where = f"{path}, row {row_number(row, place)}"
-        value = number_at(own, "score", where)
-        error = (own.get("error") or "unscored") if math.isnan(value) else None
-        mass = number_at(own, "label_mass", where)
-        item = ScoredItem("", "", math.nan, value, own.get("probabilities") or None, None, key, error, mass)
-        items.append(joined(item, row, where, human, group_by, system, fields))
+    for place, (row, key) in enumerate(zip(rows, keys or row_keys(rows), strict=True), start=1):
+        item = ScoredItem("", "", math.nan, math.nan, key=key)
+        items.append(joined(item, row, f"{path}, row {row_number(row, place)}", human, group_by, system, fields))
     if human is not None and all(math.isnan(item.human) for item in items):
         raise _no_ratings(rows, human, path)
-    return items
+    return scored_items(items, rows, figures, path)
+
+
+def scored_items(
+    items: Sequence[ScoredItem],
+    rows: Sequence[Mapping[str, Any]],
+    figures: Sequence[Mapping[str, Any]],
+    path: str | Path,
+) -> list[ScoredItem]:
+    """Put figures, one per row, into the rows' items."""
+    found = []
+    for place, (item, row, own) in enumerate(zip(items, rows, figures, strict=True), start=1):
+        where = f"{path}, row {row_number(row, place)}"
+        value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
+        error = (own.get("error") or "unscored") if math.isnan(value) else None
+        probabilities = own.get("probabilities") or None
+        found.append(replace(item, predicted=value, probabilities=probabilities, error=error, label_mass=mass))
+    return found
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
@@ -232,6 +247,27 @@ def level_for(group_by: str | None) -> Level:
     return "pooled" if group_by is None else "summary"
 
 
+class Reading(TypedDict, total=False):
+    """How results are read: every analysis takes these by name.
+
+    Attributes
+    ----------
+    group_by : str
+        Field of the document, or ``row`` for none; by default guessed.
+    system : str
+        Field that names the system; by default the usual columns.
+    fields : mapping of str to str
+        Field of a metric -> its column.
+    estimator : Estimator or str
+        Estimate the scores anew from the stored distributions.
+    """
+
+    group_by: str | None
+    system: str | None
+    fields: Mapping[str, str] | None
+    estimator: Estimator | str | None
+
+
 @dataclass(frozen=True)
 class ScoredRun:
     """A result file of ``geval-local score``."""
@@ -243,24 +279,24 @@ class ScoredRun:
     #: Estimates the scores anew from the stored label distributions; None takes them as they are.
     estimator: Estimator | None = None
     held: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
+    #: Fields of the document and of the system, where they were named.
+    group_by: str | None = None
+    system: str | None = None
     #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
     @classmethod
-    def of(
-        cls, given: ResultsGiven, fields: Mapping[str, str] | None = None, estimator: Estimator | str | None = None
-    ) -> ScoredRun:
+    def of(cls, given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:
         """Take results as they are given: a path, what `score_file` returned, rows, or a data frame."""
-        if isinstance(given, ScoredRun):
-            return given
-        if isinstance(estimator, str):
-            estimator = Estimator.parse(estimator)
         from geval_local.runs.completion import RunResult  # brings the registry of models with it
 
+        named: dict[str, Any] = {**reading, "fields": reading.get("fields") or {}}
+        if isinstance(estimator := reading.get("estimator"), str):
+            named["estimator"] = Estimator.parse(estimator)
         if isinstance(given, RunResult):
-            return cls(given.files[0], fields or {}, estimator)
+            return cls(given.files[0], **named)
         if isinstance(given, str | os.PathLike):
-            return cls(Path(given), fields or {}, estimator)
+            return cls(Path(given), **named)
         if hasattr(given, "to_dicts"):  # polars
             rows = given.to_dicts()
         elif hasattr(given, "to_dict"):  # pandas
@@ -269,7 +305,7 @@ class ScoredRun:
             rows = list(given)
         if not rows:
             raise DataError("the results hold no rows")
-        return cls(Path("results"), fields or {}, estimator, [with_figures(row) for row in rows])
+        return cls(Path("results"), held=[with_figures(row) for row in rows], **named)
 
     def __post_init__(self) -> None:
         given = self.path
@@ -287,6 +323,11 @@ class ScoredRun:
         check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
         check_columns([Sample(row) for row in rows], self.fields)
         return rows
+
+    @cached_property
+    def documents(self) -> tuple[str | None, str]:
+        """Field that groups the rows into documents, None where each is its own; and how they are grouped, in words."""
+        return documents_of(self.rows, self.group_by)
 
     @cached_property
     def manifest(self) -> Manifest | None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from geval_local.io.columns import plain
-from geval_local.statistics.agreement import Agreement
 from geval_local.statistics.coefficients import COEFFICIENTS
-from geval_local.statistics.correlation import Correlation
+from geval_local.statistics.correlation import Agreement, Correlation
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.significance import Comparison
 
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("items / documents", "kept by each")
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,14 @@ class Table:
         kept = [index for index, header in enumerate(headers) if header is not None]
         cells = tuple(tuple(cell(row[index]) for index in kept) for row in rows)
         return cls(tuple(str(headers[index]) for index in kept), cells, tuple(notes))
+
+    @classmethod
+    def over(
+        cls, named: Mapping[str, _Row], columns: Mapping[str, Callable[[_Row], Any]], notes: Iterable[str] = ()
+    ) -> Table:
+        """Make a row of everything named, with what every column says of it."""
+        rows = [(name, *(said(one) for said in columns.values())) for name, one in named.items()]
+        return cls.of(("", *columns), rows, notes)
 
     def titled(self, title: str, *, fold: Collection[str] = (), sections: bool = False) -> Table:
         """Give the table a title, with the columns of `fold` in a note where all rows have the same cell."""
@@ -193,27 +201,17 @@ def _missing(what: str, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def average_table(averages: Mapping[str, Interval], what: str) -> Table:
-    """Build a table of averages over a benchmark's dimensions, one row per contender."""
-    return Table.of(("", what), averages.items(), interval_warnings(averages))
-
-
 def comparison_table(results: Mapping[str, Comparison]) -> Table:
     """Build a table with one row per compared pair, on the documents that both keep."""
-    rows = [
-        (
-            name,
-            f"{number(r.first)} / {number(r.second)}",
-            r.difference,
-            p_value(r.p),
-            p_value(r.p_holm),
-            r.detectable,
-            f"{r.n} / {r.groups}",
-            f"{r.kept[0]} / {r.kept[1]}",
-        )
-        for name, r in results.items()
-    ]
-    headers = ("", "first / second", "difference", "p", "p (Holm)", "detectable", "items / documents", "kept by each")
+    columns: dict[str, Callable[[Comparison], Any]] = {
+        "first / second": lambda one: f"{number(one.first)} / {number(one.second)}",
+        "difference": lambda one: one.difference,
+        "p": lambda one: p_value(one.p),
+        "p (Holm)": lambda one: p_value(one.p_holm),
+        "detectable": lambda one: one.detectable,
+        "items / documents": lambda one: f"{one.n} / {one.groups}",
+        "kept by each": lambda one: f"{one.kept[0]} / {one.kept[1]}",
+    }
     notes = [
         *(f"{result.level} {result.coefficient}: {result.why}" for result in results.values()),
         *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
@@ -221,7 +219,7 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
         "tests of this table",
         *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
-    return Table.of(headers, rows, dict.fromkeys(notes))
+    return Table.over(results, columns, dict.fromkeys(notes))
 
 
 def agreement_table(results: Mapping[str, Agreement]) -> Table:

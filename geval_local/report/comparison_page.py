@@ -33,7 +33,7 @@ from geval_local.report.overview import (
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.run_page import write_report
-from geval_local.statistics.agreement import agree
+from geval_local.statistics.correlation import agree
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import Target

@@ -126,7 +126,7 @@ def report(
                 "`reasons` belong to one run, and this is a folder of pages", hint="Write `output=PAGE.html`."
             )
         return _write_site(results, place, fields or {}, human, told, title, overwrite=overwrite)
-    run = ScoredRun.of(results[0], fields)
+    run = ScoredRun.of(results[0], fields=fields)
     target = check_target(place, run.path)
     check_replaceable(target, PAGE, overwrite=overwrite)
     given = run.path if run.held is None else run.held
@@ -152,7 +152,7 @@ def _write_site(
     metrics: dict[str, None] = {}
     for one in results:
         try:
-            runs = [] if isinstance(one, Path) and one in beside else [ScoredRun.of(one, fields)]
+            runs = [] if isinstance(one, Path) and one in beside else [ScoredRun.of(one, fields=fields)]
             metrics |= dict.fromkeys(metric for run in runs for metric in run.metrics)
             found += runs
         except DataError as error:

@@ -4,10 +4,9 @@
   means, by document
 - `coefficients`: Pearson, Spearman, Kendall, pairwise accuracy with calibrated ties, AUC
 - `levels`: coefficients within documents, pooled, and over systems, on draws of documents and systems
-- `correlation`: scores against human ratings, in one result
+- `correlation`: scores against human ratings, in one result; judges with each other, without people
 - `significance`: two judges on common documents; Holm's correction
 - `prediction_powered`: means from many scores and few ratings
 - `resampling`: the bootstrap behind intervals, sign-flip tests, exchanges of judges, folds of documents
-- `agreement`: judges with each other, without people
 - `bradley_terry`: strengths of systems from comparisons
 """

@@ -103,16 +103,17 @@ def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | Non
     """
     gaps, weights = [np.zeros(1)], [np.zeros(1)]
     order = np.argsort(groups, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        if members.size > _MOST_PAIRED:
-            return None
-        first, second = np.triu_indices(members.size, 1)
-        dh = human[members][first] - human[members][second]
-        dp = predicted[members][first] - predicted[members][second]
+    starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)[1:]
+    if sizes.max() > _MOST_PAIRED:
+        return None
+    for size in np.unique(sizes):  # groups of one size at once
+        first, second = np.triu_indices(size, 1)
+        members = order[starts[sizes == size, None] + np.arange(size)]
+        dh, dp = (values[members][:, first] - values[members][:, second] for values in (human, predicted))
         # From its gap on, a pair is a tie: now correct if people tie it too, no longer correct if it was concordant.
         change = np.where(dh == 0, 1.0, -(np.sign(dh) == np.sign(dp)).astype(np.float64))
-        gaps.append(np.abs(dp))
-        weights.append(change / max(1, dh.size))
+        gaps.append(np.abs(dp).ravel())
+        weights.append(change.ravel() / max(1, first.size))
     gap, weight = np.concatenate(gaps), np.concatenate(weights)
     distinct, places = np.unique(gap, return_inverse=True)
     gained = np.cumsum(np.bincount(places.reshape(-1), weights=weight))

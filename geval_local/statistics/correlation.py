@@ -1,14 +1,20 @@
-"""Agreement of scores with people: correlations at three levels, with ties, skipped groups and intervals."""
+"""Agreement: of scores with people, at three levels, with ties, skipped groups and intervals; of judges, or of runs.
+
+Two judges, or two runs of one, agree with each other whatever people say.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from geval_local.errors import DataError
-from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
+from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS, coefficients
 from geval_local.statistics.interval import FEW_UNITS, Interval
 from geval_local.statistics.levels import (
     DEFAULT_TARGETS,
@@ -18,7 +24,7 @@ from geval_local.statistics.levels import (
     draws_for,
     level_figures,
 )
-from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import RESAMPLES, Figures, Target, mean_of
 
 #: Below this many systems intervals about new ones are too wide, and tests reject too rarely
@@ -139,7 +145,7 @@ def known_target(level: Level, target: Target | None) -> Target:
 
 def generalises_to(target: Target, figures: LevelFigures) -> str:
     """Describe the population that an interval or a test holds for, and its limitations."""
-    documents = f"{figures.documents} documents"
+    documents = counted(figures.documents, "document")
     systems = f"{figures.systems} systems" if figures.systems > 1 else "system" if figures.systems else "systems"
     told = {
         "documents": f"new documents from the same {systems}, not for new systems",
@@ -148,7 +154,72 @@ def generalises_to(target: Target, figures: LevelFigures) -> str:
     }[target]
     few = []
     if target != "documents" and figures.systems < FEW_SYSTEMS:
-        few.append(f"approximately, with only {figures.systems} systems: rather too wide")
+        few.append(f"approximately, with only {counted(figures.systems, 'system')}: rather too wide")
     if target != "systems" and figures.documents < FEW_UNITS:
-        few.append(f"approximately, with only {figures.documents} documents")
+        few.append(f"approximately, with only {counted(figures.documents, 'document')}")
     return f"{told} ({'; '.join(few)})" if few else told
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number of things, in the singular where it is one."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of two score lists."""
+
+    #: Number of items scored by both.
+    n: int
+    #: Number of items scored by only one of them.
+    only_first: int
+    only_second: int
+    #: Pooled coefficients (tau-b); NaN if one side is constant.
+    pearson: float
+    spearman: float
+    kendall: float
+    #: Mean of ``first - second``, in units of the scale: positive if the first is more lenient.
+    mean_difference: float
+    #: In units of the scale.
+    mean_absolute_difference: float
+    largest_difference: float
+    #: Krippendorff's alpha for interval data: 1 is identity, 0 is chance level. Unlike a correlation it falls when one
+    #: judge is more lenient than the other.
+    alpha: float
+
+
+def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreement:
+    """Measure the agreement of two score lists on the items that both scored."""
+    left, right = pair(first, second, same_human=False)
+    a = np.array([item.predicted for item in left])
+    b = np.array([item.predicted for item in right])
+    pearson, spearman, kendall = coefficients(a, b)[:3].tolist()
+    scored = [sum(math.isfinite(item.predicted) for item in items) for items in (first, second)]
+    return Agreement(
+        n=len(left),
+        only_first=scored[0] - len(left),
+        only_second=scored[1] - len(left),
+        pearson=pearson,
+        spearman=spearman,
+        kendall=kendall,
+        mean_difference=float((a - b).mean()),
+        mean_absolute_difference=float(np.abs(a - b).mean()),
+        largest_difference=float(np.abs(a - b).max()),
+        alpha=krippendorff_alpha([a, b]),
+    )
+
+
+def krippendorff_alpha(ratings: ArrayLike) -> float:
+    """Compute Krippendorff's alpha with the interval difference function."""
+    table = np.atleast_2d(np.asarray(ratings, dtype=np.float64))
+    table = table[:, np.isfinite(table).sum(axis=0) >= 2]
+    if table.size == 0:
+        return math.nan
+    raters = np.isfinite(table).sum(axis=0)
+    # sum over ordered pairs of (x - y)^2 = 2 n sum (x - mean)^2, within an item and over all ratings.
+    observed = float((2 * raters * np.nanvar(table, axis=0) * raters / (raters - 1)).sum())
+    values = table[np.isfinite(table)]
+    if np.unique(values).size < 2:
+        return math.nan
+    expected = 2 * values.size * float(values.var()) * values.size / (values.size - 1)
+    return 1.0 - observed / expected

@@ -41,7 +41,7 @@ class Interval:
         """Return the smallest true difference from 0 that a test on this many units would have found."""
         from scipy.special import stdtrit
 
-        if self.units < 2 or not math.isfinite(self.error):
+        if self.units < 2 or not (math.isfinite(self.error) and math.isfinite(self.low)):
             return math.nan
         degrees = self.units - 1
         return self.error * float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
@@ -61,13 +61,16 @@ def t_interval(value: float, error: float, units: int, *, unit: str = "documents
 
 
 def t_test(value: float, error: float, units: int) -> float:
-    """Two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error."""
+    """Two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error.
+
+    Units that are all alike have the p-value of flipping their signs, which is the least that so few allow.
+    """
     from scipy.special import stdtr
 
     if units < 2 or not (math.isfinite(value) and math.isfinite(error)):
         return math.nan
     if error <= 1e-14 * max(1.0, abs(value)):
-        return 1.0 if abs(value) <= 1e-12 else 0.0
+        return 1.0 if abs(value) <= 1e-12 else 2.0 ** (1 - units)
     return float(2 * stdtr(units - 1, -abs(value) / error))
 
 

@@ -303,20 +303,23 @@ def _system(table: Table, target: Target | None, accuracy: bool | None, draws: D
     human, predicted, count = map(table.by_cell, (table.human, table.predicted, np.ones(table.human.size)))
     h, p = (_means(own.sum(axis=0), count.sum(axis=0)) for own in (human, predicted))
     points = len(table.systems)
-    figures = Figures(table.marked(_of_means(h, p[None], np.ones(points)))[0])
+    wanted = accuracy is not False
+    figures = Figures(table.marked(_of_means(h, p[None], np.ones(points), accuracy=wanted))[0])
     if draws is not None:
         weight, times = draws.documents(table.documents), draws.systems(table.systems)
         answered = weight @ count
         # A system none of whose documents was drawn is not there.
         times = np.where(answered > 0, times, 0.0)
         drawn_h, drawn_p = (np.nan_to_num(_means(weight @ own, answered)) for own in (human, predicted))
-        drawn = table.marked(_of_means(drawn_h, drawn_p, times))
+        drawn = table.marked(_of_means(drawn_h, drawn_p, times, accuracy=wanted))
         figures = Figures(figures.value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
     return LevelFigures(figures, {}, points, ties, 0.0)
 
 
-def exchanged(first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws) -> Floats:
+def exchanged(
+    first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws, *, accuracy: bool = True
+) -> Floats:
     """Compute coefficients over systems, of two judges less one another, with their scores exchanged in every draw.
 
     A cell of a document and a system is exchanged where its document is or its system is, and not where both are. The
@@ -333,16 +336,17 @@ def exchanged(first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: 
     moved = by_document + draws.systems(one.systems) * (change.sum(axis=0) - 2 * by_document)
     total = count.sum(axis=0)
     h, sides = _means(human.sum(axis=0), total), (mine.sum(axis=0) + moved, theirs.sum(axis=0) - moved)
-    found = [_of_means(h, _means(own, total), np.ones(total.size)) for own in sides]
+    found = [_of_means(h, _means(own, total), np.ones(total.size), accuracy=accuracy) for own in sides]
     return one.marked(found[0] - found[1])
 
 
-def _of_means(human: Floats, predicted: Floats, times: Floats) -> Floats:
+def _of_means(human: Floats, predicted: Floats, times: Floats, *, accuracy: bool) -> Floats:
     """Compute coefficients of systems' means, shape (draws, systems), where a system is there so many times."""
     human, times = (np.broadcast_to(own, predicted.shape) for own in (human, times))
     step = max(1, CHUNK // predicted.shape[1] ** 2)
     parts = [slice(start, start + step) for start in range(0, len(predicted), step)]
-    found = [weighted(human[p], predicted[p], times[p, None], np.zeros(len(predicted[p])))[:, 0] for p in parts]
+    ties = np.zeros(len(predicted)) if accuracy else None
+    found = [weighted(human[p], predicted[p], times[p, None], None if ties is None else ties[p])[:, 0] for p in parts]
     return np.concatenate(found)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -104,13 +104,19 @@ class Figures:
         if self.parts:
             own = np.array([part[index] for part in self.parts.values()])
             error = float(own.std(ddof=1) / math.sqrt(own.size)) if own.size > 1 else math.nan
-            return t_interval(value, error, own.size)
+            return self._unless_alike(t_interval(value, error, own.size))
         error = self._error(index)
         plain = t_interval(value, error, self.units, unit=self.unit)
         if not on_z or not math.isfinite(plain.low) or abs(value) > 1 - 1e-9:
-            return plain
+            return self._unless_alike(plain)
         z = t_interval(math.atanh(value), self._error(index, on_z=True), self.units)
         return Interval(value, math.tanh(z.low), math.tanh(z.high), error, self.units, plain.warning)
+
+    def _unless_alike(self, found: Interval) -> Interval:
+        """Leave an interval of no length out: figures that are equal on a few units say nothing of the next one."""
+        if not found.error <= 1e-14 or not found.value:
+            return found
+        return replace(found, low=math.nan, high=math.nan, warning=f"all {self.unit} are alike, and allow no interval")
 
     def p(self, index: int, *, seed: int = 0) -> tuple[float, str]:
         """Return the two-sided p-value of "the true figure is 0", and the test in words."""

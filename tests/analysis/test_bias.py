@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.analysis.biases import gaps_by_preference, judge_less_people, length_bias, preferences, with_raters
+from geval_local.analysis.biases import gaps_by_preference, judge_less_people, length_bias, with_raters
 from geval_local.analysis.differences import gap, side_means
 from geval_local.errors import DataError
 from geval_local.scale import Scale
@@ -93,17 +93,15 @@ def test_documents_of_one_side_are_counted_and_equal_sides_do_not_differ():
 
 def test_preferences_come_from_ratings_and_split_the_gap():
     items = duel(60, shift=0.5)
-    preferred = preferences(items, "llm", "human")
-    assert set(preferred.values()) == {"llm", "human", "equal"}
-    for llm, human in zip(items[::2], items[1::2], strict=True):
-        expected = "llm" if llm.human > human.human else "human" if llm.human < human.human else "equal"
-        assert preferred[llm.group] == expected
-    gaps = gaps_by_preference(items, "llm", "human", preferred)
+    gaps = gaps_by_preference(items, "llm", "human")
+    preferred = [np.sign(llm.human - human.human) for llm, human in zip(items[::2], items[1::2], strict=True)]
+    counts = {"llm": preferred.count(1), "equal": preferred.count(0), "human": preferred.count(-1)}
+    assert {side: found.documents for side, found in gaps.items()} == counts
     # The judge favours the model's texts even where people prefer the human ones: the finding of the paper's Figure 2.
     assert gaps["human"].difference.low > 0
     assert sum(found.documents for found in gaps.values()) == 60
     unrated = [replace(item, human=math.nan) for item in items]
-    assert preferences(unrated, "llm", "human") == {}
+    assert gaps_by_preference(unrated, "llm", "human") == {}
 
 
 def test_length_bias_is_the_correlation_with_length():
@@ -219,3 +217,9 @@ def test_the_partial_correlation_is_the_textbooks():
 
 
 SCALE = Scale.parse("1-3")
+
+
+def test_one_document_has_no_bias_and_no_word_about_others():
+    found = judge_less_people(duel(1), "llm", "human")
+    assert math.isnan(found.difference.low)
+    assert "alike" not in found.difference.warning

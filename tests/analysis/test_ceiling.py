@@ -4,7 +4,7 @@ from scipy import stats
 
 from geval_local.analysis.meta_evaluation import human_ceiling
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.statistics.agreement import krippendorff_alpha
+from geval_local.statistics.correlation import krippendorff_alpha
 from geval_local.statistics.records import ScoredItem
 
 

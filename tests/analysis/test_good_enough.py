@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.analysis.comparison import plan_both, plan_documents
+from geval_local.analysis.comparison import plan_for
 from geval_local.analysis.differences import rank_systems, ranking_table
 from geval_local.analysis.good_enough import alternative_annotators, judge_probabilities, judge_verdicts, rejected
 from geval_local.statistics.interval import Interval, mean_interval
@@ -135,6 +135,14 @@ def test_the_alternative_annotator_is_told_from_a_worse_one():
     assert alternative_annotators([ScoredItem("a", "", NAN, 1.0)] * 120, raters[:2]) is None
 
 
+@pytest.mark.parametrize(("documents", "passes"), [(1, False), (2, False), (15, False), (60, True)])
+def test_a_judge_that_equals_every_rater_replaces_none_on_a_few_documents(documents, passes):
+    rating = np.arange(60.0) % 5
+    items = [ScoredItem(str(i % documents), "", NAN, value) for i, value in enumerate(rating)]
+    found = alternative_annotators(items, np.stack([rating] * 3))
+    assert (found.winning_rate[0.1] == 1.0) is passes
+
+
 def test_rejections_are_those_of_benjamini_and_yekutieli():
     rng = np.random.default_rng(2)
     for _ in range(50):
@@ -156,19 +164,67 @@ def test_a_judge_is_held_against_chance():
 
 def test_the_planned_documents_find_the_difference_as_often_as_planned():
     rng = np.random.default_rng(4)
-    plan = plan_documents({"a - b": mean_interval(0.5 + rng.normal(size=2000))}, 0.5)
+    plan = plan_for({"a - b": mean_interval(0.5 + rng.normal(size=2000))}, 0.5)
     need = plan.needs["a - b"].documents
     hits = [stats.ttest_1samp(0.5 + rng.normal(size=need[0.8]), 0).pvalue < 0.05 for _ in range(400)]
     assert 0.74 < np.mean(hits) < 0.88
     assert need[0.9] > need[0.8]
-    halves = plan_documents({name: mean_interval(rng.normal(size=500)) for name in "abc"}, 0.25)
+    halves = plan_for({name: mean_interval(rng.normal(size=500)) for name in "abc"}, 0.25)
     assert halves.significance == pytest.approx(0.05 / 3)
-    both = plan_both({"m": (Interval(0.1, 0, 0.2, 0.05, 50), Interval(0.1, 0, 0.2, 0.1, 8))}, 0.25)
+    both = plan_for({"m": Interval(0.1, 0, 0.2, 0.05, 50)}, 0.25, {"m": Interval(0.1, 0, 0.2, 0.1, 8)})
     needs = list(both.needs.values())
     assert [one.systems for one in needs] == [8, 16, 32]
     assert needs[0].documents[0.8] is None
     assert needs[2].documents[0.8] is not None
     assert len(both.table().headers) <= 8
+
+
+def test_a_pilot_without_a_spread_plans_nothing():
+    for pilot in (mean_interval([0.3]), mean_interval([0.3, 0.3, 0.3])):
+        assert plan_for({"a - b": pilot}, 0.5).table().rows[0][-2:] == ("-", "-")
+    endless = plan_for({"a - b": mean_interval([100.0, -100.0, 50.0])}, 1e-4).table()
+    assert endless.rows[0][-1] == "> 10,000,000"
+
+
+def uneven(shared, systems=(("good", 0.6), ("poor", 0.0)), documents=20):
+    """Systems that share a few documents, beside which the good one answered hard ones and the poor one easy ones."""
+    rng = np.random.default_rng(6)
+    own = {name: range(shared + at * documents, shared + (at + 1) * documents) for at, (name, _) in enumerate(systems)}
+    return [
+        ScoredItem(f"d{d}", name, NAN, float((2 if d in own["good"] else 4) + quality + 0.2 * rng.normal()), key=name)
+        for name, quality in systems
+        for d in (*range(shared), *own[name])
+    ]
+
+
+@pytest.mark.parametrize("shared", [2, 3, 5])
+def test_the_few_documents_that_both_answered_say_who_is_better(shared):
+    ranking = rank_systems(uneven(shared))
+    assert [side.side for side in ranking.systems] == ["good", "poor"]
+    assert "poor is better" not in ranking.told
+    assert ranking.told.count("good is ahead") + ranking.told.count("good is better than poor") == 1
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_systems_without_common_documents_are_warned_of(shared):
+    notes = ranking_table(rank_systems(uneven(shared))).notes
+    assert any("share no documents" in note for note in notes)
+
+
+def test_systems_that_others_connect_are_compared_as_they_are_ranked():
+    rng = np.random.default_rng(7)
+    answered = {"good": range(20), "poor": range(20, 40), "both": range(40)}
+    items = [
+        ScoredItem(f"d{d}", name, NAN, (2 if d < 20 else 4) + 0.6 * (name == "good") + 0.2 * rng.normal(), key=name)
+        for name, own in answered.items()
+        for d in own
+    ]
+    ranking = rank_systems(items)
+    assert ranking.systems[0].side == "good"
+    assert {pair.better for pair in ranking.pairs if "good" in (pair.first, pair.second)} == {"good"}
+    (pair,) = [pair for pair in ranking.pairs if {pair.first, pair.second} == {"good", "poor"}]
+    assert pair.test == "t (adjusted means)"
+    assert pair.difference.low < 0.6 < pair.difference.high
 
 
 def test_the_system_that_answered_easy_documents_is_not_named_first():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr, wasserstein_distance
 
-from geval_local.analysis.juries import against_judges, convene, distances
+from geval_local.analysis.juries import against_judges, convene, disagreement_table, distances
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 from geval_local.statistics.records import ScoredItem
@@ -115,6 +115,16 @@ def test_the_jury_is_tested_against_each_judge_and_the_best_is_named():
     assert tests["poor"].difference.low > 0
     assert all(test.p_holm >= test.p for test in tests.values())
     assert tests["good"].first == tests["poor"].first
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 9])
+def test_scores_of_many_judges_fit_into_eight_columns(count):
+    members = {f"j{seed}": judge(seed, 1.0) for seed in range(count)}
+    scores = {name: {item.key: item.predicted for item in items} for name, items in members.items()}
+    table = disagreement_table(convene(members, SCALE), scores, 3)
+    assert len(table.headers) == len(table.rows[0]) == (3 + count if count < 6 else 5)
+    lowest = min(scores, key=lambda name: scores[name][table.rows[0][0]])
+    assert count < 6 or table.rows[0][3].endswith(f"({lowest})")
 
 
 def test_what_cannot_be_a_jury_is_refused():

@@ -18,6 +18,7 @@ from geval_local.analysis.pairs import (
     consistency,
     outputs_of,
     preferences_from_scores,
+    rank,
     ranked,
     study_pairs,
     system_pairs,
@@ -248,3 +249,14 @@ def test_a_judge_that_does_not_answer_or_goes_by_the_order_concludes_nothing():
             "run: Nothing can be concluded: this judge goes by the order, and prefers whatever is shown first"
         ]
         assert "Nothing" not in " ".join(note for table in found.tables() for note in table.notes)
+
+
+def test_results_of_pairs_are_taken_as_rows_too():
+    rows = [
+        {"document": f"d{d}", "system_a": "a", "system_b": "b"}
+        | {"geval": {"p": {"score": 0.7, "probabilities": {"A": 0.6, "B": 0.2, "tie": 0.2}}}}
+        for d in range(8)
+    ]
+    (source,) = rank([rows]).sources
+    assert [one.system for one in source.study.ranks] == ["a", "b"]
+    assert source.study.pairs[0].preference.value == pytest.approx(0.7)

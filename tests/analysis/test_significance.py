@@ -1,4 +1,5 @@
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,11 @@ from scipy import stats
 
 from geval_local.analysis.ratings.responses import geval_items, parse_response
 from geval_local.errors import DataError
-from geval_local.statistics.agreement import agree, krippendorff_alpha
-from geval_local.statistics.correlation import correlate
+from geval_local.statistics.correlation import agree, correlate, krippendorff_alpha
 from geval_local.statistics.levels import level_figures
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import drawn_by_document, sign_flip
-from geval_local.statistics.significance import compare, compare_average, corrected, holm
+from geval_local.statistics.significance import compare, corrected, holm
 
 NAN = float("nan")
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -108,6 +108,12 @@ def test_no_exchange_is_used_where_it_is_not_valid(coefficient, target):
     assert (found.p < 0.05) == (found.difference.low > 0 or found.difference.high < 0)
 
 
+@pytest.mark.parametrize(("documents", "few"), [(20, True), (60, False)])
+def test_a_test_over_the_same_systems_says_that_few_documents_find_little(documents, few):
+    found = compare(*unlike_judges(0, documents=documents), "system", "kendall", target="documents")
+    assert ("finds rather too little" in found.why) is few
+
+
 def test_few_systems_are_tested_by_t():
     found = compare(*unlike_judges(0, systems=5), "system", "kendall")
     assert "Student's t" in found.why
@@ -175,6 +181,34 @@ def test_holm_is_the_step_down_of_the_textbook():
     assert np.isnan(missing)
 
 
+@pytest.mark.parametrize(("documents", "level"), [(4, "summary"), (8, "summary"), (8, "system")])
+def test_perfect_agreement_on_a_few_documents_is_not_certain(documents, level):
+    judge = [
+        ScoredItem(f"d{d}", f"s{s}", float(s), s + 0.1 * d, key=f"{d}/{s}") for d in range(documents) for s in range(8)
+    ]
+    found = correlate(judge, level)
+    assert (found.kendall.value, np.isnan(found.kendall.low)) == (1.0, True)
+    assert "no interval" in found.kendall.warning
+    test = compare(judge, None, level, "kendall")
+    # That of flipping the signs of as many documents, or systems.
+    assert test.p == pytest.approx(2.0 ** (1 - documents))
+    assert np.isnan(test.detectable)
+    same = compare(judge, judge, level, "kendall")
+    assert (same.difference.low, same.difference.high, same.p) == (0.0, 0.0, 1.0)
+
+
+def test_a_difference_from_chance_is_at_most_one():
+    judge, _ = judges(48, 8, r=(0.95, 0.4), per_group=8)
+    assert compare(judge, None, "summary", "pearson").difference.high <= 1
+
+
+def test_one_document_and_one_system_are_said_in_the_singular():
+    one = [ScoredItem("d", "s", float(value), value**2, key=str(value)) for value in range(5)]
+    for level in ("summary", "system"):
+        told = correlate(one, level).holds_for
+        assert not re.search(r"\b1 (systems|documents)", told), told
+
+
 def test_forty_tests_can_still_reject_after_holm():
     better = compare(*judges(400, 7, r=(0.8, 0.2), per_group=8))
     tests = corrected({str(index): better for index in range(40)})
@@ -185,14 +219,14 @@ def test_forty_tests_can_still_reject_after_holm():
 @pytest.mark.slow
 def test_average_of_dimensions_is_tested_on_the_same_documents():
     dimensions = [judges(160, seed, r=(0.6, 0.45), per_group=8) for seed in range(4)]
-    average = compare_average([one for one, _ in dimensions], [other for _, other in dimensions])
+    average = compare([one for one, _ in dimensions], [other for _, other in dimensions])
     single = [compare(one, other) for one, other in dimensions]
     assert average.difference.value == pytest.approx(np.mean([test.difference.value for test in single]))
     assert average.p < min(0.05, max(test.p for test in single))
     rejected = 0
     for seed in range(40):
         equal = [judges(80, 1000 + 4 * seed + place, per_group=8) for place in range(4)]
-        rejected += compare_average([one for one, _ in equal], [other for _, other in equal]).p < 0.05
+        rejected += compare([one for one, _ in equal], [other for _, other in equal]).p < 0.05
     assert rejected <= 6
 
 

@@ -11,8 +11,7 @@ from geval_local.analysis.differences import gap, gap_table, side_means, side_ta
 from geval_local.analysis.meta_evaluation import benchmark_table, ceiling_table, human_ceiling
 from geval_local.analysis.ratings.benchmarks import published_table
 from geval_local.scale import Scale
-from geval_local.statistics.agreement import agree
-from geval_local.statistics.correlation import average_interval, correlate
+from geval_local.statistics.correlation import agree, correlate
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import compare
 
@@ -49,7 +48,6 @@ def test_every_table_has_as_many_cells_as_headers(items):
         side_table(side_means(items)),
         gap_table({"all": gap(items, "s0", "s1")}),
         calibration_table(fit_calibration(items, SCALE)),
-        tables.average_table({"own": average_interval([items, items], "summary")}, "average"),
         ceiling_table(human_ceiling({"a": ratings, "b": ratings[::-1]}, {"judge": items})),
         length_table(length_bias(items)),
     ]

@@ -15,7 +15,7 @@ from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_compared, write_comparison
 from geval_local.report.human_ratings import scored_items
 from geval_local.report.overview import differences
-from geval_local.statistics.agreement import agree
+from geval_local.statistics.correlation import agree
 
 SIGNATURE = "judge:{}|metric:coherence@77ab|dtype:{}|estimator:exact"
 SAME = {"coherence": SIGNATURE.format("nano@12", "float32"), "fluency": SIGNATURE.format("nano@12", "float32")}

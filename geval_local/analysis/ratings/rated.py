@@ -20,6 +20,7 @@ from geval_local.analysis.results import (
     rating_fields,
     read_rows,
     row_keys,
+    scored_items,
 )
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
@@ -89,16 +90,22 @@ class Rated:
             raise ConfigurationError(
                 f"{self.name or self.path} has no ratings of {dimension!r}", hint=f"It has: {', '.join(self.human)}."
             )
-        return rated_items(
-            self.rows,
-            figures,
-            self.path,
-            human=self.human[dimension],
-            group_by=self.group_by,
-            system=self.system,
-            fields=self.fields,
-            keys=self.keys,
-        )
+        if dimension not in self._items:  # what is said of a row is the same whoever scored it
+            self._items[dimension] = rated_items(
+                self.rows,
+                [{}] * len(self.rows),
+                self.path,
+                human=self.human[dimension],
+                group_by=self.group_by,
+                system=self.system,
+                fields=self.fields,
+                keys=self.keys,
+            )
+        return scored_items(self._items[dimension], self.rows, figures, self.path)
+
+    @cached_property
+    def _items(self) -> dict[str, list[ScoredItem]]:
+        return {}
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows."""

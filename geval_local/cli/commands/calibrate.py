@@ -34,16 +34,15 @@ def calibrate(
     """
     from geval_local.analysis.calibration import FORMAT, save_calibration
     from geval_local.analysis.calibration import calibrate as fit
-    from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import show_study
     from geval_local.io.ownership import check_replaceable
+    from geval_local.runs.directory import result_file
 
-    scored = ScoredRun(run)
-    if output.resolve() == scored.path.resolve():
+    if output.resolve() == result_file(run).resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     check_replaceable(output, FORMAT, overwrite=overwrite)
-    study = fit(scored, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed)
+    study = fit(run, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed)
     save_calibration(study.calibration, output)
     if as_json:
         print_json(study.to_dict() | {"output": str(output)})

@@ -90,26 +90,26 @@ def compare(
     Runs whose signatures differ in keys not named by --across are rejected.
     """
     from geval_local.analysis.comparison import compare as find
-    from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.console import note
     from geval_local.cli.output.tables import show_study
     from geval_local.fields import read_mapping
     from geval_local.io.ownership import check_replaceable
     from geval_local.report.comparison_page import write_compared
     from geval_local.report.page import PAGE, check_target
-    from geval_local.score import Estimator
+    from geval_local.runs.directory import result_file
 
-    estimated = None if estimator is None else Estimator.parse(estimator)
-    scored = [ScoredRun(path, read_mapping(rows.fields or []), estimated) for path in runs]
+    mapping = read_mapping(rows.fields or [])
     if written.page is not None:
-        target = check_target(written.page, *(run.path for run in scored))
+        target = check_target(written.page, *map(result_file, runs))
         check_replaceable(target, PAGE, overwrite=written.overwrite)
     study = find(
-        scored,
+        runs,
         metrics=metric or (),
         across=across or (),
         human=rows.human,
         group_by=rows.group_by,
+        fields=mapping,
+        estimator=estimator,
         largest=count,
         plan=plan,
         seed=seed,

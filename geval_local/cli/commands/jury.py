@@ -43,20 +43,20 @@ def jury(
     """Average several judges' label distributions, item by item, and show where they disagree."""
     from geval_local.analysis.juries import jury as deliberate
     from geval_local.analysis.juries import save_jury
-    from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.tables import show_study
     from geval_local.fields import read_mapping
+    from geval_local.runs.directory import result_file
 
     mapping = read_mapping(fields or [])
-    scored = [ScoredRun(path, mapping) for path in runs]
     if output is not None:
-        _check_output(output, [run.path for run in scored], overwrite=overwrite)
+        _check_output(output, [result_file(path) for path in runs], overwrite=overwrite)
     study = deliberate(
-        scored,
+        runs,
         metric=metric,
         weights=weights,
         human=human,
         group_by=group_by,
+        fields=mapping,
         largest=count,
         seed=seed,
         **asdict(agreement),
