@@ -63,7 +63,7 @@ def merge(
 ) -> None:
     """Merge the parts of a distributed run into one file, in input order, with a manifest beside it."""
     from geval_local.io.columns import read_columns
-    from geval_local.ray.merge import merge_parts
+    from geval_local.ray.parts_directory import merge_parts
 
     rows = merge_parts(run, output, columns=read_columns(columns), csv_safe=csv_safe, overwrite=overwrite)
     note(f"{rows} rows in {output}")
