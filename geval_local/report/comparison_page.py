@@ -18,7 +18,6 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, ResultsInput, load_results
-from geval_local.report.human_ratings import scored_items
 from geval_local.report.overview import (
     MetricNotes,
     SignatureInput,
@@ -30,9 +29,8 @@ from geval_local.report.overview import (
     signatures_by_metric,
     summaries,
 )
-from geval_local.report.page import check_target, render, write_page
-from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.run_page import write_report
+from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
+from geval_local.report.run_page import scored_items, write_report
 from geval_local.statistics.agreement import agree
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, usable

@@ -13,8 +13,8 @@ from geval_local.analysis.comparison import compare
 from geval_local.errors import DataError
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_compared, write_comparison
-from geval_local.report.human_ratings import scored_items
 from geval_local.report.overview import differences
+from geval_local.report.run_page import scored_items
 from geval_local.statistics.agreement import agree
 
 SIGNATURE = "judge:{}|metric:coherence@77ab|dtype:{}|estimator:exact"

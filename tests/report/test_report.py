@@ -19,10 +19,8 @@ from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.results import load_results
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
-from geval_local.report.human_ratings import agreement, group_correlations, scored_items
 from geval_local.report.page import SCRIPTS, json_block
-from geval_local.report.run_page import write_report
-from geval_local.report.written_reasons import read_reasons
+from geval_local.report.run_page import agreement, group_correlations, read_reasons, scored_items, write_report
 from geval_local.score import Score
 
 

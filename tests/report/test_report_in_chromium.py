@@ -12,9 +12,7 @@ from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
-from geval_local.report.human_ratings import scored_items
-from geval_local.report.run_page import write_report
-from geval_local.report.written_reasons import read_reasons
+from geval_local.report.run_page import read_reasons, scored_items, write_report
 from geval_local.scale import Scale
 from geval_local.statistics.significance import corrected
 

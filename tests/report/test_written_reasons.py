@@ -9,8 +9,7 @@ from html_page import Page
 from report_data import HOSTILE, rows
 
 from geval_local.errors import DataError
-from geval_local.report.run_page import write_report
-from geval_local.report.written_reasons import read_reasons, reason_notes
+from geval_local.report.run_page import read_reasons, reason_notes, write_report
 
 METRIC = "coherence"
 
