@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,9 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, ResultsInput, load_results
-from geval_local.report.overview import (
-    MetricNotes,
-    SignatureInput,
-    described,
-    differences,
-    facts,
-    notes_of,
-    overview_table,
-    signatures_by_metric,
-    summaries,
-)
+from geval_local.report.overview import UNDESCRIBED, Described, describe, differences, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
-from geval_local.report.run_page import scored_items, write_report
+from geval_local.report.run_page import RunPage, scored_items
 from geval_local.statistics.agreement import agree
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, usable
@@ -104,12 +94,9 @@ def write_comparison(
     path: str | os.PathLike[str],
     *,
     names: tuple[str, str] | None = None,
-    metrics: Mapping[str, MetricNotes] | None = None,
+    described: tuple[Described, Described] = (UNDESCRIBED, UNDESCRIBED),
     human: HumanFields | None = None,
     group_by: str | None = None,
-    signatures: tuple[SignatureInput | None, SignatureInput | None] = (None, None),
-    manifests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None),
-    title: str | None = None,
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,
@@ -133,13 +120,13 @@ def write_comparison(
     documents = documents_of((record.columns for record in runs[0].records), group_by)[0]
     items = {metric: _items(runs, keys, metric, human.get(metric), documents) for metric in shared}
     signed = [
-        {metric: text for metric, text in signatures_by_metric(given, run.metrics).items() if metric in shared}
-        for given, run in zip(signatures, runs, strict=True)
+        {metric: one.signatures[metric] for metric in run.metrics if metric in shared and metric in one.signatures}
+        for one, run in zip(described, runs, strict=True)
     ]
     page = render(
         "compare.html.j2",
-        _data(names, pairing, items, human, metrics or {}),
-        title=title or f"{names[0]} and {names[1]}",
+        _data(names, pairing, items, human, described[0]),
+        title=f"{names[0]} and {names[1]}",
         names=names,
         signed=signed,
         differing=differences(*signed),
@@ -169,8 +156,12 @@ def write_comparison(
             (name, overview_table(found), found)
             for name, found in zip(names, (summaries(run, group_by=group_by) for run in runs), strict=True)
         ],
-        texts=notes_of(Results(runs[0].name, shared, ()), metrics, {}),
-        facts=[(name, facts(manifest or {})) for name, manifest in zip(names, manifests, strict=True)],
+        texts={
+            name: replace(one, signature="")  # both runs' stand with their figures
+            for name, one in described[0].texts(shared).items()
+            if one.prompt or one.steps
+        },
+        facts=[(name, one.entries) for name, one in zip(names, described, strict=True)],
     )
     return write_page(path_of_page, page)
 
@@ -178,31 +169,22 @@ def write_comparison(
 def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
     """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together."""
     runs = study.runs if isinstance(study, RunComparison) else study.together.runs
-    told = [described(run) for run in runs]
     if runs[0].estimator is not None:
         raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
     if isinstance(study, RunComparison):
-        first, second = told
-        return write_comparison(
-            runs[0].path,
-            runs[1].path,
-            path,
-            metrics={name: first.notes[name] for name in study.metrics if name in first.notes},
-            signatures=(first.signatures, second.signatures),
-            manifests=(first.facts, second.facts),
-            **study.asked,
-        )
-    return write_report(
+        first, second = map(describe, runs)
+        return write_comparison(runs[0].path, runs[1].path, path, described=(first, second), **study.asked)
+    told = describe(runs[0])
+    metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
+    page = RunPage(
         study.together.rows(),
-        path,
-        metrics={name: told[0].notes[name] for name in study.systems if name in told[0].notes},
-        signature=told[0].signatures,
-        manifest=told[0].facts if len(runs) == 1 else None,
+        Described(metrics, told.facts if len(runs) == 1 else {}),
         title=" and ".join(run.name for run in runs),
         fields=runs[0].mapping,
         system="system",
         **{**study.asked, "group_by": study.together.document, "only": tuple(study.systems)},
     )
+    return page.write(path)
 
 
 def _names(runs: Sequence[Results]) -> tuple[str, str]:
@@ -240,7 +222,7 @@ def _data(
     pairing: Pairing,
     items: Mapping[str, Both],
     human: Mapping[str, str],
-    notes: Mapping[str, MetricNotes],
+    described: Described,
 ) -> dict[str, Any]:
     texts = TextColumns()
     columns = pairing.columns()
@@ -259,7 +241,7 @@ def _data(
                 metric,
                 runs,
                 [ratings.get(key, math.nan) for key in pairing.keys] if rated else (),
-                spec=notes.get(metric, {}).get("scale"),
+                spec=described.metrics[metric].scale if metric in described.metrics else None,
                 rating=human.get(metric),
             )
             | {"groups": [], "reasons": []}

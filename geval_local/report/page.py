@@ -112,8 +112,9 @@ def _environment() -> jinja2.Environment:
     )
 
 
-# --- data for the script: records as columns of numbers and of indices into one list of distinct texts --------------------
+# --- data for the script ----------------------------------------------------------------------------------------------
 
+# Records as columns of numbers and of indices into one list of distinct texts.
 # Ten thousand outputs of one source store that source once. Figures are rounded to six decimals for display, without
 # rounding small probabilities to 0; the result file keeps all digits.
 

@@ -6,8 +6,9 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,12 @@ import numpy as np
 from geval_local.analysis.results import HumanFields, joined, rating_fields
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.errors import DataError
+from geval_local.fields import lookup
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.rows import read_rows
-from geval_local.report.overview import (
-    MetricNotes,
-    SignatureInput,
-    facts,
-    group_names,
-    judges,
-    notes_of,
-    overview_table,
-    signatures_by_metric,
-    summaries,
-)
+from geval_local.report.overview import UNDESCRIBED, Described, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
 from geval_local.signature import judge_name, signature_parts
@@ -62,177 +54,173 @@ class People:
     listed: int = GROUPS_LISTED
 
 
-def write_report(
-    results: ResultsInput,
-    path: str | os.PathLike[str],
-    *,
-    metrics: Mapping[str, MetricNotes] | None = None,
-    human: HumanFields | None = None,
-    group_by: str | None = None,
-    signature: SignatureInput | None = None,
-    manifest: Mapping[str, Any] | None = None,
-    ablation: Table | Sequence[Table] | None = None,
-    title: str | None = None,
-    fields: Mapping[str, str] | None = None,
-    system: str | None = None,
-    baseline: str | None = None,
-    tie: float = 0.0,
-    seed: int = 0,
-    reasons: Sequence[WrittenReason] = (),
-    rows: int = MOST_ROWS,
-    up: str = "",
-    only: Sequence[str] = (),
-    on_figures: Callable[[Sequence[Summary], Sequence[People]], object] = lambda overall, people: None,
-) -> Path:
-    """Write a run as one self-contained HTML page, with all of its metrics or some `only`.
+@dataclass(frozen=True)
+class RunPage:
+    """The page of one run, with all of its metrics or some `only`: a self-contained HTML file."""
 
-    `on_figures` is given what the page shows: the figures of every metric, and the agreement with people.
-    """
-    target = check_target(path, results)
-    run = load_results(results, fields, only)
-    check_reasons(reasons, run)
-    human = rating_fields(human, run.metrics)
-    notes, manifest = metrics or {}, manifest or {}
-    signatures = signatures_by_metric(signature, run.metrics)
-    texts = notes_of(run, notes, signatures)
-    documents = documents_of((record.columns for record in run.records), group_by)[0]
-    keys = run.row_keys()
-    chosen = _chosen(run, rows, reasons)
-    shown = run if len(chosen) == len(run.records) else replace(run, records=_taken(run.records, chosen))
-    items = {metric: scored_items(run, keys, metric, human.get(metric), documents, system) for metric in run.metrics}
-    people = _people(run, items, human, grouped=documents is not None)
-    pairs = [one for metric in run.metrics if (one := pair_section(run, metric)) is not None]
-    compared = [
-        system_section(
-            metric,
-            own,
-            named=system is not None,
-            baseline=baseline,
-            tie=tie,
-            seed=seed,
-            human=human.get(metric),
-        )
-        for metric, own in items.items()
-    ]
-    overall = summaries(run, group_by=group_by)
-    on_figures(overall, people)
-    page = render(
-        "report.html.j2",
-        _data(shown, [keys[place] for place in chosen], notes, people, chosen, documents, reasons),
-        title=title or run.name,
-        file=run.name,
-        count=len(run.records),
-        shown=len(chosen),
-        judge=judges(signatures, manifest),
-        overview=overview_table(overall),
-        summaries=overall,
-        people=people,
-        systems=[one for one in compared if one is not None],
-        pairs=pairs,
-        reasons=reason_notes(reasons),
-        up=up,
-        ablation=() if ablation is None else (ablation,) if isinstance(ablation, Table) else tuple(ablation),
-        texts=texts,
-        facts=facts(manifest),
-    )
-    return write_page(target, page)
+    results: ResultsInput
+    described: Described = UNDESCRIBED
+    human: HumanFields | None = None
+    group_by: str | None = None
+    system: str | None = None
+    baseline: str | None = None
+    tie: float = 0.0
+    seed: int = 0
+    fields: Mapping[str, str] | None = None
+    only: Sequence[str] = ()
+    ablation: Table | None = None
+    reasons: Sequence[WrittenReason] = ()
+    title: str | None = None
+    #: Most rows that charts and list hold; tables are of all.
+    rows: int = MOST_ROWS
+    #: The page that leads here.
+    up: str = ""
 
+    @cached_property
+    def run(self) -> Results:
+        """The run's rows."""
+        return load_results(self.results, self.fields, self.only)
 
-def _chosen(run: Results, most: int, reasons: Sequence[WrittenReason]) -> Sequence[int]:
-    """Choose the rows that the page holds, from 0, in order."""
-    count = len(run.records)
-    if count <= most:
-        return range(count)
-    explained = {reason.row for reason in reasons}
-    numbered = enumerate(run.records) if explained else ()
-    with_reason = {place for place, record in numbered if record.number in explained}
-    return sorted(with_reason | {place * count // most for place in range(most)})
+    @cached_property
+    def ratings(self) -> dict[str, str]:
+        """Metric -> field of its human ratings."""
+        return rating_fields(self.human, self.run.metrics)
 
+    @cached_property
+    def documents(self) -> str | None:
+        """Field of the document."""
+        return documents_of((record.columns for record in self.run.records), self.group_by)[0]
 
-def _taken(records: Iterable[Record], chosen: Sequence[int]) -> tuple[Record, ...]:
-    """Take the chosen ones, in one pass."""
-    wanted = set(chosen)
-    return tuple(record for place, record in enumerate(records) if place in wanted)
+    @cached_property
+    def keys(self) -> list[str]:
+        """Names of the rows."""
+        return self.run.row_keys()
 
+    @cached_property
+    def items(self) -> dict[str, list[ScoredItem]]:
+        """Metric -> its scores, with ratings, documents and systems."""
+        return {
+            metric: scored_items(self.run, self.keys, metric, self.ratings.get(metric), self.documents, self.system)
+            for metric in self.run.metrics
+        }
 
-def _people(
-    run: Results, scored: Mapping[str, Sequence[ScoredItem]], human: Mapping[str, str], *, grouped: bool
-) -> list[People]:
-    found = []
-    for index, metric in enumerate(run.metrics):
-        field = human.get(metric)
-        if field is None:
-            continue
-        items = scored[metric]
-        levels = agreement(items)
-        found.append(
-            People(
+    @cached_property
+    def people(self) -> dict[str, People]:
+        """Metric -> its agreement with people, where they rated it."""
+        found = {}
+        for index, (metric, items) in enumerate(self.items.items()):
+            if metric in self.ratings:
+                levels = agreement(items)
+                found[metric] = People(
+                    metric,
+                    self.ratings[metric],
+                    index,
+                    tuple(item.human for item in items),
+                    levels,
+                    folded(correlation_table(levels), FOLDED) if levels else None,
+                    tuple(group_correlations(items)) if self.documents is not None else (),
+                )
+        return found
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """The figures of every metric."""
+        return summaries(self.run, group_by=self.group_by)
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page."""
+        target = check_target(path, self.results)
+        check_reasons(self.reasons, self.run)
+        people = list(self.people.values())
+        pairs = [one for metric in self.run.metrics if (one := pair_section(self.run, metric)) is not None]
+        compared = [
+            system_section(
                 metric,
-                field,
-                index,
-                tuple(item.human for item in items),
-                levels,
-                folded(correlation_table(levels), FOLDED) if levels else None,
-                tuple(group_correlations(items)) if grouped else (),
+                own,
+                named=self.system is not None,
+                baseline=self.baseline,
+                tie=self.tie,
+                seed=self.seed,
+                human=self.ratings.get(metric),
             )
+            for metric, own in self.items.items()
+        ]
+        chosen = self._chosen()
+        page = render(
+            "report.html.j2",
+            self._data(chosen),
+            title=self.title or self.run.name,
+            file=self.run.name,
+            count=len(self.run.records),
+            shown=len(chosen),
+            judge=self.described.judge,
+            overview=overview_table(self.summaries),
+            summaries=self.summaries,
+            people=people,
+            systems=[one for one in compared if one is not None],
+            pairs=pairs,
+            reasons=reason_notes(self.reasons),
+            up=self.up,
+            ablation=self.ablation,
+            texts=self.described.texts(self.run.metrics),
+            facts=self.described.entries,
         )
-    return found
+        return write_page(target, page)
 
+    def _chosen(self) -> Sequence[int]:
+        """Choose the rows that the page holds, from 0, in order: at equal distances, and those with a reason."""
+        count = len(self.run.records)
+        if count <= self.rows:
+            return range(count)
+        explained = {reason.row for reason in self.reasons}
+        numbered = enumerate(self.run.records) if explained else ()
+        with_reason = {place for place, record in numbered if record.number in explained}
+        return sorted(with_reason | {place * count // self.rows for place in range(self.rows)})
 
-def _data(
-    run: Results,
-    keys: Sequence[str],
-    notes: Mapping[str, MetricNotes],
-    people: Sequence[People],
-    chosen: Sequence[int],
-    group_by: str | None,
-    reasons: Sequence[WrittenReason],
-) -> dict[str, Any]:
-    """Lay out the page's rows; `people` is of all rows of the run, of which these are the `chosen` ones."""
-    texts = TextColumns()
-    names = list(dict.fromkeys(name for record in run.records for name in record.columns))
-    for name in names:
-        texts.add(name, [record.columns.get(name) for record in run.records])
-    groups = group_names(run.records, group_by)
-    if groups is not None and group_by not in names:  # a dotted path
-        texts.add(str(group_by), groups)
-        names.append(str(group_by))
-    found = named_columns(names)
-    if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
-        sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in run.records]
-        found["system"] = len(names)
-        texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
-    by_metric = {one.metric: one for one in people}
-    place = {record.number: index for index, record in enumerate(run.records)}
-    return {
-        "mode": "report",
-        "runs": [as_text(run.name)],
-        "texts": texts.texts,
-        "columns": texts.columns,
-        **found,
-        "group": -1 if group_by is None else names.index(group_by),
-        "keys": [as_text(key) for key in keys],
-        "rows": [record.number for record in run.records],
-        "metrics": [
-            metric_payload(
+    def _data(self, chosen: Sequence[int]) -> dict[str, Any]:
+        """Lay out the page's rows, the `chosen` ones of the run."""
+        records, group_by, wanted = self.run.records, self.documents, set(chosen)
+        if len(chosen) < len(records):
+            records = [record for place, record in enumerate(records) if place in wanted]
+        texts = TextColumns()
+        names = list(dict.fromkeys(name for record in records for name in record.columns))
+        for name in names:
+            texts.add(name, [record.columns.get(name) for record in records])
+        if group_by is not None and group_by not in names:  # a dotted path
+            groups = [lookup(record.columns, group_by) for record in records]
+            texts.add(group_by, [None if group is None else as_text(group) for group in groups])
+            names.append(group_by)
+        found = named_columns(names)
+        if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
+            sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in records]
+            found["system"] = len(names)
+            texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
+        place = {record.number: index for index, record in enumerate(records)}
+        metrics = []
+        for metric in self.run.metrics:
+            people, text = self.people.get(metric), self.described.metrics.get(metric)
+            payload = metric_payload(
                 metric,
-                [[record.scores[metric] for record in run.records]],
-                [by_metric[metric].ratings[place] for place in chosen] if metric in by_metric else (),
-                spec=notes.get(metric, {}).get("scale"),
-                rating=by_metric[metric].field if metric in by_metric else None,
+                [[record.scores[metric] for record in records]],
+                () if people is None else [people.ratings[one] for one in chosen],
+                spec=None if text is None else text.scale,
+                rating=None if people is None else people.field,
             )
-            | {
-                "groups": _spearman(by_metric.get(metric)),
-                "reasons": [[place[one.row], one.payload()] for one in reasons if one.metric == metric],
-            }
-            for metric in run.metrics
-        ],
-    }
-
-
-def _spearman(people: People | None) -> list[float]:
-    groups = people.groups if people else ()
-    return [round(group.spearman, 6) for group in groups if group.spearman == group.spearman]
+            groups = () if people is None else people.groups
+            payload["groups"] = [round(one.spearman, 6) for one in groups if one.spearman == one.spearman]
+            payload["reasons"] = [[place[one.row], one.payload()] for one in self.reasons if one.metric == metric]
+            metrics.append(payload)
+        return {
+            "mode": "report",
+            "runs": [as_text(self.run.name)],
+            "texts": texts.texts,
+            "columns": texts.columns,
+            **found,
+            "group": -1 if group_by is None else names.index(group_by),
+            "keys": [as_text(self.keys[one]) for one in chosen],
+            "rows": [record.number for record in records],
+            "metrics": metrics,
+        }
 
 
 # --- scores beside human ratings --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from geval_local.analysis.comparison import compare
 from geval_local.errors import DataError
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_compared, write_comparison
-from geval_local.report.overview import differences
+from geval_local.report.overview import Described, MetricText, differences
 from geval_local.report.run_page import scored_items
 from geval_local.statistics.agreement import agree
 
@@ -22,7 +22,10 @@ SAME = {"coherence": SIGNATURE.format("nano@12", "float32"), "fluency": SIGNATUR
 OTHER = {"coherence": SIGNATURE.format("big@34", "float32"), "fluency": SIGNATURE.format("big@34", "bfloat16")}
 
 
-def written(tmp_path, first, second, **options) -> Page:
+def written(tmp_path, first, second, *, signatures=({}, {}), **options) -> Page:
+    options["described"] = [
+        Described({metric: MetricText(signature=text) for metric, text in one.items()}) for one in signatures
+    ]
     path = write_comparison(first, second, tmp_path / "compare.html", **options)
     return Page(path.read_text(encoding="utf-8"))
 
@@ -121,7 +124,11 @@ def test_hostile_texts_stay_texts(tmp_path):
     for row in other:
         row["output"] = row["output"] + " again"
     page = written(
-        tmp_path, made, other, names=(HOSTILE[0], HOSTILE[1]), signatures=("|".join(HOSTILE), "|".join(HOSTILE[2:]))
+        tmp_path,
+        made,
+        other,
+        names=(HOSTILE[0], HOSTILE[1]),
+        signatures=({"coherence": "|".join(HOSTILE)}, {"coherence": "|".join(HOSTILE[2:])}),
     )
     assert page.tags.count("script") == 2
     assert not {"img", "svg", "a:evil"} & set(page.tags)
