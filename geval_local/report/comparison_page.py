@@ -13,7 +13,7 @@ from typing import Any
 from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.results import HumanFields, rating_fields
-from geval_local.analysis.tables import Table, agreement_table, comparison_table
+from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
@@ -22,10 +22,8 @@ from geval_local.report.overview import UNDESCRIBED, Described, describe, differ
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.run_page import RunPage, scored_items
 from geval_local.statistics.agreement import agree
-from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, usable
-from geval_local.statistics.resampling import Target
-from geval_local.statistics.significance import compare, corrected
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import Comparison
 
 Both = tuple[list[ScoredItem], list[ScoredItem]]
 
@@ -97,17 +95,15 @@ def write_comparison(
     described: tuple[Described, Described] = (UNDESCRIBED, UNDESCRIBED),
     human: HumanFields | None = None,
     group_by: str | None = None,
-    level: Level | None = None,
-    coefficient: str = "spearman",
-    target: Target | None = None,
-    seed: int = 0,
     only: Sequence[str] = (),
+    against_people: Mapping[str, Comparison] | None = None,
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
 
     The metrics are all that both runs have, or some `only`. Items are paired by ``id`` if all rows of both runs have
     distinct ones, else by position in the run.
-    Differences between the signatures, and the number of pairs with different texts, are shown at the top.
+    Differences between the signatures, and the number of pairs with different texts, are shown at the top;
+    `against_people` says of every metric that people rated which run agrees better with them.
     """
     path_of_page = check_target(path, run_a, run_b)
     runs = (load_results(run_a, only=only), load_results(run_b, only=only))
@@ -144,14 +140,7 @@ def write_comparison(
             if (told := doubt_of(own))
         ],
         rated={field: None for metric in shared if (field := human.get(metric)) is not None},
-        against_people=_against_people(
-            items,
-            human,
-            level or ("pooled" if documents is None else "summary"),
-            coefficient,
-            target=target,
-            seed=seed,
-        ),
+        against_people=comparison_table(against_people) if against_people else None,
         overviews=[
             (name, overview_table(found), found)
             for name, found in zip(names, (summaries(run, group_by=group_by) for run in runs), strict=True)
@@ -173,7 +162,14 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
         raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
     if isinstance(study, RunComparison):
         first, second = map(describe, runs)
-        return write_comparison(runs[0].path, runs[1].path, path, described=(first, second), **study.asked)
+        return write_comparison(
+            runs[0].path,
+            runs[1].path,
+            path,
+            described=(first, second),
+            against_people=study.against_human,
+            **{name: study.asked[name] for name in ("human", "group_by", "only")},
+        )
     told = describe(runs[0])
     metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
     page = RunPage(
@@ -197,24 +193,6 @@ def _items(
 ) -> Both:
     first, second = (scored_items(run, names, metric, field, group_by) for run, names in zip(runs, keys, strict=True))
     return first, second
-
-
-def _against_people(
-    items: Mapping[str, Both],
-    human: Mapping[str, str],
-    level: Level,
-    coefficient: str,
-    *,
-    target: Target | None,
-    seed: int,
-) -> Table | None:
-    """Test which run agrees better with people, metric by metric, where both have rated and scored items."""
-    found = {
-        metric: compare(*both, level, coefficient, target=target, seed=seed)
-        for metric, both in items.items()
-        if human.get(metric) is not None and all(usable(one)[0] for one in both)
-    }
-    return comparison_table(corrected(found)) if found else None
 
 
 def _data(
