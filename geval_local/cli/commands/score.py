@@ -42,7 +42,7 @@ def score(
     Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.standard_input import input_file
+    from geval_local.cli.scoring import follow, input_file
 
     limits = gates.read()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
@@ -56,7 +56,6 @@ def score(
         return
 
     from geval_local.analysis.calibration import read_calibration
-    from geval_local.cli.scoring import follow
     from geval_local.runs.run_file import cluster_room, score_file
     from geval_local.runs.target import find_target
 
