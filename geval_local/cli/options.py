@@ -431,7 +431,7 @@ class Rated:
 
 def chosen_metrics(rated: Rated, *, no_steps: bool) -> list[Metric]:
     """Load the metrics that are named, or read the prompt that is one."""
-    from geval_local.metric import Metric
+    from geval_local.io.input_checks import load_metrics
     from geval_local.prompt import metric_from_prompt_file
 
     names, prompt_file, scale = rated.metric or [], rated.prompt_file, rated.scale
@@ -442,7 +442,7 @@ def chosen_metrics(rated: Rated, *, no_steps: bool) -> list[Metric]:
             raise ConfigurationError(
                 "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
             )
-        metrics = [Metric.load(name) for name in names]
+        metrics = load_metrics(names)
     elif names or scale is None or no_steps:
         raise ConfigurationError(
             "--prompt-file is a metric by itself: it goes with --scale, and with neither --metric nor --no-steps",
@@ -450,11 +450,6 @@ def chosen_metrics(rated: Rated, *, no_steps: bool) -> list[Metric]:
         )
     else:
         metrics = [metric_from_prompt_file(prompt_file, scale)]
-    doubled = sorted({metric.name for metric in metrics if [other.name for other in metrics].count(metric.name) > 1})
-    if doubled:
-        raise ConfigurationError(
-            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the name in one of the YAML files."
-        )
     return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
 
 
