@@ -102,6 +102,11 @@ class Progress:
         if self._bar is not None and self._task is not None and phase is not None and phase.done:
             self._bar.update(self._task, total=phase.done, completed=phase.done, refresh=True)
 
+    def advance(self, count: int) -> None:
+        """Add to the number of items done."""
+        if self._phase is not None:
+            self.reach(self._phase.done + count)
+
     def reach(self, count: int) -> None:
         """Set the number of items done."""
         if self._phase is not None:

@@ -206,8 +206,8 @@ class RunPage:
                 spec=None if text is None else text.scale,
                 rating=None if people is None else people.field,
             )
-            groups = () if people is None else people.groups
-            payload["groups"] = [round(one.spearman, 6) for one in groups if one.spearman == one.spearman]
+            within = [] if people is None else [group.spearman for group in people.groups]
+            payload["groups"] = [round(spearman, 6) for spearman in within if spearman == spearman]
             payload["reasons"] = [[place[one.row], one.payload()] for one in self.reasons if one.metric == metric]
             metrics.append(payload)
         return {

@@ -122,9 +122,9 @@ def test_several_results_per_row_are_told_as_rows(monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     told.begin("scoring x", 400, unit="rows", each=4, there=40, done=0)
     now[0] = 10.0
-    told.reach(40)
+    told.advance(40)
     assert told.line() == "scoring x: 10 of 100 rows, 0:10 so far"  # these were there; they tell no rate
-    told.reach(120)
+    told.advance(80)
     assert told.line() == "scoring x: 30 of 100 rows, 2 rows/s, 0:35 left"
     now[0] = 7210.0
     assert told.line() == "scoring x: 30 of 100 rows, 0.00277 rows/s, 7:00:35 left"
@@ -138,7 +138,7 @@ def test_on_a_terminal_there_is_a_bar_and_no_line(monkeypatch, capsys):
     monkeypatch.setattr(progress, "message_console", lambda: console)
     monkeypatch.setattr(progress, "HEARTBEAT", 0.01)
     with show_progress("scoring x", 10) as told:
-        told.reach(5)
+        told.advance(5)
         time.sleep(1)  # a bar is drawn anew ten times a second, its figures twice
         told.begin("writing y", unit="tokens")
     shown = capsys.readouterr().err
