@@ -74,8 +74,7 @@ def load_mock(record: object) -> object:
 def one(given: list[str], output: Path, workers: int, block: int | None, address: str | None) -> dict[str, object]:
     """Do one run in this process, and say what it took."""
     from geval_local.metric import Metric
-    from geval_local.ray.driver import PartsRun
-    from geval_local.ray.run_parts import wanted_parts
+    from geval_local.ray.driver import PartsRun, wanted_parts
     from geval_local.runs.events import RunEvents
     from geval_local.runs.manifest import JudgeRecord, definition
     from geval_local.runs.settings import Settings

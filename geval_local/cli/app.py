@@ -26,7 +26,7 @@ from geval_local.cli.commands.run import init, run
 from geval_local.cli.commands.score import score
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.ending import EXIT_CODES, Verbs
-from geval_local.cli.output.console import set_options, show_log
+from geval_local.cli.output.console import set_verb, show_log
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
 
@@ -85,7 +85,7 @@ class Verb(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb, whose options are named in messages."""
-        set_options(self.params)
+        set_verb(self.params, str(ctx.find_root().obj))
         return super().invoke(ctx)
 
     def get_help_option(self, ctx: Any) -> Any:

@@ -20,6 +20,7 @@ from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
 if TYPE_CHECKING:
+    from geval_local.evaluation.gates import Gate
     from geval_local.metric import Metric
     from geval_local.score import Estimator
 
@@ -275,14 +276,7 @@ Metrics = Annotated[
 ]
 JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=True)]
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--columns",
-        metavar="NAMES",
-        help=str(RunOptions.model_fields["columns"].description).partition(" With --distributed")[0],
-    ),
-]
+Columns = Annotated[list[str] | None, option_of(RunOptions, "columns")]
 CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]
 RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]
 Output = Annotated[
@@ -295,23 +289,52 @@ Output = Annotated[
         "that of the same run.",
     ),
 ]
-FailUnder = Annotated[
-    float | None,
-    typer.Option(metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X."),
-]
 MaxUnscored = Annotated[
     str | None, typer.Option(metavar="N", help="Exit with 1 if more rows than N, or than N%, are unscored.")
 ]
-LabelMass = Annotated[
-    float | None,
-    typer.Option(
-        metavar="X",
-        min=0,
-        max=1,
-        help="Exit with 1 if a metric's mean label mass is below X; 0 allows any. Absent: 0.1 where a threshold or a "
-        "mean is checked.",
-    ),
-]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gates:
+    """What every metric of a run has to reach."""
+
+    fail_under: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X."),
+    ] = None
+    max_unscored: MaxUnscored = None
+    label_mass: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            min=0,
+            max=1,
+            help="Exit with 1 if a metric's mean label mass is below X; 0 allows any. Absent: 0.1 where a threshold or "
+            "a mean is checked.",
+        ),
+    ] = None
+
+    def read(self) -> list[Gate]:
+        """Read them as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``."""
+        from geval_local.evaluation.gates import Gate, Limit
+
+        given = {"mean": self.fail_under, "label_mass": self.label_mass}
+        gates = [Gate(name, Limit(">=", least, False)) for name, least in given.items() if least is not None]
+        if self.max_unscored is None:
+            return gates
+        is_share = self.max_unscored.strip().endswith("%")
+        try:
+            limit = float(self.max_unscored.strip().rstrip("%")) / 100 if is_share else int(self.max_unscored)
+        except ValueError:
+            limit = -1
+        if not 0 <= limit <= (1 if is_share else float("inf")):
+            raise ConfigurationError(
+                f"--max-unscored {self.max_unscored!r} is not a limit",
+                hint="Give a count such as 5, or a share such as 2%.",
+            )
+        return [*gates, Gate("unscored", Limit("<=", limit, is_share))]
+
+
 Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]
 NoSteps = Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")]
 ModelsFile = Annotated[Path | None, option_of(JudgeOptions, "models_file")]
@@ -395,11 +418,23 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
     return tuple(dict.fromkeys([*(ABLATIONS if others else ()), *map(Estimator.parse, given or ())]))
 
 
-def chosen_metrics(names: Sequence[str], prompt_file: Path | None, scale: str | None, no_steps: bool) -> list[Metric]:
+@dataclasses.dataclass(frozen=True)
+class Rated:
+    """What is rated: metrics that are named, or a prompt that is one."""
+
+    metric: Metrics = None
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used verbatim.")
+    ] = None
+    scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None
+
+
+def chosen_metrics(rated: Rated, *, no_steps: bool) -> list[Metric]:
     """Load the metrics that are named, or read the prompt that is one."""
-    from geval_local.metric import Metric
+    from geval_local.io.input_checks import load_metrics
     from geval_local.prompt import metric_from_prompt_file
 
+    names, prompt_file, scale = rated.metric or [], rated.prompt_file, rated.scale
     if prompt_file is None:
         if scale is not None:
             raise ConfigurationError("--scale belongs to --prompt-file; a metric brings its own scale")
@@ -407,7 +442,7 @@ def chosen_metrics(names: Sequence[str], prompt_file: Path | None, scale: str | 
             raise ConfigurationError(
                 "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
             )
-        metrics = [Metric.load(name) for name in names]
+        metrics = load_metrics(names)
     elif names or scale is None or no_steps:
         raise ConfigurationError(
             "--prompt-file is a metric by itself: it goes with --scale, and with neither --metric nor --no-steps",
@@ -415,11 +450,6 @@ def chosen_metrics(names: Sequence[str], prompt_file: Path | None, scale: str | 
         )
     else:
         metrics = [metric_from_prompt_file(prompt_file, scale)]
-    doubled = sorted({metric.name for metric in metrics if [other.name for other in metrics].count(metric.name) > 1})
-    if doubled:
-        raise ConfigurationError(
-            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the name in one of the YAML files."
-        )
     return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
 
 

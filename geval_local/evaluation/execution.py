@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,9 @@ from geval_local.io.ownership import check_replaceable
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
 from geval_local.options import JudgeOptions
-from geval_local.report.overview import described
+from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target
-from geval_local.report.run_page import write_report
+from geval_local.report.run_page import RunPage
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
 from geval_local.runs.run_file import check_file, score_file
@@ -295,14 +295,13 @@ def _write_page(run: DataRun, result: RunResult, gates: Sequence[str]) -> Path:
     results = result.target.results
     if results is None:
         raise ConfigurationError("a run without results has no report")
-    told = described(ScoredRun(sorted(result.files, key=lambda file: file.suffix == ".csv")[0]))
-    return write_report(
-        told.path,
-        run.page,
-        metrics=told.notes,
+    scored = ScoredRun(sorted(result.files, key=lambda file: file.suffix == ".csv")[0])
+    told = describe(scored)
+    page = RunPage(
+        scored.path,
+        replace(told, facts={**({"gates": "; ".join(gates)} if gates else {}), **told.facts}),
         group_by=result.manifest.settings.group_by,
-        signature=told.signatures,
-        manifest={**({"gates": "; ".join(gates)} if gates else {}), **(told.facts or {})},
         title=run.name,
-        fields=told.mapping,
+        fields=scored.mapping,
     )
+    return page.write(run.page)

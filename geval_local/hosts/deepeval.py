@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypedDict
 
 from deepeval.errors import DeepEvalError, MissingTestCaseParamsError
 from deepeval.metrics import BaseMetric
@@ -31,8 +31,10 @@ from deepeval.models.system_one.schema import (
 )
 from deepeval.models.utils import EvaluationCost
 from deepeval.test_case import LLMTestCase, SingleTurnParams
+from typing_extensions import Unpack
 
 from geval_local.errors import FieldError, GevalError, MetricError, UnscorableError
+from geval_local.fields import nearest
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, shared_batcher, shared_judge
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -46,21 +48,26 @@ from geval_local.serve.requests import Refused, read_model
 BY_STEPS = "How well the text fares by the evaluation steps below."
 
 
-def metric_from_terms(
-    name: str,
-    *,
-    criteria: str | None = None,
-    evaluation_steps: Sequence[str] | None = None,
-    evaluation_params: Sequence[SingleTurnParams] | None = None,
-    rubric: Sequence[Rubric] | None = None,
-) -> Metric:
+class Terms(TypedDict, total=False):
+    """What DeepEval's `GEval` makes a metric of, beside its name."""
+
+    criteria: str | None
+    evaluation_steps: Sequence[str] | None
+    evaluation_params: Sequence[SingleTurnParams] | None
+    rubric: Sequence[Rubric] | None
+
+
+def metric_from_terms(name: str, **terms: Unpack[Terms]) -> Metric:
     """Make a metric from the arguments of DeepEval's `GEval`."""
+    _refuse_unknown(terms)
+    criteria, evaluation_params, rubric = terms.get("criteria"), terms.get("evaluation_params"), terms.get("rubric")
     if not evaluation_params:
         raise MetricError(
             f"{name}: evaluation_params are missing",
             hint="Name the fields of the test case that are rated, such as [SingleTurnParams.ACTUAL_OUTPUT].",
         )
-    steps = None if evaluation_steps is None else tuple(evaluation_steps)
+    given = terms.get("evaluation_steps")
+    steps = None if given is None else tuple(given)
     try:
         validate_criteria_and_evaluation_steps(criteria, None if steps is None else list(steps))
         bands = validate_and_sort_rubrics(None if rubric is None else list(rubric))
@@ -76,6 +83,12 @@ def metric_from_terms(
         )
     except ValueError as error:  # pydantic's are of this kind too
         raise MetricError(f"{name}: {error}") from error
+
+
+def _refuse_unknown(terms: Terms) -> None:
+    """Refuse names that are none, as Python does where parameters are written out."""
+    if unknown := sorted(terms.keys() - Terms.__annotations__.keys()):
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}{nearest(unknown[0], Terms.__annotations__)}")
 
 
 def _heading(param: SingleTurnParams) -> Any:
@@ -115,17 +128,9 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
         fields: Mapping[str, str] | None = None,
         estimator: Estimator | None = None,
         name: str | None = None,
-        criteria: str | None = None,
-        evaluation_steps: Sequence[str] | None = None,
-        evaluation_params: Sequence[SingleTurnParams] | None = None,
-        rubric: Sequence[Rubric] | None = None,
+        **terms: Unpack[Terms],
     ) -> None:
-        terms = {
-            "criteria": criteria,
-            "evaluation_steps": evaluation_steps,
-            "evaluation_params": evaluation_params,
-            "rubric": rubric,
-        }
+        _refuse_unknown(terms)
         given = [term for term, value in terms.items() if value is not None]
         if metric is None:
             if name is None or not given:
@@ -133,7 +138,7 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
                     "neither a metric nor DeepEval's terms are given",
                     hint="Write GEvalLocal('summarization/coherence'), or name=, criteria= and evaluation_params=.",
                 )
-            metric = metric_from_terms(name, **terms)  # type: ignore[arg-type]
+            metric = metric_from_terms(name, **terms)
         elif given:
             raise MetricError(
                 f"a metric is given, and {given[0]} beside it",

@@ -100,16 +100,6 @@ def decision_layout(types: Mapping[str, str]) -> Layout:
     return Layout("decisions", DECISION_FIGURES, default, default, own)
 
 
-def read_columns(given: Iterable[str] | None) -> list[str] | None:
-    """Parse comma-separated column names from the command line; None for the default."""
-    if given is None:
-        return None
-    names = [name.strip() for one in given for name in one.split(",")]
-    if not names or not all(names):
-        raise ConfigurationError("`columns` has an empty name", hint="Write `columns=id,score,error`.")
-    return list(dict.fromkeys(names))
-
-
 def check_chosen(
     columns: Sequence[str] | None, samples: Iterable[Sample], metrics: Sequence[str], layout: Layout = SCORES
 ) -> None:

@@ -62,7 +62,7 @@ def check_distinct(metrics: Sequence[Metric]) -> None:
     names = [metric.name for metric in metrics]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(
-            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the `name` of one of them."
+            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the name of one of them."
         )
 
 

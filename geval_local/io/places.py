@@ -184,21 +184,19 @@ class Place:
                 shutil.copyfileobj(source, target, _BLOCK)
             yield copy
 
-    def write(self, content: bytes | memoryview, *, mark: str, replace: bool = True) -> bool:
-        """Write a file atomically; return whether it was written."""
+    def write(self, content: bytes | memoryview, *, mark: str) -> None:
+        """Write a file atomically."""
         local = self.local
-        if not replace and self.entry() is not None:
-            return False
         if local is not None:
             # The mark identifies the run; two workers that write the same part need different names.
             with replacing(local, private=True, mark=f"{secrets.token_hex(4)}.{mark}") as file:
                 file.write(content)
-            return True
+            return
         system, path = self.system, self.path
         if system.type_name in _OBJECT_STORES:
             with system.open_output_stream(path) as stream:
                 stream.write(content)
-            return True
+            return
         folder, _, name = path.rpartition("/")
         partial = f"{folder}/.{name}.{secrets.token_hex(4)}.{mark}.tmp"
         try:
@@ -210,13 +208,11 @@ class Place:
                 if self.entry() is None:
                     raise
                 # HDFS does not rename over an existing file.
-                if replace:
-                    system.delete_file(path)
-                    system.move(partial, path)
+                system.delete_file(path)
+                system.move(partial, path)
         finally:
             with suppress(OSError):
                 system.delete_file(partial)
-        return True
 
     def delete(self) -> None:
         """Remove the file, if it exists."""

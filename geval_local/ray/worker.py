@@ -7,6 +7,7 @@ are returned as values, so that the user sees their messages.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -16,16 +17,19 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from geval_local import __version__
 from geval_local.errors import ConfigurationError, DataError, GevalError, OutputError
-from geval_local.fields import resolve
+from geval_local.fields import lookup, resolve
 from geval_local.grouping import DocumentCounts, Documents
 from geval_local.io.columns import SCORES
-from geval_local.io.parts import PART_KEY, about_part
+from geval_local.io.parts import PART_KEY, about_part, part_name
 from geval_local.io.places import Place
 from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
@@ -352,7 +356,7 @@ def samples_of_block(block: Block, settings: Settings) -> Iterator[Sample]:
 
 
 def gathered_samples(block: Block, settings: Settings) -> Iterator[Sample]:
-    """Read the rows of a bucket as `geval_local.ray.gather.write_bucket` wrote them."""
+    """Read the rows of a bucket as `write_bucket` wrote them."""
     import pyarrow.parquet as pq
 
     with block.place.open() as source, pq.ParquetFile(source) as table:
@@ -377,3 +381,72 @@ def _columns(block: Block, settings: Settings) -> list[str] | None:
     free = tuple(name for name in there if name not in given)
     group = {(settings.group_by or "").partition(".")[0]}
     return [*dict.fromkeys([*settings.columns, "id", *mapped, *group, *resolve(wanted, free).values()])]
+
+
+# --- gathering --------------------------------------------------------------------------------------------------------
+#
+# Rows of one document are brought into one block before they are scored. A worker gives each row of a block to a
+# bucket, by a hash of its document; Ray Data exchanges the rows, and each bucket is written under the name of its part,
+# which is scored as one block and then replaces it. A row keeps its file and number, and its error if it could not be
+# read. Buckets depend on the input and on their number only, so gathering twice gives the same buckets; those whose
+# rows are scored already stay scored.
+
+
+def rows_of_block(table: pa.Table, job: Job, buckets: int) -> pa.Table:
+    """Read a block; return its rows with their documents and buckets. An error is a row of the first bucket."""
+    import pyarrow as pa
+
+    ((number, block),) = unpack(table)
+    settings = job.manifest.settings
+    documents, texts = list[int](), list[str]()
+    try:
+        for sample in samples_of_block(block, settings):
+            documents.append(_document(sample, str(settings.gather_by)))
+            texts.append(json.dumps([sample.origin, sample.row, sample.error, dict(sample.fields)]))
+    except GevalError as error:
+        documents, texts = [0], [json.dumps({"message": error.message, "hint": error.hint})]
+    codes = np.asarray(documents, dtype=np.uint64)
+    return pa.table(
+        {
+            "bucket": pa.array((codes % buckets).astype(np.int64)),
+            "document": pa.array(codes),
+            "block": pa.array(np.full(len(codes), number, dtype=np.int64)),
+            "place": pa.array(np.arange(len(codes))),
+            "row": pa.array(texts, pa.large_string()),
+        }
+    )
+
+
+def _document(sample: Sample, field: str) -> int:
+    """Hash the document of a row to 64 bits; a row that has none is its own."""
+    value = None if sample.error is not None else lookup(sample.fields, field)
+    text = f"\0{sample.origin}\0{sample.row}" if value is None else str(value)
+    return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+
+
+def write_bucket(table: pa.Table, job: Job) -> pa.Table:
+    """Write the rows of one bucket, document by document; return its block, or the first error of one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = table.sort_by([("block", "ascending"), ("place", "ascending")])
+    _, first, document = np.unique(table.column("document").to_numpy(), return_index=True, return_inverse=True)
+    # Documents in the order of their first rows, and the rows of each in the order of the input.
+    rows = table.column("row").take(pa.array(np.argsort(first[document.reshape(-1)], kind="stable")))
+    digest, name, content = hashlib.sha256(), part_name(0, int(table.column("bucket")[0].as_py())), io.BytesIO()
+    place, manifest = job.output.child(name), job.manifest
+    try:
+        for text in rows:
+            if text.as_py().startswith("{"):
+                raise DataError(**json.loads(text.as_py()))
+            digest.update(text.as_py().encode())
+        block = Block(place.address, 0, 0, digest.hexdigest(), rows=len(rows), part=name)
+        if is_whole(job, block) is None:
+            about = {"run": manifest.run, "input": manifest.input.sha256, "block": block.identity}
+            pq.write_table(pa.table({"row": rows}).replace_schema_metadata({PART_KEY: json.dumps(about)}), content)
+            place.write(content.getbuffer(), mark=manifest.run)
+    except OSError as error:
+        return pack(DataError(f"cannot write {place}: {error.strerror or error}", hint="Is the disk full?"))
+    except GevalError as error:
+        return pack(error)
+    return pack(block)

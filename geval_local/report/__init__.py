@@ -1,12 +1,12 @@
 """Results to look at: self-contained HTML pages of a run, of two runs side by side, or of many. Reads records only.
 
-- `reports`: a run, or many as a folder, in one call; `run_page`, `comparison_page`: one run, two runs
-- `payload`: the records as the compact columns that the page's script reads
+- `reports`: a run, or many as a folder, in one call
+- `run_page`, `comparison_page`: one run, also beside human ratings and with reasons; two runs
 - `overview`: figures and settings that are readable without the script, what the manifest beside the results tells, and
   in what the signatures of two runs differ
-- `human_ratings`: scores beside human ratings; `written_reasons`: reasons beside their rows
 - `sections`: which system is better or preferred, as tables and as pictures
-- `page`: the skeleton, its script and style, and the policy that keeps sample text inert
+- `page`: the skeleton, its script and style, the policy that keeps sample text inert, and the records as the compact
+  columns that the script reads
 
 Importing the package loads nothing; `report` is loaded on first use.
 """

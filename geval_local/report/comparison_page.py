@@ -6,38 +6,24 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.results import HumanFields, rating_fields
-from geval_local.analysis.tables import Table, agreement_table, comparison_table
+from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, ResultsInput, load_results
-from geval_local.report.human_ratings import scored_items
-from geval_local.report.overview import (
-    MetricNotes,
-    SignatureInput,
-    described,
-    differences,
-    facts,
-    notes_of,
-    overview_table,
-    signatures_by_metric,
-    summaries,
-)
-from geval_local.report.page import check_target, render, write_page
-from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.run_page import write_report
+from geval_local.report.overview import UNDESCRIBED, Described, describe, differences, overview_table, summaries
+from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
+from geval_local.report.run_page import RunPage, scored_items
 from geval_local.statistics.correlation import agree
-from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, usable
-from geval_local.statistics.resampling import Target
-from geval_local.statistics.significance import compare, corrected
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import Comparison
 
 Both = tuple[list[ScoredItem], list[ScoredItem]]
 
@@ -106,23 +92,18 @@ def write_comparison(
     path: str | os.PathLike[str],
     *,
     names: tuple[str, str] | None = None,
-    metrics: Mapping[str, MetricNotes] | None = None,
+    described: tuple[Described, Described] = (UNDESCRIBED, UNDESCRIBED),
     human: HumanFields | None = None,
     group_by: str | None = None,
-    signatures: tuple[SignatureInput | None, SignatureInput | None] = (None, None),
-    manifests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None),
-    title: str | None = None,
-    level: Level | None = None,
-    coefficient: str = "spearman",
-    target: Target | None = None,
-    seed: int = 0,
     only: Sequence[str] = (),
+    against_people: Mapping[str, Comparison] | None = None,
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
 
     The metrics are all that both runs have, or some `only`. Items are paired by ``id`` if all rows of both runs have
     distinct ones, else by position in the run.
-    Differences between the signatures, and the number of pairs with different texts, are shown at the top.
+    Differences between the signatures, and the number of pairs with different texts, are shown at the top;
+    `against_people` says of every metric that people rated which run agrees better with them.
     """
     path_of_page = check_target(path, run_a, run_b)
     runs = (load_results(run_a, only=only), load_results(run_b, only=only))
@@ -135,13 +116,13 @@ def write_comparison(
     documents = documents_of((record.columns for record in runs[0].records), group_by)[0]
     items = {metric: _items(runs, keys, metric, human.get(metric), documents) for metric in shared}
     signed = [
-        {metric: text for metric, text in signatures_by_metric(given, run.metrics).items() if metric in shared}
-        for given, run in zip(signatures, runs, strict=True)
+        {metric: one.signatures[metric] for metric in run.metrics if metric in shared and metric in one.signatures}
+        for one, run in zip(described, runs, strict=True)
     ]
     page = render(
         "compare.html.j2",
-        _data(names, pairing, items, human, metrics or {}),
-        title=title or f"{names[0]} and {names[1]}",
+        _data(names, pairing, items, human, described[0]),
+        title=f"{names[0]} and {names[1]}",
         names=names,
         signed=signed,
         differing=differences(*signed),
@@ -159,20 +140,17 @@ def write_comparison(
             if (told := doubt_of(own))
         ],
         rated={field: None for metric in shared if (field := human.get(metric)) is not None},
-        against_people=_against_people(
-            items,
-            human,
-            level or ("pooled" if documents is None else "summary"),
-            coefficient,
-            target=target,
-            seed=seed,
-        ),
+        against_people=comparison_table(against_people) if against_people else None,
         overviews=[
             (name, overview_table(found), found)
             for name, found in zip(names, (summaries(run, group_by=group_by) for run in runs), strict=True)
         ],
-        texts=notes_of(Results(runs[0].name, shared, ()), metrics, {}),
-        facts=[(name, facts(manifest or {})) for name, manifest in zip(names, manifests, strict=True)],
+        texts={
+            name: replace(one, signature="")  # both runs' stand with their figures
+            for name, one in described[0].texts(shared).items()
+            if one.prompt or one.steps
+        },
+        facts=[(name, one.entries) for name, one in zip(names, described, strict=True)],
     )
     return write_page(path_of_page, page)
 
@@ -180,31 +158,29 @@ def write_comparison(
 def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
     """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together."""
     runs = study.runs if isinstance(study, RunComparison) else study.together.runs
-    told = [described(run) for run in runs]
     if runs[0].estimator is not None:
         raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
     if isinstance(study, RunComparison):
-        first, second = told
+        first, second = map(describe, runs)
         return write_comparison(
             runs[0].path,
             runs[1].path,
             path,
-            metrics={name: first.notes[name] for name in study.metrics if name in first.notes},
-            signatures=(first.signatures, second.signatures),
-            manifests=(first.facts, second.facts),
-            **study.asked,
+            described=(first, second),
+            against_people=study.against_human,
+            **{name: study.asked[name] for name in ("human", "group_by", "only")},
         )
-    return write_report(
+    told = describe(runs[0])
+    metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
+    page = RunPage(
         study.together.rows(),
-        path,
-        metrics={name: told[0].notes[name] for name in study.systems if name in told[0].notes},
-        signature=told[0].signatures,
-        manifest=told[0].facts if len(runs) == 1 else None,
+        Described(metrics, told.facts if len(runs) == 1 else {}),
         title=" and ".join(run.name for run in runs),
         fields=runs[0].mapping,
         system="system",
         **{**study.asked, "group_by": study.together.document, "only": tuple(study.systems)},
     )
+    return page.write(path)
 
 
 def _names(runs: Sequence[Results]) -> tuple[str, str]:
@@ -219,30 +195,12 @@ def _items(
     return first, second
 
 
-def _against_people(
-    items: Mapping[str, Both],
-    human: Mapping[str, str],
-    level: Level,
-    coefficient: str,
-    *,
-    target: Target | None,
-    seed: int,
-) -> Table | None:
-    """Test which run agrees better with people, metric by metric, where both have rated and scored items."""
-    found = {
-        metric: compare(*both, level, coefficient, target=target, seed=seed)
-        for metric, both in items.items()
-        if human.get(metric) is not None and all(usable(one)[0] for one in both)
-    }
-    return comparison_table(corrected(found)) if found else None
-
-
 def _data(
     names: tuple[str, str],
     pairing: Pairing,
     items: Mapping[str, Both],
     human: Mapping[str, str],
-    notes: Mapping[str, MetricNotes],
+    described: Described,
 ) -> dict[str, Any]:
     texts = TextColumns()
     columns = pairing.columns()
@@ -261,7 +219,7 @@ def _data(
                 metric,
                 runs,
                 [ratings.get(key, math.nan) for key in pairing.keys] if rated else (),
-                spec=notes.get(metric, {}).get("scale"),
+                spec=described.metrics[metric].scale if metric in described.metrics else None,
                 rating=human.get(metric),
             )
             | {"groups": [], "reasons": []}

@@ -3,46 +3,69 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table, number
-from geval_local.errors import ConfigurationError, UnscorableError
-from geval_local.fields import lookup
+from geval_local.errors import UnscorableError
 from geval_local.grouping import Documents
 from geval_local.io.columns import as_text
-from geval_local.io.results import Record, Results
+from geval_local.io.results import Results
 from geval_local.io.samples import Sample
+from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from geval_local.signature import Signature, signature_differences, signature_parts
+from geval_local.signature import signature_differences, signature_parts
 from geval_local.summary import Summary, Tally, mass_warning
-
-#: One signature for all metrics, or one per metric; as text, in the form of `Signature`.
-SignatureInput = Signature | str | Mapping[str, Signature | str]
-
-
-class MetricNotes(TypedDict, total=False):
-    """Additional information about a metric."""
-
-    #: The rendered prompt.
-    prompt: str
-    #: The evaluation steps.
-    steps: Sequence[str]
-    #: The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
-    scale: Any
 
 
 @dataclass(frozen=True)
 class MetricText:
-    """Prompt, steps and signature of one metric, as shown."""
+    """A metric as the judge saw it."""
 
-    metric: str
-    prompt: str
-    steps: tuple[str, ...]
-    signature: str
+    #: The rendered prompt.
+    prompt: str = ""
+    #: The evaluation steps.
+    steps: tuple[str, ...] = ()
+    #: Text of its `geval_local.signature.Signature`.
+    signature: str = ""
+    #: The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
+    scale: Any = None
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the manifest of a run says, and what else is known of it; empty where nothing is."""
+
+    metrics: Mapping[str, MetricText] = field(default_factory=dict)
+    #: Name -> value.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        """Metric -> signature, where it is known."""
+        return {name: one.signature for name, one in self.metrics.items() if one.signature}
+
+    @property
+    def judge(self) -> str:
+        """The judge's name from the signatures or the facts; empty if neither has it."""
+        found = [signature_parts(signature).get("judge", "") for signature in self.signatures.values()]
+        return ", ".join(dict.fromkeys(filter(None, found))) or as_text(self.facts.get("judge", "") or "")
+
+    @property
+    def entries(self) -> list[tuple[str, str]]:
+        """The facts as texts; objects as JSON."""
+        return [(as_text(name), as_text(value)) for name, value in self.facts.items() if value is not None]
+
+    def texts(self, metrics: Sequence[str]) -> dict[str, MetricText]:
+        """Give those of some metrics, in their order, of which there is more to show than a scale."""
+        known = {name: self.metrics[name] for name in metrics if name in self.metrics}
+        return {name: one for name, one in known.items() if one.prompt or one.steps or one.signature}
+
+
+UNDESCRIBED = Described()
 
 
 def summaries(results: Results, *, group_by: str | None = None) -> list[Summary]:
@@ -99,48 +122,6 @@ def overview_table(found: Sequence[Summary]) -> Table:
     return Table(headers, tuple(rows), tuple(notes))
 
 
-def notes_of(
-    results: Results, notes: Mapping[str, MetricNotes] | None, signatures: Mapping[str, str]
-) -> list[MetricText]:
-    """Collect prompt, steps and signature per metric; metrics without any are left out."""
-    notes = notes or {}
-    unknown = [metric for metric in (*notes, *signatures) if metric not in results.metrics]
-    if unknown:
-        raise ConfigurationError(
-            f"{results.name} has no metric {unknown[0]!r}", hint=f"It has: {', '.join(results.metrics)}."
-        )
-    found = []
-    for metric in results.metrics:
-        note = notes.get(metric, {})
-        text = MetricText(metric, note.get("prompt", ""), tuple(note.get("steps", ())), signatures.get(metric, ""))
-        if text.prompt or text.steps or text.signature:
-            found.append(text)
-    return found
-
-
-def judges(signatures: Mapping[str, str], manifest: Mapping[str, Any]) -> str:
-    """Return the judge's name from the signature or the manifest; empty if neither has it."""
-    found = [signature_parts(signature).get("judge", "") for signature in signatures.values()]
-    found = list(dict.fromkeys(name for name in found if name))
-    return ", ".join(found) or as_text(manifest.get("judge", "") or "")
-
-
-def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Format a manifest's entries as texts; objects as JSON."""
-    return [(as_text(name), as_text(value)) for name, value in manifest.items() if value is not None]
-
-
-def group_names(records: Iterable[Record], group_by: str | None) -> list[str | None] | None:
-    """Return the group of every record; None without grouping."""
-    if group_by is None:
-        return None
-    found = [lookup(record.columns, group_by) for record in records]
-    return [None if value is None else as_text(value) for value in found]
-
-
-# --- what manifests tell ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SignatureDifference:
     """One key that differs between the signatures of two runs."""
@@ -149,15 +130,6 @@ class SignatureDifference:
     metrics: tuple[str, ...]
     first: str
     second: str
-
-
-def signatures_by_metric(given: SignatureInput | None, metrics: Sequence[str]) -> dict[str, str]:
-    """Assign the given signatures to metrics; metrics without one are left out."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return {metric: str(given[metric]) for metric in metrics if metric in given}
-    return {metric: str(given) for metric in metrics}
 
 
 def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[SignatureDifference]:
@@ -171,33 +143,23 @@ def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[Sig
     return [SignatureDifference(key, tuple(metrics), first, second) for (key, first, second), metrics in found.items()]
 
 
-@dataclass(frozen=True)
-class DescribedResults:
-    """What the manifest of a run says of its metrics."""
-
-    path: Path
-    notes: dict[str, MetricNotes]
-    signatures: dict[str, str] | None
-    facts: Mapping[str, Any] | None
-    mapping: dict[str, str]
-
-
-def described(run: ScoredRun) -> DescribedResults:
+def describe(run: ScoredRun) -> Described:
     """Give the steps, scale, signature and form (as the first row fills it) of every metric, and the run's facts."""
-    names, manifest = run.metrics, run.manifest
+    manifest = run.manifest
     if manifest is None:
-        return DescribedResults(run.path, {}, None, None, run.mapping)
-    known = {name: manifest.metrics[name] for name in names if name in manifest.metrics}
-    notes: dict[str, MetricNotes] = {}
-    for name, origin in known.items():
-        metric = origin.definition
-        notes[name] = {"scale": metric.scale, "steps": list(metric.steps or ())}
-        for row in run.rows:
-            try:
-                notes[name]["prompt"] = render_form(metric, Sample(row, mapping=run.mapping).texts(metric.fields)).text
-            except UnscorableError:
-                continue
-            break
-    signatures = {name: origin.signature for name, origin in known.items()}
+        return Described()
+    found = {}
+    for name in run.metrics:
+        if name in manifest.metrics:
+            origin = manifest.metrics[name]
+            metric = origin.definition
+            found[name] = MetricText(_form(run, metric), metric.steps or (), origin.signature, metric.scale)
     facts = {"judge": manifest.judge, "input": manifest.input, "input sha256": manifest.input_sha256}
-    return DescribedResults(run.path, notes, signatures or None, facts, run.mapping)
+    return Described(found, facts)
+
+
+def _form(run: ScoredRun, metric: Metric) -> str:
+    for row in run.rows:
+        with suppress(UnscorableError):
+            return render_form(metric, Sample(row, mapping=run.mapping).texts(metric.fields)).text
+    return ""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,8 +23,12 @@ from markupsafe import Markup
 
 from geval_local import __version__
 from geval_local.errors import OutputError
+from geval_local.fields import ALIASES, SYSTEM_FIELDS
 from geval_local.files import save_text
+from geval_local.io.columns import as_text
 from geval_local.io.ownership import check_place, sealed
+from geval_local.scale import Scale
+from geval_local.score import LOW_LABEL_MASS, Score
 
 #: How a page names itself in its last line, see `geval_local.io.ownership`.
 PAGE = "geval-local page"
@@ -104,3 +110,134 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+# --- data for the script ----------------------------------------------------------------------------------------------
+
+# Records as columns of numbers and of indices into one list of distinct texts.
+# Ten thousand outputs of one source store that source once. Figures are rounded to six decimals for display, without
+# rounding small probabilities to 0; the result file keeps all digits.
+
+
+_DIGITS = 6
+
+
+class TextColumns:
+    """Columns of texts that share one list of distinct texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.columns: list[dict[str, Any]] = []
+        self._index: dict[str, int] = {}
+
+    def add(self, name: str, values: Sequence[Any]) -> None:
+        """Append a column; None stays absent, other values become JSON."""
+        self.columns.append({"name": as_text(name), "v": [self._intern(value) for value in values]})
+
+    def _intern(self, value: Any) -> int:
+        if value is None:
+            return -1
+        text = as_text(value)
+        place = self._index.setdefault(text, len(self.texts))
+        if place == len(self.texts):
+            self.texts.append(text)
+        return place
+
+
+def named_columns(names: Sequence[str]) -> dict[str, int]:
+    """Find the columns of source, output and system; -1 if there is none."""
+    folded = [name.strip().casefold() for name in names]
+
+    def place(*wanted: str) -> int:
+        return next((folded.index(name) for name in wanted if name in folded), -1)
+
+    return {
+        "source": place("source", *ALIASES["source"], "question", *ALIASES["question"]),
+        "output": place("output", *ALIASES["output"]),
+        "system": place(*SYSTEM_FIELDS),
+    }
+
+
+def metric_payload(
+    name: str,
+    runs: Sequence[Sequence[Score | None]],
+    human: Sequence[float],
+    *,
+    spec: object | None,
+    rating: str | None = None,
+) -> dict[str, Any]:
+    """Lay out one metric; `rating` is the field of the human ratings."""
+    scores = [score for run in runs for score in run if score is not None and score.is_scored]
+    labels = list(dict.fromkeys(label for score in scores for label in score.probabilities or {}))
+    low, high = scale_range(scores, labels, spec)
+    return {
+        "name": as_text(name),
+        "labels": [as_text(label) for label in labels],
+        "low": _round(low),
+        "high": _round(high),
+        "threshold": next((score.threshold for score in scores if score.threshold is not None), None),
+        "lowMass": LOW_LABEL_MASS,
+        "human": [_round(value) for value in human],
+        "rating": as_text(rating or ""),
+        "runs": [_run(run, labels) for run in runs],
+    }
+
+
+def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
+    def column(figure: str) -> list[float | None]:
+        return [None if score is None else _round(getattr(score, figure)) for score in run]
+
+    probabilities: list[list[float] | None] = [
+        [_share(score.probabilities.get(label, 0.0)) for label in labels]
+        if score is not None and score.probabilities
+        else None
+        for score in run
+    ]
+    present = [(str(index), score) for index, score in enumerate(run) if score is not None]
+    return {
+        "score": column("value"),
+        "mass": column("label_mass"),
+        "std": column("std"),
+        "entropy": column("entropy"),
+        "p": probabilities,
+        "absent": [index for index, score in enumerate(run) if score is None],
+        "error": {index: as_text(score.error) for index, score in present if score.error is not None},
+        "other": {
+            index: [[as_text(token), _round(p)] for token, p in score.other_tokens]
+            for index, score in present
+            if score.other_tokens
+        },
+        "dropped": {index: score.dropped_tokens for index, score in present if score.dropped_tokens},
+    }
+
+
+def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | None) -> tuple[float, float]:
+    """Determine the ends of the scale: as given, else from numeric labels, else from scores and their 0-1 form."""
+    if spec is not None:
+        scale = Scale.parse(spec)  # type: ignore[arg-type]  # checks what it is given
+        return scale.low, scale.high
+    try:
+        values = [float(label) for label in labels]
+        if len(values) > 1 and all(map(math.isfinite, values)):
+            return min(values), max(values)
+    except ValueError:
+        pass
+    usable = [score for score in scores if math.isfinite(score.normalized)]
+    if usable:
+        first = min(usable, key=lambda score: score.normalized)
+        last = max(usable, key=lambda score: score.normalized)
+        if last.normalized - first.normalized > 1e-3:
+            width = (last.value - first.value) / (last.normalized - first.normalized)
+            low = first.value - width * first.normalized
+            return round(low, _DIGITS), round(low + width, _DIGITS)
+    found = [score.value for score in scores] or [0.0, 1.0]
+    return min(found), max(found)
+
+
+def _share(p: float) -> float:
+    # A small probability must not be rounded to 0.
+    return round(p, _DIGITS) or float(f"{p:.2g}")
+
+
+def _round(value: float) -> float | None:
+    return round(value, _DIGITS) if math.isfinite(value) else None

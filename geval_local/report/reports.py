@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from geval_local.files import save_text
 from geval_local.grouping import documents_of
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.result_manifest import manifest_path
-from geval_local.report.overview import described, judges
+from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target, render, write_page
-from geval_local.report.run_page import MOST_ROWS, People, write_report
+from geval_local.report.run_page import MOST_ROWS, RunPage, read_reasons
 from geval_local.report.sections import IntervalChart, interval_chart
-from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
@@ -106,32 +105,30 @@ def report(
             hint="Write `output=site/`.",
         )
 
-    def told(run: ScoredRun, human: HumanFields | None) -> dict[str, Any]:
-        found, ratings = described(run), rating_fields(human, run.metrics)
-        return {
-            "metrics": found.notes,
-            "human": ratings,
-            "group_by": group_by,
-            "signature": found.signatures,
-            "manifest": found.facts,
-            "ablation": _ablation(run, ratings, group_by, estimators),
-            "fields": run.mapping,
-            "system": system,
-            "rows": rows,
-        }
+    def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
+        ratings = rating_fields(human, run.metrics)
+        return RunPage(
+            run.path if run.held is None else run.held,
+            describe(run),
+            human=ratings,
+            group_by=group_by,
+            system=system,
+            fields=run.mapping,
+            ablation=_ablation(run, ratings, group_by, estimators),
+            rows=rows,
+        )
 
     if many or str(output).endswith("/") or place.is_dir():
         if written:
             raise ConfigurationError(
                 "`reasons` belong to one run, and this is a folder of pages", hint="Write `output=PAGE.html`."
             )
-        return _write_site(results, place, fields or {}, human, told, title, overwrite=overwrite)
+        return _write_site(results, place, fields or {}, human, page, title, overwrite=overwrite)
     run = ScoredRun.of(results[0], fields=fields)
     target = check_target(place, run.path)
     check_replaceable(target, PAGE, overwrite=overwrite)
-    given = run.path if run.held is None else run.held
     heading = title or run.name if str(run.path) != str(results[0]) else title
-    return Written(write_report(given, place, **told(run, human), reasons=written, title=heading), 1, {})
+    return Written(replace(page(run, human), reasons=written, title=heading).write(place), 1, {})
 
 
 def _write_site(
@@ -139,7 +136,7 @@ def _write_site(
     folder: Path,
     fields: Mapping[str, str],
     human: HumanFields | None,
-    told: Callable[[ScoredRun, HumanFields | None], dict[str, Any]],
+    page: Callable[[ScoredRun, HumanFields | None], RunPage],
     title: str | None,
     *,
     overwrite: bool,
@@ -163,7 +160,7 @@ def _write_site(
     for place, run in enumerate(found):
         try:
             own = {metric: field for metric, field in ratings.items() if metric in run.metrics}
-            shown.append(site.add(place, run.name, run.path, told(run, own)))
+            shown.append(site.add(place, run.name, page(run, own)))
         except DataError as error:
             failed[str(run.path)] = error.message
     if not shown:
@@ -239,20 +236,16 @@ class Site:
         except OSError as error:
             raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
 
-    def add(self, place: int, name: str, results: Path, told: Mapping[str, Any]) -> RunOfSite:
+    def add(self, place: int, name: str, page: RunPage) -> RunOfSite:
         """Write the page of a run."""
-        page = self._pages[place]
-        shown: dict[str, Any] = {}
-
-        def keep(overall: Sequence[Summary], people: Sequence[People]) -> None:
-            shown["summaries"] = {one.metric: one for one in overall}
-            shown["correlations"] = {one.metric: next(iter(one.levels.values())) for one in people if one.levels}
-
-        path = write_report(results, self.folder / page, **told, title=name, up=INDEX, on_figures=keep)
-        self._record(page, path)
-        manifest, signatures = told.get("manifest") or {}, told.get("signature") or {}
-        source = f"{manifest['input']} ({str(manifest['input sha256'])[:8]})" if "input" in manifest else ""
-        return RunOfSite(name, page, judges(signatures, manifest), source, signatures=signatures, **shown)
+        own = self._pages[place]
+        page = replace(page, title=name, up=INDEX)
+        self._record(own, page.write(self.folder / own))
+        facts, summaries = page.described.facts, {one.metric: one for one in page.summaries}
+        correlations = {name: next(iter(one.levels.values())) for name, one in page.people.items() if one.levels}
+        source = f"{facts['input']} ({str(facts['input sha256'])[:8]})" if "input" in facts else ""
+        signatures = page.described.signatures
+        return RunOfSite(name, own, page.described.judge, source, summaries, correlations, signatures)
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
         """Write the overview, and remove pages of runs that are no longer there."""

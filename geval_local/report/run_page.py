@@ -1,41 +1,35 @@
-"""The page of one run."""
+"""The page of one run: its scores, beside human ratings, and with the reasons that `geval-local reasons` wrote."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.results import HumanFields, rating_fields
+import numpy as np
+
+from geval_local.analysis.results import HumanFields, joined, rating_fields
 from geval_local.analysis.tables import Table, correlation_table, folded
+from geval_local.errors import DataError
+from geval_local.fields import lookup
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, ResultsInput, load_results
-from geval_local.report.human_ratings import (
-    GroupCorrelation,
-    agreement,
-    group_correlations,
-    scored_items,
-)
-from geval_local.report.overview import (
-    MetricNotes,
-    SignatureInput,
-    facts,
-    group_names,
-    judges,
-    notes_of,
-    overview_table,
-    signatures_by_metric,
-    summaries,
-)
-from geval_local.report.page import check_target, render, write_page
-from geval_local.report.payload import TextColumns, metric_payload, named_columns
+from geval_local.io.rows import read_rows
+from geval_local.report.overview import UNDESCRIBED, Described, overview_table, summaries
+from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
-from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
-from geval_local.statistics.correlation import Correlation
-from geval_local.statistics.records import ScoredItem
+from geval_local.signature import judge_name, signature_parts
+from geval_local.statistics.coefficients import coefficients
+from geval_local.statistics.correlation import Correlation, correlate
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, usable
 from geval_local.summary import Summary
 
 #: Rows that a page holds unless it is told otherwise.
@@ -60,174 +54,367 @@ class People:
     listed: int = GROUPS_LISTED
 
 
-def write_report(
-    results: ResultsInput,
-    path: str | os.PathLike[str],
-    *,
-    metrics: Mapping[str, MetricNotes] | None = None,
-    human: HumanFields | None = None,
-    group_by: str | None = None,
-    signature: SignatureInput | None = None,
-    manifest: Mapping[str, Any] | None = None,
-    ablation: Table | Sequence[Table] | None = None,
-    title: str | None = None,
-    fields: Mapping[str, str] | None = None,
-    system: str | None = None,
-    baseline: str | None = None,
-    tie: float = 0.0,
-    seed: int = 0,
-    reasons: Sequence[WrittenReason] = (),
-    rows: int = MOST_ROWS,
-    up: str = "",
-    only: Sequence[str] = (),
-    on_figures: Callable[[Sequence[Summary], Sequence[People]], object] = lambda overall, people: None,
-) -> Path:
-    """Write a run as one self-contained HTML page, with all of its metrics or some `only`.
+@dataclass(frozen=True)
+class RunPage:
+    """The page of one run, with all of its metrics or some `only`: a self-contained HTML file."""
 
-    `on_figures` is given what the page shows: the figures of every metric, and the agreement with people.
-    """
-    target = check_target(path, results)
-    run = load_results(results, fields, only)
-    check_reasons(reasons, run)
-    human = rating_fields(human, run.metrics)
-    notes, manifest = metrics or {}, manifest or {}
-    signatures = signatures_by_metric(signature, run.metrics)
-    texts = notes_of(run, notes, signatures)
-    documents = documents_of((record.columns for record in run.records), group_by)[0]
-    keys = run.row_keys()
-    chosen = _chosen(run, rows, reasons)
-    shown = run if len(chosen) == len(run.records) else replace(run, records=_taken(run.records, chosen))
-    items = {metric: scored_items(run, keys, metric, human.get(metric), documents, system) for metric in run.metrics}
-    people = _people(run, items, human, grouped=documents is not None)
-    pairs = [one for metric in run.metrics if (one := pair_section(run, metric)) is not None]
-    compared = [
-        system_section(
-            metric,
-            own,
-            named=system is not None,
-            baseline=baseline,
-            tie=tie,
-            seed=seed,
-            human=human.get(metric),
-        )
-        for metric, own in items.items()
-    ]
-    overall = summaries(run, group_by=group_by)
-    on_figures(overall, people)
-    page = render(
-        "report.html.j2",
-        _data(shown, [keys[place] for place in chosen], notes, people, chosen, documents, reasons),
-        title=title or run.name,
-        file=run.name,
-        count=len(run.records),
-        shown=len(chosen),
-        judge=judges(signatures, manifest),
-        overview=overview_table(overall),
-        summaries=overall,
-        people=people,
-        systems=[one for one in compared if one is not None],
-        pairs=pairs,
-        reasons=reason_notes(reasons),
-        up=up,
-        ablation=() if ablation is None else (ablation,) if isinstance(ablation, Table) else tuple(ablation),
-        texts=texts,
-        facts=facts(manifest),
-    )
-    return write_page(target, page)
+    results: ResultsInput
+    described: Described = UNDESCRIBED
+    human: HumanFields | None = None
+    group_by: str | None = None
+    system: str | None = None
+    baseline: str | None = None
+    tie: float = 0.0
+    seed: int = 0
+    fields: Mapping[str, str] | None = None
+    only: Sequence[str] = ()
+    ablation: Table | None = None
+    reasons: Sequence[WrittenReason] = ()
+    title: str | None = None
+    #: Most rows that charts and list hold; tables are of all.
+    rows: int = MOST_ROWS
+    #: The page that leads here.
+    up: str = ""
 
+    @cached_property
+    def run(self) -> Results:
+        """The run's rows."""
+        return load_results(self.results, self.fields, self.only)
 
-def _chosen(run: Results, most: int, reasons: Sequence[WrittenReason]) -> Sequence[int]:
-    """Choose the rows that the page holds, from 0, in order."""
-    count = len(run.records)
-    if count <= most:
-        return range(count)
-    explained = {reason.row for reason in reasons}
-    numbered = enumerate(run.records) if explained else ()
-    with_reason = {place for place, record in numbered if record.number in explained}
-    return sorted(with_reason | {place * count // most for place in range(most)})
+    @cached_property
+    def ratings(self) -> dict[str, str]:
+        """Metric -> field of its human ratings."""
+        return rating_fields(self.human, self.run.metrics)
 
+    @cached_property
+    def documents(self) -> str | None:
+        """Field of the document."""
+        return documents_of((record.columns for record in self.run.records), self.group_by)[0]
 
-def _taken(records: Iterable[Record], chosen: Sequence[int]) -> tuple[Record, ...]:
-    """Take the chosen ones, in one pass."""
-    wanted = set(chosen)
-    return tuple(record for place, record in enumerate(records) if place in wanted)
+    @cached_property
+    def keys(self) -> list[str]:
+        """Names of the rows."""
+        return self.run.row_keys()
 
+    @cached_property
+    def items(self) -> dict[str, list[ScoredItem]]:
+        """Metric -> its scores, with ratings, documents and systems."""
+        return {
+            metric: scored_items(self.run, self.keys, metric, self.ratings.get(metric), self.documents, self.system)
+            for metric in self.run.metrics
+        }
 
-def _people(
-    run: Results, scored: Mapping[str, Sequence[ScoredItem]], human: Mapping[str, str], *, grouped: bool
-) -> list[People]:
-    found = []
-    for index, metric in enumerate(run.metrics):
-        field = human.get(metric)
-        if field is None:
-            continue
-        items = scored[metric]
-        levels = agreement(items)
-        found.append(
-            People(
+    @cached_property
+    def people(self) -> dict[str, People]:
+        """Metric -> its agreement with people, where they rated it."""
+        found = {}
+        for index, (metric, items) in enumerate(self.items.items()):
+            if metric in self.ratings:
+                levels = agreement(items)
+                found[metric] = People(
+                    metric,
+                    self.ratings[metric],
+                    index,
+                    tuple(item.human for item in items),
+                    levels,
+                    folded(correlation_table(levels), FOLDED) if levels else None,
+                    tuple(group_correlations(items)) if self.documents is not None else (),
+                )
+        return found
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """The figures of every metric."""
+        return summaries(self.run, group_by=self.group_by)
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page."""
+        target = check_target(path, self.results)
+        check_reasons(self.reasons, self.run)
+        people = list(self.people.values())
+        pairs = [one for metric in self.run.metrics if (one := pair_section(self.run, metric)) is not None]
+        compared = [
+            system_section(
                 metric,
-                field,
-                index,
-                tuple(item.human for item in items),
-                levels,
-                folded(correlation_table(levels), FOLDED) if levels else None,
-                tuple(group_correlations(items)) if grouped else (),
+                own,
+                named=self.system is not None,
+                baseline=self.baseline,
+                tie=self.tie,
+                seed=self.seed,
+                human=self.ratings.get(metric),
             )
+            for metric, own in self.items.items()
+        ]
+        chosen = self._chosen()
+        page = render(
+            "report.html.j2",
+            self._data(chosen),
+            title=self.title or self.run.name,
+            file=self.run.name,
+            count=len(self.run.records),
+            shown=len(chosen),
+            judge=self.described.judge,
+            overview=overview_table(self.summaries),
+            summaries=self.summaries,
+            people=people,
+            systems=[one for one in compared if one is not None],
+            pairs=pairs,
+            reasons=reason_notes(self.reasons),
+            up=self.up,
+            ablation=self.ablation,
+            texts=self.described.texts(self.run.metrics),
+            facts=self.described.entries,
         )
+        return write_page(target, page)
+
+    def _chosen(self) -> Sequence[int]:
+        """Choose the rows that the page holds, from 0, in order: at equal distances, and those with a reason."""
+        count = len(self.run.records)
+        if count <= self.rows:
+            return range(count)
+        explained = {reason.row for reason in self.reasons}
+        numbered = enumerate(self.run.records) if explained else ()
+        with_reason = {place for place, record in numbered if record.number in explained}
+        return sorted(with_reason | {place * count // self.rows for place in range(self.rows)})
+
+    def _data(self, chosen: Sequence[int]) -> dict[str, Any]:
+        """Lay out the page's rows, the `chosen` ones of the run."""
+        records, group_by, wanted = self.run.records, self.documents, set(chosen)
+        if len(chosen) < len(records):
+            records = [record for place, record in enumerate(records) if place in wanted]
+        texts = TextColumns()
+        names = list(dict.fromkeys(name for record in records for name in record.columns))
+        for name in names:
+            texts.add(name, [record.columns.get(name) for record in records])
+        if group_by is not None and group_by not in names:  # a dotted path
+            groups = [lookup(record.columns, group_by) for record in records]
+            texts.add(group_by, [None if group is None else as_text(group) for group in groups])
+            names.append(group_by)
+        found = named_columns(names)
+        if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
+            sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in records]
+            found["system"] = len(names)
+            texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
+        place = {record.number: index for index, record in enumerate(records)}
+        metrics = []
+        for metric in self.run.metrics:
+            people, text = self.people.get(metric), self.described.metrics.get(metric)
+            payload = metric_payload(
+                metric,
+                [[record.scores[metric] for record in records]],
+                () if people is None else [people.ratings[one] for one in chosen],
+                spec=None if text is None else text.scale,
+                rating=None if people is None else people.field,
+            )
+            within = [] if people is None else [group.spearman for group in people.groups]
+            payload["groups"] = [round(spearman, 6) for spearman in within if spearman == spearman]
+            payload["reasons"] = [[place[one.row], one.payload()] for one in self.reasons if one.metric == metric]
+            metrics.append(payload)
+        return {
+            "mode": "report",
+            "runs": [as_text(self.run.name)],
+            "texts": texts.texts,
+            "columns": texts.columns,
+            **found,
+            "group": -1 if group_by is None else names.index(group_by),
+            "keys": [as_text(self.keys[one]) for one in chosen],
+            "rows": [record.number for record in records],
+            "metrics": metrics,
+        }
+
+
+# --- scores beside human ratings --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupCorrelation:
+    """Agreement within one group."""
+
+    group: str
+    n: int
+    pearson: float
+    spearman: float
+    kendall: float
+
+
+def scored_items(
+    results: Results,
+    keys: Sequence[str],
+    metric: str,
+    field: str | None,
+    group_by: str | None,
+    system: str | None = None,
+) -> list[ScoredItem]:
+    """Convert the rows of one metric to items for the analyses."""
+    items = []
+    for record, key in zip(results.records, keys, strict=True):
+        score = record.scores[metric]
+        # Only this text: the reasons, which may differ from row to row, are stored with the scores.
+        error = None if score.error is None else "unscored"
+        item = ScoredItem("", "", math.nan, score.value, score.probabilities, None, key, error, score.label_mass)
+        where = f"{results.name}, row {record.number}"
+        items.append(joined(item, record.columns, where, field, group_by, system, results.fields))
+    if field is not None and all(math.isnan(item.human) for item in items):
+        columns = ", ".join(next(iter(results.records)).columns)
+        raise DataError(f"{results.name}: no row has a human rating in {field!r}", hint=f"Columns: {columns}.")
+    return items
+
+
+def agreement(items: Sequence[ScoredItem]) -> dict[str, Correlation]:
+    """Correlate at every level that the items allow: summary needs groups of several items, system needs systems."""
+    kept, _ = usable(items)
+    if not kept:
+        return {}
+    levels: list[Level] = ["pooled"]
+    if len({item.group for item in kept}) < len(kept):
+        levels.insert(0, "summary")
+    systems = {item.system for item in kept}
+    if "" not in systems and len(systems) > 2:
+        levels.append("system")
+    return {level: correlate(items, level) for level in levels}
+
+
+def group_correlations(items: Sequence[ScoredItem]) -> list[GroupCorrelation]:
+    """Correlate within every group that has at least two usable items, lowest Spearman first, undefined ones last."""
+    groups: dict[str, list[ScoredItem]] = defaultdict(list)
+    for item in usable(items)[0]:
+        groups[item.group].append(item)
+    found = [
+        GroupCorrelation(
+            group,
+            len(members),
+            *coefficients(np.array([item.human for item in members]), np.array([item.predicted for item in members]))[
+                :3
+            ].tolist(),
+        )
+        for group, members in groups.items()
+        if len(members) > 1
+    ]
+    return sorted(found, key=lambda group: (math.isnan(group.spearman), group.spearman))
+
+
+# --- reasons beside their rows ----------------------------------------------------------------------------------------
+
+
+_HINT = "Expected what `geval-local reasons RUN -o FILE` wrote for this run."
+
+
+@dataclass(frozen=True)
+class WrittenReason:
+    """One line of a file of reasons."""
+
+    where: str
+    row: int
+    metric: str
+    label: str
+    score: float
+    text: str
+    error: str
+    is_complete: bool
+    cites: bool
+    prompt_sha256: str
+    judge: str
+
+    def payload(self) -> dict[str, Any]:
+        """Give the page's script what it shows."""
+        return {
+            "label": as_text(self.label),
+            "text": as_text(self.text),
+            "error": as_text(self.error),
+            "complete": self.is_complete,
+            "cites": self.cites,
+            "prompt": as_text(self.prompt_sha256),
+            "judge": as_text(self.judge),
+        }
+
+
+@dataclass(frozen=True)
+class ReasonNotes:
+    """What the page says of the reasons of one metric."""
+
+    metric: str
+    judges: tuple[str, ...]
+    rows: int
+    missing: int
+    cut: int
+    uncited: int
+
+
+def read_reasons(path: str | os.PathLike[str]) -> list[WrittenReason]:
+    """Read a file of reasons."""
+    path = Path(path)
+    found = []
+    for raw in read_rows(path):
+        where = f"{path}, line {raw.number}"
+        if raw.error is not None:
+            raise DataError(f"{where}: {raw.error}")
+        found.append(_reason(raw.fields, where))
+    if not found:
+        raise DataError(f"{path} holds no reasons", hint=_HINT)
     return found
 
 
-def _data(
-    run: Results,
-    keys: Sequence[str],
-    notes: Mapping[str, MetricNotes],
-    people: Sequence[People],
-    chosen: Sequence[int],
-    group_by: str | None,
-    reasons: Sequence[WrittenReason],
-) -> dict[str, Any]:
-    """Lay out the page's rows; `people` is of all rows of the run, of which these are the `chosen` ones."""
-    texts = TextColumns()
-    names = list(dict.fromkeys(name for record in run.records for name in record.columns))
-    for name in names:
-        texts.add(name, [record.columns.get(name) for record in run.records])
-    groups = group_names(run.records, group_by)
-    if groups is not None and group_by not in names:  # a dotted path
-        texts.add(str(group_by), groups)
-        names.append(str(group_by))
-    found = named_columns(names)
-    if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
-        sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in run.records]
-        found["system"] = len(names)
-        texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
-    by_metric = {one.metric: one for one in people}
-    place = {record.number: index for index, record in enumerate(run.records)}
-    return {
-        "mode": "report",
-        "runs": [as_text(run.name)],
-        "texts": texts.texts,
-        "columns": texts.columns,
-        **found,
-        "group": -1 if group_by is None else names.index(group_by),
-        "keys": [as_text(key) for key in keys],
-        "rows": [record.number for record in run.records],
-        "metrics": [
-            metric_payload(
+def _reason(line: Mapping[str, Any], where: str) -> WrittenReason:
+    row, score = line.get("row"), line.get("score")
+    missing = [name for name in ("row", "metric", "label", "reason") if name not in line]
+    if missing or not isinstance(row, int) or isinstance(row, bool):
+        what = f"{missing[0]!r} is missing" if missing else f"row is no number: {json.dumps(row)[:80]}"
+        raise DataError(f"{where}: is no reason: {what}", hint=_HINT)
+    signature = str(line.get("signature") or "")
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return WrittenReason(
+        where,
+        row,
+        str(line["metric"]),
+        str(line["label"]),
+        float(score) if is_number and score is not None else math.nan,
+        str(line["reason"] or ""),
+        str(line.get("error") or ""),
+        bool(line.get("is_complete")),
+        bool(line.get("cites_text")),
+        str(line.get("prompt_sha256") or ""),
+        judge_name(signature_parts(signature).get("judge", "")) if signature else "",
+    )
+
+
+def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
+    """Check that reasons explain the rows and scores of this run, and not those of another."""
+    rows = {reason.row for reason in reasons}
+    records = {record.number: record for record in run.records if record.number in rows} if rows else {}
+    for reason in reasons:
+        told = _mismatch(reason, records, run)
+        if told:
+            raise DataError(f"{reason.where}: {told}: it belongs to another run", hint=_HINT)
+
+
+def _mismatch(reason: WrittenReason, records: Mapping[int, Record], run: Results) -> str:
+    if reason.metric not in run.metrics:
+        return f"explains a score of {reason.metric!r}, and {run.name} holds {', '.join(run.metrics)}"
+    record = records.get(reason.row)
+    if record is None:
+        return f"explains row {reason.row}, and {run.name} has none of that number"
+    score = record.scores[reason.metric]
+    if math.isfinite(reason.score) and not math.isclose(reason.score, score.value, rel_tol=1e-6, abs_tol=1e-9):
+        return f"explains the score {reason.score:.6g} of row {reason.row}, which has {score.value:.6g} in {run.name}"
+    if score.mode is not None and reason.label != score.mode:
+        return f"explains the label {reason.label!r} of row {reason.row}, which has {score.mode!r} in {run.name}"
+    return ""
+
+
+def reason_notes(reasons: Sequence[WrittenReason]) -> list[ReasonNotes]:
+    """Count the reasons of every metric."""
+    found = []
+    for metric in dict.fromkeys(reason.metric for reason in reasons):
+        own = [reason for reason in reasons if reason.metric == metric]
+        written = [reason for reason in own if reason.text]
+        found.append(
+            ReasonNotes(
                 metric,
-                [[record.scores[metric] for record in run.records]],
-                [by_metric[metric].ratings[place] for place in chosen] if metric in by_metric else (),
-                spec=notes.get(metric, {}).get("scale"),
-                rating=by_metric[metric].field if metric in by_metric else None,
+                tuple(dict.fromkeys(reason.judge for reason in own if reason.judge)),
+                len(own),
+                len(own) - len(written),
+                sum(not reason.is_complete for reason in written),
+                sum(not reason.cites for reason in written),
             )
-            | {
-                "groups": _spearman(by_metric.get(metric)),
-                "reasons": [[place[one.row], one.payload()] for one in reasons if one.metric == metric],
-            }
-            for metric in run.metrics
-        ],
-    }
-
-
-def _spearman(people: People | None) -> list[float]:
-    groups = people.groups if people else ()
-    return [round(group.spearman, 6) for group in groups if group.spearman == group.spearman]
+        )
+    return found

@@ -406,7 +406,7 @@ def read_run(run: str | os.PathLike[str]) -> Manifest:
 
 def cluster_room() -> Any:
     """Load the room of distributed runs by its name: a local run imports nothing of it."""
-    return import_module("geval_local.ray.run_parts")
+    return import_module("geval_local.ray.driver")
 
 
 def _pairs(

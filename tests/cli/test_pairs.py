@@ -153,6 +153,7 @@ def test_the_page_of_a_run_of_pairs_holds_the_figures_of_the_command(place):
     [
         (["-m", "clarity.yaml", "--baseline", "a", "--budget", "3"], "two ways to choose pairs"),
         ([], "no metric is named"),
+        (["-m", "clarity.yaml", "-m", "clarity.yaml"], "Change the name of one of them"),
         (["-m", "clarity.yaml", "--baseline", "aa"], "no row is of the baseline 'aa'; did you mean 'a'?"),
         (["-m", "clarity.yaml", "--system", "writer"], "the field 'writer' of the system is missing"),
         (["-m", "clarity.yaml", "--group-by", "id"], "none has outputs of two systems"),

@@ -16,7 +16,7 @@ from geval_local.errors import ConfigurationError
 def score(monkeypatch):
     """The options of `score` are those of the verb that runs."""
     monkeypatch.setattr(console, "_OPTIONS", {})
-    console.set_options(typer.main.get_command(app).commands["score"].params)
+    console.set_verb(typer.main.get_command(app).commands["score"].params)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_parameters_become_options(text, shown, score):
 
 def test_a_verb_shows_its_own_options_only(monkeypatch):
     monkeypatch.setattr(console, "_OPTIONS", {})
-    console.set_options(typer.main.get_command(app).commands["run"].params)
+    console.set_verb(typer.main.get_command(app).commands["run"].params)
     assert console.as_options("`overrides=a=1`; `label_mass`") == "--set a=1; `label_mass`"
 
 

@@ -267,6 +267,11 @@ def test_terms_that_make_no_metric_are_refused(arguments, message):
         GEvalLocal(judge=MockJudge(), **arguments)
 
 
+def test_a_misspelt_argument_is_told():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'criterias'; did you mean 'criteria'"):
+        GEvalLocal(CLARITY, MockJudge(), criterias="c")
+
+
 TEST_FILE = """
 import pytest
 from deepeval import assert_test

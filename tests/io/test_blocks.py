@@ -87,10 +87,9 @@ def test_a_file_system_without_rename_or_disk_is_written_and_read():
     try:
         assert place.entry() is None
         assert place.local is None
-        assert place.write(b"one", mark="run")
-        assert not place.write(b"two", mark="run", replace=False)
+        place.write(b"one", mark="run")
         assert place.read() == b"one"
-        assert place.write(b"three", mark="run")
+        place.write(b"three", mark="run")
         assert place.read(1, 3) == b"hr"
         assert [entry.place.address for entry in Place("memory://run").entries()] == [place.address]
         with place.as_local() as path:

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io import writer as output_formats
-from geval_local.io.columns import FIGURES, check_chosen, read_columns
+from geval_local.io.columns import FIGURES, check_chosen
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import ResultWriter
+from geval_local.options import RunOptions
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, OrderFigures, Score
 
@@ -534,7 +535,7 @@ def test_columns_that_are_not_there_are_named() -> None:
     ):
         with pytest.raises(ConfigurationError, match=message):
             check_chosen([name], samples, ["tone"])
-    assert read_columns(["id, score", "error"]) == ["id", "score", "error"]
-    assert read_columns(None) is None
+    assert RunOptions(columns=["id, score", "error"]).columns == ["id", "score", "error"]
+    assert RunOptions().columns is None
     with pytest.raises(ConfigurationError, match="empty name"):
-        read_columns(["id,,score"])
+        RunOptions(columns=["id,,score"])

@@ -13,8 +13,8 @@ from geval_local.analysis.comparison import compare
 from geval_local.errors import DataError
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_compared, write_comparison
-from geval_local.report.human_ratings import scored_items
-from geval_local.report.overview import differences
+from geval_local.report.overview import Described, MetricText, differences
+from geval_local.report.run_page import scored_items
 from geval_local.statistics.correlation import agree
 
 SIGNATURE = "judge:{}|metric:coherence@77ab|dtype:{}|estimator:exact"
@@ -22,7 +22,10 @@ SAME = {"coherence": SIGNATURE.format("nano@12", "float32"), "fluency": SIGNATUR
 OTHER = {"coherence": SIGNATURE.format("big@34", "float32"), "fluency": SIGNATURE.format("big@34", "bfloat16")}
 
 
-def written(tmp_path, first, second, **options) -> Page:
+def written(tmp_path, first, second, *, signatures=({}, {}), **options) -> Page:
+    options["described"] = [
+        Described({metric: MetricText(signature=text) for metric, text in one.items()}) for one in signatures
+    ]
     path = write_comparison(first, second, tmp_path / "compare.html", **options)
     return Page(path.read_text(encoding="utf-8"))
 
@@ -96,9 +99,15 @@ def test_without_ids_items_are_paired_by_place_and_other_texts_are_reported(tmp_
 
 def test_people_judge_both_runs_on_the_same_items(tmp_path):
     made = rows(40, metrics=("coherence",))
-    page = written(tmp_path, made, rescored(made, seed=1), human="scores.coherence", group_by="doc_id")
+    one, other = (
+        write_rows(tmp_path / name, own) for name, own in (("a.jsonl", made), ("b.jsonl", rescored(made, seed=1)))
+    )
+    study = compare((one, other), across=("any",), human="scores.coherence", group_by="doc_id")
+    page = Page(write_compared(study, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "summary spearman: " in page.text
     assert "40 / 8" in page.text
+    assert "Agreement with people against scores.coherence" in page.text
+    assert page.data["metrics"][0]["rating"] == "scores.coherence"
 
 
 def test_runs_that_cannot_be_compared(tmp_path):
@@ -121,18 +130,15 @@ def test_hostile_texts_stay_texts(tmp_path):
     for row in other:
         row["output"] = row["output"] + " again"
     page = written(
-        tmp_path, made, other, names=(HOSTILE[0], HOSTILE[1]), signatures=("|".join(HOSTILE), "|".join(HOSTILE[2:]))
+        tmp_path,
+        made,
+        other,
+        names=(HOSTILE[0], HOSTILE[1]),
+        signatures=({"coherence": "|".join(HOSTILE)}, {"coherence": "|".join(HOSTILE[2:])}),
     )
     assert page.tags.count("script") == 2
     assert not {"img", "svg", "a:evil"} & set(page.tags)
     assert [one.split()[:2] for one in page.comments] == [["geval-local", "page"]]  # with its digest
-
-
-def test_the_field_of_the_ratings_is_named(tmp_path):
-    made = rows(40, metrics=("coherence",))
-    page = written(tmp_path, made, rescored(made, seed=1), human="scores.coherence", group_by="doc_id")
-    assert "Agreement with people against scores.coherence" in page.text
-    assert page.data["metrics"][0]["rating"] == "scores.coherence"
 
 
 def test_a_page_holds_the_metrics_that_were_asked_for(tmp_path):

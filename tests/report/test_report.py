@@ -15,20 +15,18 @@ from html_page import Page
 from report_data import HOSTILE, rows
 
 from geval_local.analysis.tables import Table
-from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.errors import DataError, OutputError
 from geval_local.io.results import load_results
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
-from geval_local.report.human_ratings import agreement, group_correlations, scored_items
+from geval_local.report.overview import Described, MetricText
 from geval_local.report.page import SCRIPTS, json_block
-from geval_local.report.run_page import write_report
-from geval_local.report.written_reasons import read_reasons
+from geval_local.report.run_page import RunPage, agreement, group_correlations, read_reasons, scored_items
 from geval_local.score import Score
 
 
 def written(tmp_path, given, **options) -> Page:
-    path = write_report(given, tmp_path / "report.html", **options)
-    return Page(path.read_text(encoding="utf-8"))
+    return Page(RunPage(given, **options).write(tmp_path / "report.html").read_text(encoding="utf-8"))
 
 
 def hostile_rows():
@@ -95,7 +93,7 @@ def test_a_small_probability_does_not_become_none(tmp_path):
 
 def test_one_source_of_many_items_is_held_once(tmp_path):
     made = rows(50, per_group=50)
-    page = (write_report(made, tmp_path / "r.html")).read_text(encoding="utf-8")
+    page = RunPage(made).write(tmp_path / "r.html").read_text(encoding="utf-8")
     assert page.count(json.dumps(made[0]["source"])) == 1
 
 
@@ -143,9 +141,14 @@ def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):
     page = written(
         tmp_path,
         rows(6),
-        metrics={"coherence": {"prompt": "Read <all> of it.", "steps": ["First look.", "Then rate."]}},
-        signature={"coherence": "judge:nano@12ab|dtype:float32"},
-        manifest={"duration": "41 s", "seen": None},
+        described=Described(
+            {
+                "coherence": MetricText(
+                    "Read <all> of it.", ("First look.", "Then rate."), "judge:nano@12ab|dtype:float32"
+                )
+            },
+            {"duration": "41 s", "seen": None},
+        ),
         ablation=Table(("", "spearman"), (("- Probs", ".502"),)),
     )
     for text in ("Read <all> of it.", "Then rate.", "judge:nano@12ab|dtype:float32", "41 s", "- Probs", ".502"):
@@ -187,7 +190,9 @@ def test_word_labels_get_their_scale_from_scores_or_from_the_metric(tmp_path):
         figures["probabilities"] = dict(zip(("No", "Yes"), figures["probabilities"].values(), strict=True))
     metric = written(tmp_path, made).data["metrics"][0]
     assert (metric["labels"], metric["low"], metric["high"]) == (["No", "Yes"], 0, 1)
-    metric = written(tmp_path, made, metrics={"ok": {"scale": {"No": -1, "Yes": 1}}}).data["metrics"][0]
+    metric = written(tmp_path, made, described=Described({"ok": MetricText(scale={"No": -1, "Yes": 1})})).data[
+        "metrics"
+    ][0]
     assert (metric["low"], metric["high"]) == (-1, 1)
 
 
@@ -214,7 +219,7 @@ def test_every_format_of_results_gives_the_same_page(tmp_path, suffix):
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     made = rows(10)
-    pages = [write_report(made, tmp_path / name, human=["fluency=scores.fluency"]).read_bytes() for name in ("a", "b")]
+    pages = [RunPage(made, human=["fluency=scores.fluency"]).write(tmp_path / name).read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
 
 
@@ -222,15 +227,15 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
 
 
 def hostile_page(tmp_path) -> Page:
-    notes = {text: {"prompt": "\n".join(HOSTILE), "steps": list(HOSTILE)} for text in HOSTILE}
+    given = hostile_rows()
+    known = [*HOSTILE, *(metric for row in given for metric in row["geval"])]
+    texts = dict.fromkeys(known, MetricText("\n".join(HOSTILE), HOSTILE, "|".join(HOSTILE)))
     return written(
         tmp_path,
-        hostile_rows(),
-        metrics=notes,
+        given,
+        described=Described(texts, {text: text for text in HOSTILE}),
         human={"coherence": "scores.coherence"},
         group_by="doc_id",
-        signature="|".join(HOSTILE),
-        manifest={text: text for text in HOSTILE},
         ablation=Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE),
         title=HOSTILE[1],
     )
@@ -312,7 +317,7 @@ def spoiled(**figures):
 )
 def test_broken_results_are_named_by_row(tmp_path, given, message):
     with pytest.raises(DataError) as caught:
-        write_report(given, tmp_path / "r.html")
+        RunPage(given).write(tmp_path / "r.html")
     assert message in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -329,18 +334,16 @@ def test_targets_that_cannot_be_written(tmp_path):
     source = tmp_path / "run.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
     with pytest.raises(OutputError, match="it is a directory"):
-        write_report(made, tmp_path)
+        RunPage(made).write(tmp_path)
     with pytest.raises(OutputError, match="there is no directory"):
-        write_report(made, tmp_path / "no" / "r.html")
+        RunPage(made).write(tmp_path / "no" / "r.html")
     with pytest.raises(OutputError, match="it is the result file itself"):
-        write_report(source, source)
+        RunPage(source).write(source)
     assert json.loads(source.read_text(encoding="utf-8").splitlines()[0]) == made[0]
 
 
-def test_notes_and_ratings_must_belong_to_the_results(tmp_path):
-    with pytest.raises(ConfigurationError, match="no metric 'tone'"):
-        write_report(rows(3), tmp_path / "r.html", metrics={"tone": {"prompt": "p"}})
+def test_ratings_must_belong_to_the_results(tmp_path):
     with pytest.raises(DataError, match="no row has a human rating in 'stars'"):
-        write_report(rows(3), tmp_path / "r.html", human={"fluency": "stars"})
+        RunPage(rows(3), human={"fluency": "stars"}).write(tmp_path / "r.html")
     with pytest.raises(DataError, match=r"row 1: the field 'doc' to group by is missing"):
-        write_report(rows(3), tmp_path / "r.html", human={"fluency": "scores.fluency"}, group_by="doc")
+        RunPage(rows(3), human={"fluency": "scores.fluency"}, group_by="doc").write(tmp_path / "r.html")

@@ -12,9 +12,8 @@ from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
-from geval_local.report.human_ratings import scored_items
-from geval_local.report.run_page import write_report
-from geval_local.report.written_reasons import read_reasons
+from geval_local.report.overview import Described, MetricText
+from geval_local.report.run_page import RunPage, read_reasons, scored_items
 from geval_local.scale import Scale
 from geval_local.statistics.significance import corrected
 
@@ -71,15 +70,11 @@ def made():
 
 @pytest.fixture(scope="module")
 def page(made, tmp_path_factory):
-    metric = {"coherence": {"prompt": "- Coherence:", "steps": ["Read.", "Rate."]}}
-    return write_report(
-        made,
-        tmp_path_factory.mktemp("report") / "report.html",
-        human={"coherence": "scores.coherence"},
-        group_by="doc_id",
-        metrics=metric,
-        signature="judge:nano@12|dtype:float32",
-    )
+    signature = "judge:nano@12|dtype:float32"
+    texts = {"coherence": MetricText("- Coherence:", ("Read.", "Rate."), signature)}
+    texts["fluency"] = MetricText(signature=signature)
+    page = RunPage(made, Described(texts), human={"coherence": "scores.coherence"}, group_by="doc_id")
+    return page.write(tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture
@@ -296,7 +291,10 @@ def test_it_is_readable(opened, width, scheme):
 
 def test_two_runs_show_their_largest_disagreements_first(driver, made, tmp_path):
     other = rescored(made, seed=5)
-    path = write_comparison(made, other, tmp_path / "c.html", signatures=("judge:a", "judge:b"))
+    described = [
+        Described(dict.fromkeys(made[0]["geval"], MetricText(signature=one))) for one in ("judge:a", "judge:b")
+    ]
+    path = write_comparison(made, other, tmp_path / "c.html", described=described)
     load(driver, path)
     assert find(driver, "#differing").text.splitlines()[1] == "judge all a b"
     pairs = [
@@ -322,10 +320,11 @@ def hostile(tmp_path_factory):
         }
     made[-2]["output"] = HOSTILE[1] * (2**20 // len(HOSTILE[1]))
     made[-1]["geval"]["coherence"]["error"] = HOSTILE[1]
-    notes = {text: {"prompt": text, "steps": [text]} for text in HOSTILE}
+    known = [*HOSTILE, *(metric for row in made for metric in row["geval"])]
+    texts = {text: MetricText(text, (text,), "|".join(HOSTILE)) for text in known}
     path = tmp_path_factory.mktemp("hostile") / "report.html"
-    options = {"metrics": notes, "human": {"coherence": "scores.coherence"}, "group_by": "doc_id"}
-    write_report(made, path, signature="|".join(HOSTILE), manifest=dict.fromkeys(HOSTILE, HOSTILE[1]), **options)
+    described = Described(texts, dict.fromkeys(HOSTILE, HOSTILE[1]))
+    RunPage(made, described, human={"coherence": "scores.coherence"}, group_by="doc_id").write(path)
     return path, made
 
 
@@ -387,7 +386,7 @@ def test_the_policy_stops_what_the_page_itself_would_not_do(driver, page):
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_ten_thousand_items_open_in_time(driver, tmp_path, count):
-    path = write_report(many(count, metrics=("coherence", "fluency", "relevance")), tmp_path / "big.html")
+    path = RunPage(many(count, metrics=("coherence", "fluency", "relevance"))).write(tmp_path / "big.html")
     waits = []
     for _ in range(2):  # the better of two, because the machine may be busy with something else
         load(driver, path)
@@ -414,13 +413,13 @@ def wide(tmp_path_factory):
         items = scored_items(run, run.row_keys(), name, f"scores.{name}", "doc_id")
         found = against_exact(items, Scale.parse("1-5"), "score", level="summary")
         tests |= {f"{name}: {pair}": one for pair, one in found.items()}
-    return write_report(
+    page = RunPage(
         given,
-        tmp_path_factory.mktemp("wide") / "wide.html",
         human={name: f"scores.{name}" for name in names},
         group_by="doc_id",
         ablation=folded(comparison_table(corrected(tests)), ("on", "Williams", "items / documents", "kept by each")),
     )
+    return page.write(tmp_path_factory.mktemp("wide") / "wide.html")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (800, "dark"), (390, "light")])
@@ -464,7 +463,7 @@ def test_no_table_is_cut_and_the_picture_of_systems_fits(driver, wide, width, sc
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (800, "dark"), (390, "light"), (390, "dark")])
 def test_pairs_are_readable_and_their_tables_fit(driver, tmp_path, width, scheme):
     names = ("a", "Ünïcode systém", "<b>bold</b>", "a very long name of a system " * 3)
-    load(driver, write_report(pair_rows(names, documents=8), tmp_path / "pairs.html"))
+    load(driver, RunPage(pair_rows(names, documents=8)).write(tmp_path / "pairs.html"))
     set_view(driver, width, 900, scheme=scheme)
     driver.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
@@ -485,7 +484,7 @@ def test_pairs_are_readable_and_their_tables_fit(driver, tmp_path, width, scheme
 def test_reasons_stand_beside_their_rows_and_stay_text(driver, made, tmp_path, width, scheme):
     texts = {1: "It quotes a needle.", 2: HOSTILE[2], 5: None}
     path = reason_lines(tmp_path / "reasons.jsonl", made, "coherence", texts)
-    load(driver, write_report(made, tmp_path / "r.html", reasons=read_reasons(path)))
+    load(driver, RunPage(made, reasons=read_reasons(path)).write(tmp_path / "r.html"))
     set_view(driver, width, 900, scheme=scheme)
     choose(driver, "#only", "explained")
     assert column(driver, "why") == [texts[1], texts[2]]
@@ -512,7 +511,7 @@ def test_reasons_stand_beside_their_rows_and_stay_text(driver, made, tmp_path, w
 
 def test_the_number_of_a_row_stands_once(driver, tmp_path):
     made = rows(12)
-    load(driver, write_report([{key: row[key] for key in row if key != "id"} for row in made], tmp_path / "r.html"))
+    load(driver, RunPage([{key: row[key] for key in row if key != "id"} for row in made]).write(tmp_path / "r.html"))
     heads = driver.execute_script(
         "return [...document.querySelectorAll('#item-table th')].map((one) => one.dataset.name)"
     )
@@ -525,6 +524,6 @@ def test_the_number_of_a_row_stands_once(driver, tmp_path):
     assert "row" not in driver.execute_script(
         "return [...document.querySelectorAll('#item .texts dt')].map((one) => one.textContent)"
     )
-    with_ids = write_report(made, tmp_path / "ids.html")
+    with_ids = RunPage(made).write(tmp_path / "ids.html")
     load(driver, with_ids)
     assert column(driver, "place")[:2] == ["1", "2"]

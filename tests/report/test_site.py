@@ -13,6 +13,7 @@ from report_data import HOSTILE, rescored, rows
 from geval_local.analysis.tables import interval
 from geval_local.io.ownership import checksummed, file_sha256
 from geval_local.report.reports import INDEX, MANIFEST
+from geval_local.report.reports import report as pages
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.interval import mean_interval
 from geval_local.statistics.records import ScoredItem
@@ -191,3 +192,12 @@ def test_names_are_told_apart_and_texts_stay_texts(here):
     page = page_of(INDEX)
     assert not {"script", "img"} & set(page.tags)
     assert HOSTILE[0] in page.text
+
+
+def test_rows_in_hand_are_a_folder_too(tmp_path):
+    written = pages([rows(8), rows(9)], tmp_path / "site")
+    assert (written.pages, written.failed) == (2, {})
+    shown = [
+        Page((tmp_path / "site" / name).read_text(encoding="utf-8")) for name in ("results.html", "results-2.html")
+    ]
+    assert [len(page.data["keys"]) for page in shown] == [8, 9]

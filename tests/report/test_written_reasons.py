@@ -9,8 +9,7 @@ from html_page import Page
 from report_data import HOSTILE, rows
 
 from geval_local.errors import DataError
-from geval_local.report.run_page import write_report
-from geval_local.report.written_reasons import read_reasons, reason_notes
+from geval_local.report.run_page import RunPage, read_reasons, reason_notes
 
 METRIC = "coherence"
 
@@ -53,7 +52,7 @@ def test_reasons_stand_beside_their_rows_with_label_and_prompt(tmp_path, made, w
         line(made, 7, "Vague.", cites_text=False, is_complete=False),
         line(made, 9, None, error="the judge wrote nothing", prompt_sha256=None),
     )
-    page = Page(write_report(made, tmp_path / "r.html", reasons=reasons).read_text(encoding="utf-8"))
+    page = Page(RunPage(made, reasons=reasons).write(tmp_path / "r.html").read_text(encoding="utf-8"))
     held = {metric["name"]: metric["reasons"] for metric in page.data["metrics"]}
     assert held["fluency"] == []
     assert [item for item, _ in held[METRIC]] == [1, 6, 8]
@@ -82,7 +81,7 @@ def test_reasons_are_counted(made, write):
 )
 def test_reasons_of_another_run_are_rejected(tmp_path, made, write, change, told):
     with pytest.raises(DataError, match="it belongs to another run") as caught:
-        write_report(made, tmp_path / "r.html", reasons=write(line(made, 1), line(made, 5) | change))
+        RunPage(made, reasons=write(line(made, 1), line(made, 5) | change)).write(tmp_path / "r.html")
     assert told in caught.value.message
     assert not (tmp_path / "r.html").exists()
 
@@ -103,8 +102,8 @@ def test_hostile_reasons_are_inert(tmp_path, made, write):
             for place, text in enumerate(HOSTILE[:3], start=1)
         )
     )
-    page = Page(write_report(made, tmp_path / "r.html", reasons=reasons).read_text(encoding="utf-8"))
-    plain = Page(write_report(made, tmp_path / "plain.html").read_text(encoding="utf-8"))
+    page = Page(RunPage(made, reasons=reasons).write(tmp_path / "r.html").read_text(encoding="utf-8"))
+    plain = Page(RunPage(made).write(tmp_path / "plain.html").read_text(encoding="utf-8"))
     assert [tag for tag in page.tags if tag != "p"] == [tag for tag in plain.tags if tag not in ("p",)]
     (held,) = (metric["reasons"] for metric in page.data["metrics"] if metric["name"] == METRIC)
     assert [reason["text"] for _, reason in held] == list(HOSTILE[:3])

@@ -25,9 +25,8 @@ from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.ray import driver
 from geval_local.ray.blocks import Block, choose_cut
-from geval_local.ray.cluster import WorkerShare, share_out
-from geval_local.ray.merge import merge_parts
-from geval_local.ray.own_cluster import _own_settings, watched_head
+from geval_local.ray.cluster import WorkerShare, _own_settings, share_out, watched_head
+from geval_local.ray.parts_directory import merge_parts
 from geval_local.ray.worker import BlockScorer, Job, pack, unpack
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold

@@ -16,10 +16,8 @@ from geval_local.io.parts import PartRows
 from geval_local.metric import Metric
 from geval_local.ray import driver
 from geval_local.ray.blocks import survey
-from geval_local.ray.driver import PartsRun
-from geval_local.ray.gather import rows_of_block, write_bucket
-from geval_local.ray.run_parts import wanted_parts
-from geval_local.ray.worker import BlockScorer, KilledError, PartReport, pack, unpack
+from geval_local.ray.driver import PartsRun, wanted_parts
+from geval_local.ray.worker import BlockScorer, KilledError, PartReport, pack, rows_of_block, unpack, write_bucket
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord, definition
 from geval_local.runs.settings import Settings

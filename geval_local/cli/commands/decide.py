@@ -16,7 +16,6 @@ _OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_erro
 
 @takes_options(run_only=_OPTIONS)
 def decide(
-    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -54,15 +53,14 @@ def decide(
     finished work is kept at every moment: the same command, or `geval-local resume`, goes on after an interruption. A
     row or a question without an answer keeps its place, with the reason.
     """
-    from geval_local.cli.scoring import follow, read_gates
-    from geval_local.cli.standard_input import input_file
+    from geval_local.cli.scoring import follow, input_file
     from geval_local.io.input_checks import DEFAULT_STATE
     from geval_local.questions.question import load_questions
     from geval_local.runs.asked import question_metrics
     from geval_local.runs.run_file import decide_file
     from geval_local.runs.target import find_target
 
-    gates = read_gates(None, max_unscored)
+    gates = options.Gates(max_unscored=max_unscored).read()
     asked = load_questions(questions)
     target = find_target(output, run.formats, "decisions")
     options.check_csv(run, target.formats)
@@ -76,5 +74,4 @@ def decide(
             results=len(question_metrics(asked, rotations)) * len(judges),
             judges=len(judges),
             as_json=as_json,
-            command=str(context.find_root().obj),
         )

@@ -33,7 +33,6 @@ class Rules:
 
 @takes_options(run_only=("group_by", "fields", "encoding", "window", "limit", "overwrite", "retry_errors", "use_cache"))
 def pairs(
-    context: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; outputs of several systems.")
     ],
@@ -62,7 +61,7 @@ def pairs(
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.run_summary import run_record, show_result
     from geval_local.cli.output.tables import show_study
-    from geval_local.cli.scoring import EXIT_GATE, read_gates, watch
+    from geval_local.cli.scoring import EXIT_GATE, watch
     from geval_local.evaluation.gates import failures
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan
@@ -80,7 +79,7 @@ def pairs(
         )
     rule = chosen[0] if chosen else "all"
     plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
-    gates = read_gates(None, max_unscored)
+    gates = options.Gates(max_unscored=max_unscored).read()
     metrics = [Metric.load(name).with_steps(()) if no_steps else Metric.load(name) for name in metric]
     columns = [EVERYTHING] if "csv" in find_target(output).formats else None
     result = watch(
@@ -98,7 +97,7 @@ def pairs(
         found = {key: rank_run(written, key).sources[0].study.to_dict() for key in keys}
         print_json({**run_record(result), "failed_gates": failed, "preferences": found})
     else:
-        show_result(result, failed, lowest=0, as_json=False, command=str(context.find_root().obj))
+        show_result(result, failed, lowest=0, as_json=False)
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
         if rules.given is None:  # verdicts are in the rows otherwise

@@ -43,7 +43,7 @@ def reasons(
     from geval_local.analysis.pairs import holds_pairs
     from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.console import note
-    from geval_local.cli.output.reasons import show_reasons
+    from geval_local.cli.output.run_summary import show_reasons
     from geval_local.cli.scoring import watch
     from geval_local.io.input_checks import check_rows
     from geval_local.io.results import numbered

@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note, print_json, say
 from geval_local.errors import ConfigurationError
+from geval_local.options import RunOptions
 
 
+@takes_options()
 def resume(
-    context: typer.Context,
     run: Annotated[
         str,
         typer.Argument(
@@ -23,9 +25,8 @@ def resume(
         ),
     ],
     retry_errors: options.RetryErrors = False,
-    fail_under: options.FailUnder = None,
-    max_unscored: options.MaxUnscored = None,
-    label_mass: options.LabelMass = None,
+    *,
+    gates: options.Gates,
     as_json: options.Json = False,
 ) -> None:
     """Continue an interrupted run with the settings of its manifest.
@@ -33,22 +34,21 @@ def resume(
     On the same machine, the results equal those of an uninterrupted run byte for byte.
     """
     from geval_local.analysis.calibration import read_calibration
-    from geval_local.cli.scoring import follow, read_gates
+    from geval_local.cli.scoring import follow
     from geval_local.metric import Metric
     from geval_local.runs import run_file
 
-    gates = read_gates(fail_under, max_unscored, label_mass)
+    limits = gates.read()  # first: they may be wrong
     manifest = run_file.read_run(run)
     follow(
         lambda events: run_file.resume(
             run, retry_errors=retry_errors, load_calibration=read_calibration, events=events
         ),
         manifest.input.name,
-        gates,
+        limits,
         results=sum(Metric.model_validate(one).forms for one in manifest.settings.metrics) * len(manifest.judges),
         judges=len(manifest.judges),
         as_json=as_json,
-        command=str(context.find_root().obj),
     )
 
 
@@ -62,10 +62,10 @@ def merge(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Merge the parts of a distributed run into one file, in input order, with a manifest beside it."""
-    from geval_local.io.columns import read_columns
-    from geval_local.ray.merge import merge_parts
+    from geval_local.ray.parts_directory import merge_parts
 
-    rows = merge_parts(run, output, columns=read_columns(columns), csv_safe=csv_safe, overwrite=overwrite)
+    wanted = RunOptions(columns=columns).columns
+    rows = merge_parts(run, output, columns=wanted, csv_safe=csv_safe, overwrite=overwrite)
     note(f"{rows} rows in {output}")
 
 

@@ -16,7 +16,6 @@ from geval_local.options import JudgeOptions, RunOptions
 
 @takes_options()
 def score(
-    context: typer.Context,
     file: Annotated[
         list[str],
         typer.Argument(
@@ -25,22 +24,16 @@ def score(
             "--distributed also several, directories, patterns, and addresses such as s3://BUCKET/DIR.",
         ),
     ],
-    metric: options.Metrics = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used verbatim.")
-    ] = None,
-    scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None,
+    *,
+    rated: options.Rated,
     output: options.Output = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
     ] = False,
     no_steps: options.NoSteps = False,
-    fail_under: options.FailUnder = None,
-    max_unscored: options.MaxUnscored = None,
-    label_mass: options.LabelMass = None,
+    gates: options.Gates,
     lowest: options.Lowest = 3,
     as_json: options.Json = False,
-    *,
     judges: list[JudgeOptions],
     run: RunOptions,
 ) -> None:
@@ -49,12 +42,11 @@ def score(
     Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.scoring import read_gates
-    from geval_local.cli.standard_input import input_file
+    from geval_local.cli.scoring import follow, input_file
 
-    gates = read_gates(fail_under, max_unscored, label_mass)
-    chosen = options.chosen_metrics(metric or [], prompt_file, scale, no_steps)
-    for name, limit_value in (("--threshold", run.threshold), ("--fail-under", fail_under)):
+    limits = gates.read()
+    chosen = options.chosen_metrics(rated, no_steps=no_steps)
+    for name, limit_value in (("--threshold", run.threshold), ("--fail-under", gates.fail_under)):
         options.check_on_scales(name, limit_value, chosen)
     if dry_run:
         from geval_local.cli.output.audits import show_forms
@@ -64,7 +56,6 @@ def score(
         return
 
     from geval_local.analysis.calibration import read_calibration
-    from geval_local.cli.scoring import follow
     from geval_local.runs.run_file import cluster_room, score_file
     from geval_local.runs.target import find_target
 
@@ -83,16 +74,15 @@ def score(
                 judges,
                 output,
                 run,
-                metric_names=metric or (),
+                metric_names=rated.metric or (),
                 load_calibration=read_calibration,
                 events=events,
             ),
             Path(given[0]).name,
-            gates,
+            limits,
             results=len(chosen) * len(judges),
             judges=len(judges),
             as_json=as_json,
-            command=str(context.find_root().obj),
             lowest=lowest,
         )
 

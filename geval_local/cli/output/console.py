@@ -104,15 +104,23 @@ def show_text(text: str) -> None:
 
 #: Parameter of the library -> option of the verb that runs, and whether it takes no value.
 _OPTIONS: dict[str, tuple[str, bool]] = {}
+#: The command line, as it may be given again.
+_GIVEN = [""]
 
 
-def set_options(parameters: Iterable[Any]) -> None:
+def set_verb(parameters: Iterable[Any], command: str = "") -> None:
     """Take the options of the verb that runs, under their own names and under those of its parameters in Python."""
+    _GIVEN[:] = [command]
     _OPTIONS.clear()
     for one in parameters:
         for option in [name for name in one.opts if name.startswith("--")][:1]:
             own = option.removeprefix("--").replace("-", "_")
             _OPTIONS.update(dict.fromkeys((own, one.name), (option, getattr(one, "is_flag", False))))
+
+
+def command_given() -> str:
+    """Return the command that runs."""
+    return _GIVEN[0]
 
 
 def as_options(text: str) -> str:

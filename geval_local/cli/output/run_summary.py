@@ -1,25 +1,37 @@
-"""The end of a scoring run: warnings, the table, unscored and lowest rows, signatures, and the next commands."""
+"""The end of a run: its table of scores, answers or reasons, what is unscored, signatures, and the next commands."""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
-from geval_local.cli.output.console import FIGURE, FOLDED, WHOLE, as_options, note, print_json, print_rows, say
-from geval_local.fields import output_text
+from geval_local.cli.output.console import (
+    FIGURE,
+    FOLDED,
+    WHOLE,
+    as_options,
+    command_given,
+    note,
+    print_json,
+    print_rows,
+    say,
+)
+from geval_local.fields import counted, output_text
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
-from geval_local.score import LEAST_LABEL_MASS
+from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
 from geval_local.summary import mass_warning
 
 if TYPE_CHECKING:
     from geval_local.runs.completion import RunResult
     from geval_local.score import Score
-    from geval_local.summary import Reason, Summary
+    from geval_local.summary import QuestionSummary, Reason, Summary
 
 #: Most reasons shown per metric; `--json` has them all.
 REASONS_SHOWN = 8
@@ -36,7 +48,6 @@ def show_result(
     gates: int = 0,
     lowest: int = LOWEST_SHOWN,
     as_json: bool,
-    command: str,
 ) -> None:
     """Print a run's figures to stdout, and its warnings, gates and next commands to stderr."""
     if as_json:
@@ -50,7 +61,7 @@ def show_result(
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
             show_lowest(summary.metric, rows, lowest)
         show_signatures([one.metric for one in result.summaries], result.signatures, result)
-        _show_next(result, command, lowest)
+        _show_next(result, lowest)
     show_gates(failures, gates)
 
 
@@ -223,11 +234,11 @@ def show_signatures(names: Sequence[str], signatures: Sequence[str], result: Run
     say(f"signature: {listed} (whole: {whole})")
 
 
-def _show_next(result: RunResult, command: str, lowest: int) -> None:
+def _show_next(result: RunResult, lowest: int) -> None:
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
     note("next:")
     if result.target.results is None:
-        note(f"  keep every row's figures     {command} -o scores.jsonl")
+        note(f"  keep every row's figures     {command_given()} -o scores.jsonl")
     else:
         output = shlex.quote(str(result.target.results))
         if settings.distributed is not None:
@@ -286,3 +297,122 @@ def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
             for summary, signature, rows in zip(result.summaries, result.signatures, result.lowest, strict=True)
         },
     }
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+#: Options of a choice that are counted on its line.
+OPTIONS_SHOWN = 6
+
+
+def show_decisions(result: RunResult, failures: list[str], *, as_json: bool) -> None:
+    """Print what the answers came to, to stdout, and what failed, to stderr; parameters as `show_result`."""
+    for answer in result.answers:
+        if answer.low_mass_share > 0:
+            note(f"warning: {_low_mass(answer)}", "yellow")
+    if as_json:
+        print_json(_answers_record(result, failures))
+    else:
+        _show_answers(result)
+        show_pace(result, len(result.answers), "answers")
+        show_unscored([(f"without an answer to {answer.name}", answer.reasons) for answer in result.answers])
+        show_signatures([one.name for one in result.answers], result.signatures, result)
+        note("next:")
+        if result.target.results is None:
+            note(f"  keep every row's answers     {command_given()} -o decisions.jsonl")
+        else:
+            note(f"  every row's answers          {shlex.quote(str(result.target.results))}")
+        note(f"  audit the judge              geval-local judges check {shlex.quote(result.judges[0])}")
+    show_gates(failures, 0)
+
+
+def _low_mass(answer: QuestionSummary) -> str:
+    """Say that a judge does not answer a question, and what can be done."""
+    what = "the judge does not answer this" if answer.label_mass < LEAST_LABEL_MASS else "it is low"
+    return (
+        f"{answer.name}: label mass {answer.label_mass:.3f}, below {LOW_LABEL_MASS:g} in {answer.low_mass_share:.1%} "
+        f"of the answers: {what}. Try: a plainer question; another judge."
+    )
+
+
+def _show_answers(result: RunResult) -> None:
+    rows = [
+        (
+            answer.name,
+            _told(answer),
+            f"{answer.answered}/{answer.rows}",
+            _figure(answer.label_mass, 3),
+            _figure(answer.label_mass_min, 3),
+            "-" if math.isnan(answer.low_mass_share) else f"{answer.low_mass_share:.1%}",
+            "-" if answer.spread is None else _figure(answer.spread, 3),
+        )
+        for answer in result.answers
+    ]
+    figures = ("answered", "mass", "min", f"<{LOW_LABEL_MASS:g}", "spread")
+    print_rows([("question", FOLDED), ("answers", FOLDED), *((name, FIGURE) for name in figures)], rows)
+
+
+def _told(answer: QuestionSummary) -> str:
+    if not answer.answered:
+        return "-"
+    if answer.type == "choice":
+        more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
+        return ", ".join(f"{_option(value)} {count}" for value, count in answer.chosen[:OPTIONS_SHOWN]) + more
+    return f"mean {'probability' if answer.type == 'predicate' else 'level'} {_figure(answer.mean, 3)}"
+
+
+def _option(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _answers_record(result: RunResult, failures: list[str]) -> dict[str, Any]:
+    return {
+        **common_record(result),
+        "answers_per_second": round(result.rows * len(result.answers) / result.seconds, 3) if result.seconds else None,
+        "questions": {
+            answer.name: answer.to_dict() | {"signature": signature}
+            for answer, signature in zip(result.answers, result.signatures, strict=True)
+        },
+        "failed_gates": failures,
+    }
+
+
+# --- reasons ----------------------------------------------------------------------------------------------------------
+
+#: Reasons that are printed; the file has all.
+WRITTEN_SHOWN = 10
+
+
+def show_reasons(file: Path, metric: str, *, as_json: bool, is_new: bool = True) -> None:
+    """Print the reasons in a file, and on stderr where they are."""
+    records = [json.loads(line) for line in file.read_text(encoding="ascii").splitlines()]
+    if as_json:
+        print_json({"metric": metric, "output": str(file), "reasons": records})
+    else:
+        _show_written(records, metric)
+    held = counted(len(records), "reason")
+    note(f"wrote {held} to {file}" if is_new else f"{file} is complete: {held}; --overwrite writes them again")
+
+
+def _show_written(records: Sequence[Mapping[str, Any]], metric: str) -> None:
+    """Print the first reasons as a table, and on stderr how many are missing, cut off, or without a citation."""
+    rows = [
+        (
+            str(record.get("id", record["row"])),
+            f"{record['score']:.3f}",
+            str(record["label"]),
+            record["reason"] or f"none: {record['error']}",
+        )
+        for record in records[:WRITTEN_SHOWN]
+    ]
+    columns = [("row", FIGURE), ("score", FIGURE), ("label", WHOLE), (f"reason: {metric}", FOLDED)]
+    print_rows(columns, rows)
+    written = [record for record in records if record["reason"]]
+    uncited = sum(not record["cites_text"] for record in written)
+    cut = sum(not record["is_complete"] for record in written)
+    if len(written) < len(records):
+        note(f"{len(records) - len(written)} of {len(records)} rows have no reason; the file says why", "yellow")
+    if cut:
+        note(f"{cut} of {len(written)} reasons did not come to an end within --tokens, or repeat themselves", "yellow")
+    if uncited:
+        note(f"{uncited} of {len(written)} reasons cite nothing of the text: they may fit any text", "yellow")
