@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -109,6 +111,67 @@ def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, 
     for file in (tmp_path / "verdicts").iterdir():
         file.write_text("{ cut", encoding="utf-8")
     assert probed()[0] == 1
+
+
+def _edit(change):
+    def edit(file):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        change(record)
+        file.write_text(json.dumps(record), encoding="utf-8")
+
+    return edit
+
+
+def _replace_by_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+DAMAGE = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-20]),
+    "no text": lambda file: file.write_bytes(b"\xff\x00" * 99),
+    "nested": lambda file: file.write_text("[" * 100_000, encoding="utf-8"),
+    "a list": lambda file: file.write_text("[1]", encoding="utf-8"),
+    "a folder": _replace_by_folder,
+    "more fields": _edit(lambda record: next(iter(record["findings"].values())).update(more=1)),
+    "fewer fields": _edit(lambda record: next(iter(record["findings"].values())).clear()),
+    "another engine": _edit(lambda record: next(iter(record["findings"].values())).update(engine="fast")),
+    "findings of another kind": _edit(lambda record: record.update(findings=[["precision", "float16"]])),
+    "another device": _edit(lambda record: record["identity"].update(devices=[["cuda:0"]])),
+    "no identity": _edit(lambda record: record.pop("identity")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_verdict_that_is_not_as_it_was_written_is_found_out_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    model = tiny_model("llama", VOCAB, torch.float32)
+    first = choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1]
+    (file,) = (tmp_path / "verdicts").iterdir()
+    DAMAGE[damage](file)
+    passes = []
+    trunk_of(model).register_forward_pre_hook(lambda *_: passes.append(1))
+    assert choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1] == first
+    assert passes
+
+
+def test_several_keep_their_verdicts_at_once(monkeypatch, tmp_path):
+    """A reader sees nothing or a whole finding; who writes last may take the others' with it."""
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    model = tiny_model("llama", VOCAB, torch.float32)
+
+    def work(number):
+        verdict, found = verdict_of(model, "f" * 64), []
+        for _ in range(10):
+            verdict.keep(f"finding {number}", {"number": number})
+            found += [verdict.read(f"finding {other}") for other in range(4)]
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [one for part in pool.map(work, range(4)) for one in part]
+    assert all(one is None or one == {"number": number % 4} for number, one in enumerate(found))
+    assert any(found)
+    assert len(list((tmp_path / "verdicts").iterdir())) == 1
 
 
 def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):

@@ -259,6 +259,50 @@ def test_float32_is_float32_whatever_the_environment_asks_for(precision):
         torch.set_float32_matmul_precision(before)
 
 
+#: What they are where nobody asks for anything.
+TF32 = {
+    torch.backends: "none",
+    torch.backends.cuda.matmul: "none",
+    torch.backends.mkldnn.matmul: "none",
+    torch.backends.cudnn: "none",
+    torch.backends.cudnn.conv: "tf32",
+    torch.backends.cudnn.rnn: "tf32",
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (torch.backends.cuda.matmul, "allow_tf32", True),
+        (torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        (torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+        (torch.backends, "fp32_precision", "tf32"),
+        (torch.backends.cudnn, "fp32_precision", "tf32"),
+        (torch.backends.cudnn.conv, "fp32_precision", "ieee"),
+        (torch.backends.cudnn, "allow_tf32", False),
+    ],
+)
+def test_whatever_enables_tf32_is_off_for_a_while(owner, name, value):
+    """PyTorch refuses to read a switch by its old name once its new one was used."""
+    parts = list(TF32)[1:]
+    try:
+        setattr(owner, name, value)
+        asked = [part.fp32_precision for part in parts]
+        for _ in range(2):
+            with exact_products():
+                assert torch.get_float32_matmul_precision() == "highest"
+                assert not torch.backends.cudnn.allow_tf32
+                assert {part.fp32_precision for part in parts} == {"ieee"}
+            assert [part.fp32_precision for part in parts] == asked
+        model = tiny_model("llama", VOCAB, torch.bfloat16)
+        assert choose_engine(model, Head(model))[0].name == "trie"
+    finally:
+        for part, precision in TF32.items():
+            part.fp32_precision = precision
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = True
+
+
 @pytest.mark.slow
 def test_token_numbers_survive_the_way_to_the_host():
     vocabulary = (1 << 19) + 1
