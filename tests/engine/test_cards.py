@@ -20,7 +20,7 @@ from geval_local.engine.prefix_sharing import flex
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.self_check import check_engine
 from geval_local.engine.shared_cache import SharedCacheEngine
-from geval_local.engine.window import execute, regrow
+from geval_local.engine.window import Unit, execute, regrow
 from geval_local.models import verdicts
 from geval_local.models.head import Head, trunk_of
 from geval_local.models.verdicts import verdict_of
@@ -297,6 +297,30 @@ def test_a_budget_that_was_halved_is_said_and_recovers(monkeypatch, caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("kind", ["trie", "cache"])
+def test_what_serves_the_rest_of_the_prompts_has_a_budget_that_recovers_too(caplog, kind):
+    """As prompts beyond the switch of a long rotary embedding."""
+    model = tiny_model("llama", VOCAB, torch.float32)
+    padded = PaddedEngine(model, Head(model), batch_tokens=400)
+    made = {"trie": choose.PrefixSharingEngine, "cache": SharedCacheEngine}[kind]
+    engine = made(model, Head(model), batch_tokens=400, padded=padded)
+    requests = documents()
+
+    class Small:
+        limit = 50
+
+        def execute(self, *given):
+            padded.limit = self.limit
+            return PaddedEngine.execute(padded, *given)
+
+    units = [Unit((pack,)) for pack in padded.plan(requests)]
+    padded.execute = Small().execute
+    list(execute(engine, requests, units))
+    assert "passes of at most 50 tokens instead of 400" in caplog.text
+    regrow(engine)
+    assert (padded.limit, engine.limit) == (100, 400)
+
+
 def test_a_fault_of_the_device_leaves_what_was_found_before(monkeypatch):
     """What describes the device, and asks it, comes first; findings are handed on as they come."""
     model = tiny_model("llama", VOCAB, torch.float32, initializer_range=0.1)
@@ -330,7 +354,9 @@ def test_segments_of_memory_may_grow_unless_the_user_says_otherwise():
     import subprocess
 
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTORCH_")}
-    for own, expected in (({}, "expandable_segments:True False"), ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, "None False")):
+    theirs = ({f"PYTORCH_{name}ALLOC_CONF": "x"} for name in ("CUDA_", "HIP_"))
+    cases = [({}, "expandable_segments:True False"), *((own, "None False") for own in theirs)]
+    for own, expected in [*cases, ({"PYTORCH_ALLOC_CONF": "backend:native"}, "backend:native False")]:
         found = subprocess.run(
             [sys.executable, "-c", code], env=plain | own, capture_output=True, text=True, check=True, cwd="/"
         )

@@ -72,6 +72,7 @@ def test_a_model_of_few_positions_has_a_budget_too(monkeypatch):
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "No valid triton configs. OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
         "HIP error: out of memory",
         "MPS backend out of memory (MPS allocated: 17.9 GB)",
         "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
