@@ -153,7 +153,8 @@ def missing_packages(model: PreTrainedModel) -> str | None:
     """Say which packages a model with recurrent layers lacks on a GPU, and what that costs; None if none is missing."""
     if input_device(model).type != "cuda":
         return None
-    found = [packages for module in model.modules() if (packages := _kernel_packages(type(module)))]
+    kinds: list[Any] = [type(module) for module in model.modules()]
+    found = [packages for kind in kinds if (packages := _kernel_packages(kind))]
     missing = sorted((name for name in set().union(*found) if version_of(name) is None), reverse=True)
     if not missing:
         return None
