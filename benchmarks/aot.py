@@ -1,12 +1,13 @@
 """Compile the attention kernel for cards that are not here: whether it fits into shared memory, and spills.
 
-    python benchmarks/aot.py [--only "sm_90 .*bfloat16"] >> aot.jsonl
+    python benchmarks/aot.py --out aot.jsonl [--only "sm_90 .*bfloat16"]
 
 Needs a CUDA build of PyTorch with Triton, and no card. `kernel_error`, which compares the kernel with float64 on a
 card, is called on fake tensors with a driver that knows a card's limits and nothing else. Inductor writes the kernel,
 Triton and ptxas make machine code, and where that asks for more shared memory than the card has, the driver says what
 PyTorch's says, so that FlexKernel walks its own ladder of settings. One JSON line per case, as soon as it is compiled;
-`--only` takes what is missing. The exit code is 1 if a case reached no setting that fits.
+cases that the file already has are left out, so that it goes on where it was stopped. The exit code is 1 if a case
+reached no setting that fits, or one that spills more registers than `STACK` allows.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from numpy.typing import NDArray
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 
 #: Compute capability -> bytes of shared memory of a block (CUDA's programming guide, "opt-in"), and multiprocessors.
-CARDS = {80: (166_912, 108), 89: (101_376, 128), 90: (232_448, 132), 120: (101_376, 170)}
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+CARDS = {90: (232_448, 132), 80: (166_912, 108), 89: (101_376, 128), 120: (101_376, 170)}
+#: Bytes of stack that a thread may take for registers that it has no room for; float32 is for probes.
+STACK = {torch.bfloat16: 512, torch.float16: 512, torch.float32: 16_384}
 
 
 class Loaded(BaseException):
@@ -166,9 +168,9 @@ def pretend(capability: int) -> None:
 
 
 def cases(only: str) -> Iterator[tuple[str, int, int, torch.dtype, dict[str, Any]]]:
-    """All cases whose name matches."""
+    """All cases whose name matches, the common first."""
     for capability in CARDS:
-        for dtype in DTYPES:
+        for dtype in STACK:
             for size in HEADS:
                 for mask, given in MASKS.items():
                     name = f"sm_{capability} {str(dtype).removeprefix('torch.')} {size} {mask}"
@@ -180,21 +182,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression that a case's name must match")
     parser.add_argument("--card", type=int, choices=CARDS, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, required=True, help="file of results, which is continued")
     options = parser.parse_args()
-    chosen = list(cases(options.only))
+    lines = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
+    known = {json.loads(line)["case"] for line in lines if line.startswith("{")}
+    chosen = [case for case in cases(options.only) if case[0] not in known]
     if options.card is None:  # much of PyTorch asks once what the card is: a process for each
-        codes = [
-            subprocess.run([sys.executable, __file__, "--only", options.only, "--card", str(card)]).returncode
-            for card in sorted({capability for _, capability, *_ in chosen})
-        ]
-        sys.exit(max(codes, default=0) != 0)
+        command = [sys.executable, __file__, "--only", options.only, "--out", str(options.out), "--card"]
+        wanted = dict.fromkeys(str(capability) for _, capability, *_ in chosen)
+        sys.exit(max((subprocess.run([*command, card]).returncode for card in wanted), default=0) != 0)
     pretend(options.card)
     failed = False
-    for name, capability, *case in chosen:
+    for name, capability, size, dtype, given in chosen:
         if capability == options.card:
-            found = compiled(capability, *case)
-            failed |= not found["fits"]
-            print(json.dumps({"case": name, "torch": torch.__version__, **found}), flush=True)
+            found = compiled(capability, size, dtype, given)
+            failed |= not found["fits"] or found["stack_bytes"] > STACK[dtype]
+            with options.out.open("a", encoding="utf-8") as results:
+                results.write(json.dumps({"case": name, "torch": torch.__version__, **found}) + "\n")
     sys.exit(failed)
 
 

@@ -156,11 +156,16 @@ def measure(
     processor: dict[str, list[float]] = {name: [] for name in names}
     results: dict[str, np.ndarray] = {}
     missing: dict[str, str] = {}
-    for name in names:
+
+    def run(name: str, chosen: Sequence[Request]) -> np.ndarray | None:
         try:
-            ARMS[name](bench, requests[:2])
+            return ARMS[name](bench, chosen)
         except Exception as error:  # an arm that this machine or installation cannot run is reported, not fatal
             missing[name] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            return None
+
+    for name in names:
+        run(name, requests[:2])
     running = [name for name in names if name not in missing]
     interrupted = False
     try:
@@ -168,7 +173,9 @@ def measure(
             synchronize(bench.model.device)
             elsewhere = processor_time()
             start, begun = time.perf_counter(), time.process_time()
-            found = ARMS[name](bench, requests)
+            found = None if name in missing else run(name, requests)
+            if name in missing:
+                continue
             synchronize(bench.model.device)
             times[name].append(time.perf_counter() - start)
             # Over all threads: the figure to compare if other work shares the processor.
@@ -230,28 +237,34 @@ def expected_score(logprobs: np.ndarray) -> np.ndarray:
 def main() -> None:
     options = arguments()
     console = Console(width=120, record=True)
+    output = options.output or RESULTS / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.json"
     if options.growth:
         records = engine_growth.run(console, options)
         summary: dict[str, Any] = {f"exponent_{record['what']}": record["exponent"] for record in records}
     else:
         records = []
-        for model, workload, bench, requests in cases(options):
-            record = {"model": model, "workload": workload, "dtype": options.dtype, "prompts": len(requests)}
-            record |= {"documents": options.documents}
-            arms = [arm for arm in options.arms if workload != "whole" or arm == "trie"]
-            record |= measure(bench, requests, arms, options.rounds, options.slow_rounds)
-            record |= {"prompt_tokens": prompt_tokens(requests), "trie_tokens": trie_tokens(requests)}
-            record |= {"engine": bench.trie.name, "engine_report": bench.engine_report.text}
-            bench.close()
-            if "trie" in record["seconds"]:
-                record |= speed(bench, requests, statistics.median(record["seconds"]["trie"]))
-                record |= {"gpu_busy": busy_share(partial(run_engine, bench.trie, requests), bench.model.device)}
-                show(console, record)
-            records.append(record)
-            if record["interrupted"]:
-                break
+        try:
+            for model, workload, bench, requests in cases(options):
+                record = {"model": model, "workload": workload, "dtype": options.dtype, "prompts": len(requests)}
+                record |= {"documents": options.documents}
+                arms = [arm for arm in options.arms if workload != "whole" or arm == "trie"]
+                record |= measure(bench, requests, arms, options.rounds, options.slow_rounds)
+                record |= {"prompt_tokens": prompt_tokens(requests), "trie_tokens": trie_tokens(requests)}
+                record |= {"engine": bench.trie.name, "engine_report": bench.engine_report.text}
+                records.append(record)
+                bench.close()
+                if "trie" in record["seconds"]:
+                    record.update(speed(bench, requests, statistics.median(record["seconds"]["trie"])))
+                    busy = busy_share(partial(run_engine, bench.trie, requests), bench.model.device)
+                    record["gpu_busy"] = busy
+                    show(console, record)
+                if record["interrupted"]:
+                    break
+        except Exception:  # after a fault of the device nothing works any more in this process
+            save(console, output, records)
+            raise
         summary = summarize(records)
-    save(console, options.output or RESULTS / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.json", records)
+    save(console, output, records)
     if options.device.startswith("cuda"):
         print(f"What to run on a GPU, where this has not been done yet:\n{commands()}")
     print(json.dumps(summary))

@@ -4,9 +4,11 @@
     python benchmarks/first_contact.py --out DIR --device cpu --tiny    # the same steps, small, anywhere
 
 Every step is a process of its own with a time limit, so that a fault of the device ends one step and no other. Each
-finished step appends one JSON line to DIR/first_contact.jsonl, written through to the disk, and its output stays in
-DIR/NAME.txt. After `--deadline` seconds nothing new begins. It needs no tokenizer, no data and no network; where the
-package is not installed, it is run with PYTHONPATH set to the project's folder.
+finished step appends one JSON line to DIR/first_contact.jsonl, written through to the disk; what the steps printed is
+in DIR/output.txt. These two files are all that a machine on loan has to send back: verdicts and compiled kernels lie in
+a folder of their own (GEVAL_LOCAL_HOME if it is set), which the steps share. After `--deadline` seconds nothing new
+begins. It needs no tokenizer, no data and no network; where the package is not installed, it is run with PYTHONPATH set
+to the project's folder.
 """
 
 from __future__ import annotations
@@ -14,19 +16,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PROJECT = Path(__file__).resolve().parents[1]
-RESULTS = "first_contact.jsonl"
-#: Finished parts of a step that was ended before its end.
-_PART = "PART "
+RESULTS, OUTPUT = "first_contact.jsonl", "output.txt"
+#: What a step found, as it finds it, and that it came to its end: a code of 0 is also what `sys.exit()` gives.
+_PART, _END = "PART ", "END"
 #: Sizes of a head -> what has them.
 HEADS = (64, 96, 128, 192, 256, 512)
 #: Options of attention that are tried with each of them.
@@ -230,8 +236,6 @@ def shape(name: str, options: argparse.Namespace) -> None:
 
 def quantized(options: argparse.Namespace) -> None:
     """Quantize weights to 4 and 8 bits by bitsandbytes, here and now; without the package it says so."""
-    import tempfile
-
     from workloads import random_model
 
     from geval_local.engine.choose import choose_engine
@@ -328,37 +332,66 @@ STEPS: dict[str, tuple[int, Callable[[argparse.Namespace], None]]] = {
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run the steps, each in its own process; one record for each, as soon as it is finished."""
     begun = time.monotonic()
-    for name, (limit, _) in STEPS.items():
-        if options.steps and name not in options.steps:
-            continue
-        left = options.deadline - (time.monotonic() - begun)
-        if left < 1:
-            yield {"step": name, "outcome": "not begun: the deadline was reached"}
-            continue
-        yield _one(name, min(limit * options.patience, left), options)
+    with tempfile.TemporaryDirectory(prefix="first-contact-", ignore_cleanup_errors=True) as home:
+        for name, (limit, _) in STEPS.items():
+            if options.steps and name not in options.steps:
+                continue
+            left = options.deadline - (time.monotonic() - begun)
+            if left < 1:
+                yield {"step": name, "outcome": "not begun: the deadline was reached"}
+                continue
+            yield _one(name, min(limit * options.patience, left), options, home)
 
 
-def _one(name: str, limit: float, options: argparse.Namespace) -> dict[str, Any]:
+def _one(name: str, limit: float, options: argparse.Namespace, home: str) -> dict[str, Any]:
     command = [sys.executable, str(Path(__file__).resolve()), "--out", str(options.out), "--device", options.device]
     command += ["--step", "die" if name == options.plant else name, *(["--tiny"] if options.tiny else [])]
     command += ["--compiled"] if name.endswith("-compiled") else []
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    own = {"GEVAL_LOCAL_HOME": str(options.out / "home"), "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    file = options.out / f"{name}.txt"
+    own = {"GEVAL_LOCAL_HOME": home} | os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     begun = time.monotonic()
-    with file.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | own)
-        try:
-            code = process.wait(timeout=limit)
-            outcome = "done" if code == 0 else f"ended with code {code}"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            outcome = f"ended after its {limit:.0f} s"
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    parts = [json.loads(line[len(_PART) :]) for line in lines if line.startswith(_PART) and line.endswith("}")]
+    with (options.out / OUTPUT).open("ab+") as output:
+        output.write(f"--- {name}\n".encode())
+        output.flush()
+        start = output.tell()
+        outcome = _outcome(command, own, output, limit)
+        output.seek(start)
+        parts, lines, is_whole = [], deque[str](maxlen=8), False
+        for line in output:
+            text = line.decode(errors="replace").rstrip()
+            lines.append(text[:500])
+            is_whole |= text == _END
+            with suppress(ValueError, RecursionError):  # whatever else a step prints is no reason to lose the others
+                part = json.loads(text.partition(_PART)[2], parse_constant=str)
+                parts += [part] if isinstance(part, dict) else []
+        if outcome == "done" and not is_whole:
+            outcome = "ended with code 0 before its end"
     record = {"step": name, "outcome": outcome, "seconds": round(time.monotonic() - begun, 2), "found": parts}
-    return record if outcome == "done" else record | {"last_lines": lines[-8:]}
+    return record if outcome == "done" else record | {"last_lines": list(lines)}
+
+
+def _outcome(command: Sequence[str], environment: dict[str, str], output: IO[bytes], limit: float) -> str:
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"not begun: {error}"
+    try:
+        code = process.wait(timeout=limit)
+        return "done" if code == 0 else f"ended with code {code}"
+    except subprocess.TimeoutExpired:
+        return f"ended after its {limit:.0f} s"
+    finally:  # with the processes that it started; one that waits for a driver does not die, and is left behind
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -381,6 +414,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.step is not None:
         die(options) if options.step == "die" else STEPS[options.step][1](options)
+        print(f"\n{_END}", flush=True)
         return
     outcomes = {}
     with (options.out / RESULTS).open("a", encoding="utf-8") as results:

@@ -65,7 +65,7 @@ __version__ = "0.1.0"
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 # Packs differ in length, and segments of fixed size leave memory free in pieces that fit none of them. Windows has no
 # others.
-if sys.platform != "win32" and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+if sys.platform != "win32" and not any(f"PYTORCH_{name}ALLOC_CONF" in os.environ for name in ("", "CUDA_", "HIP_")):
     os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 _HOMES = {

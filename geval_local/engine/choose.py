@@ -9,12 +9,14 @@ even padding moves a figure, every position gets a pass of its own, provided tha
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, get_args
 
 import numpy as np
@@ -129,25 +131,31 @@ def choose_engine(
     return engine, report
 
 
-#: Names in the classes of layers with a recurrent state -> the packages whose kernels transformers takes for them.
-_RECURRENT = {
-    "DeltaNet": ("flash-linear-attention", "causal-conv1d"),
-    "DeltaAttention": ("flash-linear-attention", "causal-conv1d"),
-    "Mamba": ("mamba-ssm", "causal-conv1d"),
-    "ShortConv": ("causal-conv1d",),
-}
+#: Transformers' mark on a function that a package's kernel takes the place of: the package, and the function.
+_REPLACED = re.compile(r'@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"[^)]*\)\s*def (\w+)')
+_INSTALLED_AS = {"fla": "flash-linear-attention"}
+
+
+@cache
+def _kernel_packages(kind: type[Any]) -> set[str]:
+    """List the packages whose kernels a class of layers calls where they are installed, by its source."""
+    try:
+        source = inspect.getsource(sys.modules[kind.__module__])
+    except (OSError, TypeError, KeyError):
+        return set()
+    methods = [inspect.unwrap(method) for method in vars(kind).values() if inspect.isfunction(method)]
+    called = {name for method in methods for name in method.__code__.co_names}
+    packages = {package for package, name in _REPLACED.findall(source) if name in called}
+    return {_INSTALLED_AS.get(package, package.replace("_", "-")) for package in packages}
 
 
 def missing_packages(model: PreTrainedModel) -> str | None:
     """Say which packages a model with recurrent layers lacks on a GPU, and what that costs; None if none is missing."""
     if input_device(model).type != "cuda":
         return None
-    kinds = [(name, type(module).__name__) for module in model.modules() for name in _RECURRENT]
-    found = [
-        name for name, kind in kinds if name in kind and not kind.endswith(("Norm", "Model", "ForCausalLM", "Cache"))
-    ]
-    wanted = dict.fromkeys(package for name in found for package in _RECURRENT[name])
-    missing = [package for package in wanted if version_of(package) is None]
+    kinds: list[Any] = [type(module) for module in model.modules()]
+    found = [packages for kind in kinds if (packages := _kernel_packages(kind))]
+    missing = sorted((name for name in set().union(*found) if version_of(name) is None), reverse=True)
     if not missing:
         return None
     return (

@@ -105,7 +105,7 @@ class SharedCacheEngine:
         self._keyword = keyword
         self._pass_tokens = PASS_TOKENS.get(self._trunk.device.type, PASS_TOKENS_ELSEWHERE)
         self._head = head
-        self._padded = padded
+        self.padded = padded
         #: Computed prefixes, each with the lengths of its pieces, shortest first.
         self._held: list[tuple[Ids, tuple[int, ...], Cache]] = []
         self.batch_tokens = batch_tokens
@@ -147,13 +147,13 @@ class SharedCacheEngine:
             opened.update(index for row in rows for index in row.requests)
             opened.difference_update(finished)
             unit += not opened
-        return [*packs, *self._padded.plan_apart(requests, groups, unit)]
+        return [*packs, *self.padded.plan_apart(requests, groups, unit)]
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Compute packs in order; a pack that does not fit into memory with a cache is retried without one."""
         table = ReadoutTable(requests)
         failed: set[int] = set()
-        padded = partial(self._padded.execute, requests)
+        padded = partial(self.padded.execute, requests)
 
         def launch(pack: Pack) -> list[PendingPositions] | None:
             return self._compute(pack, requests, failed) if isinstance(pack, CachePack) else None

@@ -53,7 +53,13 @@ def regrow(engine: Engine) -> None:
 
     By as much as they shrink when it is not; within a run what was learnt holds.
     """
-    engine.limit = min(engine.batch_tokens, 2 * engine.limit)
+    for part in _parts(engine):
+        part.limit = min(part.batch_tokens, 2 * part.limit)
+
+
+def _parts(engine: Engine) -> list[Engine]:
+    """List an engine, and the one that serves what it leaves, which runs out of memory by itself."""
+    return [engine, *filter(None, [getattr(engine, "padded", None)])]
 
 
 def execute(
@@ -69,7 +75,8 @@ def execute(
     passes get smaller and figures differ by rounding.
     """
     chosen = plan_units(engine, requests) if units is None else units
-    before = engine.limit
+    parts = _parts(engine)
+    before = [part.limit for part in parts]
     with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
         for unit in chosen:
             readouts: list[Readout] = []
@@ -77,13 +84,14 @@ def execute(
                 readouts += next(results)[1]
                 checkpoint()
             readouts += next(results)[1]
-            if engine.limit < before:
-                before = engine.limit
-                logger.warning(
-                    "memory ran out: passes of at most %d tokens instead of %d for now, which rounds otherwise",
-                    engine.limit,
-                    engine.batch_tokens,
-                )
+            for part, limit in zip(parts, before, strict=True):
+                if part.limit < limit:
+                    logger.warning(
+                        "memory ran out: passes of at most %d tokens instead of %d for now, which rounds otherwise",
+                        part.limit,
+                        part.batch_tokens,
+                    )
+            before = [part.limit for part in parts]
             yield unit, readouts
             checkpoint()
 

@@ -225,7 +225,7 @@ def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     numbers = [int(part) for name in tensors for part in name.split(".") if part.isdecimal() and len(part) < 10]
     layers = max(numbers, default=len(tensors)) + 1
     largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
-    for key, value in _numbers_in(_config(directory)):
+    for key, value in numbers_in(_config(directory)):
         if key in _LAYER_COUNTS:
             most, stored = layers, f"the weights have at most {layers} layers"
         elif _COUNTS.search(key) and not _NOT_STORED.search(key):
@@ -240,10 +240,11 @@ def check_sizes(entry: JudgeEntry, directory: Path) -> None:
             )
 
 
-def _numbers_in(record: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def numbers_in(record: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a configuration, at any depth, with their keys."""
     for key, value in record.items():
         if isinstance(value, dict):
-            yield from _numbers_in(value)
+            yield from numbers_in(value)
         elif isinstance(value, int):
             yield key, value
 

@@ -15,7 +15,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from transformers import PreTrainedModel
 from geval_local.errors import UnsupportedModelError
 from geval_local.models import stored
 from geval_local.models.stored import linear_in_slices
+
+_T = TypeVar("_T")
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -289,16 +291,35 @@ def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Compute float32 products in float32: the environment may enable TF32, which has a ten-bit fraction."""
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":
-        yield
-        return
+    """Compute float32 products and convolutions in float32.
+
+    The environment may enable TF32 for products, and PyTorch does for cuDNN's convolutions: it has a ten-bit fraction.
+    """
+    backends: Any = torch.backends
+    cudnn = backends.cudnn
+    parts = backends.cuda.matmul, backends.mkldnn.matmul, cudnn, cudnn.conv, cudnn.rnn
+    before = [part.fp32_precision for part in parts]
+    precision, tf32 = _readable(torch.get_float32_matmul_precision), _readable(lambda: cudnn.allow_tf32)
     torch.set_float32_matmul_precision("highest")
+    cudnn.fp32_precision, cudnn.allow_tf32 = "ieee", False
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        # The older names first: each of them sets several of the newer ones.
+        if precision is not None:
+            torch.set_float32_matmul_precision(precision)
+        if tf32 is not None:
+            cudnn.allow_tf32 = tf32
+        for part, name in zip(parts, before, strict=True):
+            part.fp32_precision = name
+
+
+def _readable(read: Callable[[], _T]) -> _T | None:
+    """Read a switch of PyTorch's by its older name; None where it was set by a newer one, which forbids that."""
+    try:
+        return read()
+    except RuntimeError:
+        return None
 
 
 def gpus_of(model: PreTrainedModel) -> list[torch.device]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from transformers import (
 )
 
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError, first_line
+from geval_local.io.ownership import file_sha256
 from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
 from geval_local.models.chat_template import ChatFrame, chat_frame
 from geval_local.models.config_checks import (
@@ -57,7 +59,7 @@ from geval_local.models.gguf_model import (
 )
 from geval_local.models.memory import check_fits
 from geval_local.models.options import loading_arguments, quiet
-from geval_local.models.precision import AUTO, Precision, settle
+from geval_local.models.precision import AUTO, Precision, cast_weights, settle
 from geval_local.models.progress import counted_shards
 from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
@@ -385,8 +387,9 @@ def _load_weights(
         tensors, digests = read_safetensors(weight_files(directory), hashed=is_new)
         state = {name: kept_narrow(tensors.pop(name), arguments["dtype"]) for name in list(tensors)}
     else:
-        size = sum(file.stat().st_size for file in weight_files(directory))
-        with without_adapter(directory) as plain, counted_shards(size):
+        listed = weight_files(directory)
+        size = sum(file.stat().st_size for file in listed)
+        with _hashing(list(filter(is_new, listed))) as found, without_adapter(directory) as plain, counted_shards(size):
             model, report = loader_for(_read_type(directory)).from_pretrained(
                 str(plain),
                 use_safetensors=True,
@@ -394,8 +397,11 @@ def _load_weights(
                 **_ALWAYS,
                 **arguments,
             )
-        _own_weights(model, weight_files(directory))
-        return model, report, {}
+            hashed = {files.state(file): digest for file, digest in found}
+        if isinstance(arguments["dtype"], torch.dtype) and getattr(model, "hf_quantizer", None) is None:
+            cast_weights(model, arguments["dtype"])  # dequantized weights are, and the others stay as they are stored
+        _own_weights(model, listed)
+        return model, report, hashed
     model, report = loader.from_pretrained(
         None, **_ALWAYS, **(arguments | {"config": blank.config, "state_dict": widened_if_few(state)})
     )
@@ -405,6 +411,16 @@ def _load_weights(
         check_gguf_complete(entry, directory, model)
         scale_rotary(model, directory)
     return model, report, {files.state(file): digest for file, digest in digests.items()}
+
+
+@contextmanager
+def _hashing(files: Iterable[Path]) -> Iterator[Iterator[tuple[Path, str]]]:
+    """Hash files while something else is done: for 16 GB it takes as long as copying them to a GPU."""
+    pool = ThreadPoolExecutor(1, "geval-local-hash")
+    try:
+        yield pool.map(lambda file: (file, file_sha256(file)), files)
+    finally:  # what is not begun yet is of no use after an error, and read by now without one
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_read_here(directory: Path, arguments: dict[str, Any]) -> bool:

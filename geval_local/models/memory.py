@@ -26,8 +26,9 @@ _T = TypeVar("_T")
 
 #: Texts of out-of-memory errors raised as a plain RuntimeError by allocators and libraries: the CPU's on Unix and
 #: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even start
-#: without memory; the same of AMD; Apple's; Intel's.
+#: without memory; the same of AMD; Apple's; Intel's. Compilers quote the first.
 _MESSAGES = (
+    "CUDA out of memory",
     "can't allocate memory",
     "not enough memory",
     "error: out of memory",

@@ -27,6 +27,7 @@ from geval_local.errors import first_line
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 from geval_local.models.chat_template import chat_frame
+from geval_local.models.config_checks import numbers_in
 from geval_local.models.gguf_file import read_header
 from geval_local.models.head import Head, Trunk, exact_products, input_device
 from geval_local.models.memory import default_device, release_memory
@@ -42,8 +43,8 @@ AUTO = "auto"
 HEADROOM = 2.0
 HALF: Mapping[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _LABELS = "12345"
-#: How configurations call the number of experts.
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+#: How configurations call the number of experts, some of them in a part of their own.
+_EXPERTS = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}
 #: Numbers of packaged metrics whose criteria fill the probe's forms; the last make the long forms.
 _SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
 
@@ -189,8 +190,7 @@ def _settle_by_probe(
 
 def has_experts(model: PreTrainedModel) -> bool:
     """Whether a model is a mixture of experts."""
-    config: Any = model.config.get_text_config()
-    return any(int(getattr(config, name, None) or 0) > 1 for name in _EXPERTS)
+    return any(name in _EXPERTS and count > 1 for name, count in numbers_in(model.config.get_text_config().to_dict()))
 
 
 def measure(

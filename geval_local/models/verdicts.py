@@ -21,6 +21,7 @@ import torch
 from transformers import PreTrainedModel
 
 from geval_local.files import home_folder, write_atomically
+from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.models.head import gpus_of, input_device
 
 #: Packages with kernels that a model's layers use where they are installed.
@@ -44,14 +45,15 @@ class Verdict:
         """Keep a finding; without a place to write to, it is found out again."""
         record = {"identity": self._identity, "findings": self._all() | {name: finding}}
         with suppress(OSError):
-            write_atomically(self._file, json.dumps(record), private=True)
+            write_atomically(self._file, json.dumps(checksummed(record)), private=True)
 
     def _all(self) -> dict[str, Any]:
         try:
             record = json.loads(self._file.read_text(encoding="utf-8"))
-            return dict(record["findings"]) if record["identity"] == self._identity else {}
-        except (OSError, ValueError, KeyError, TypeError):
+            is_own = is_unedited(record) and record["identity"] == self._identity
+        except (OSError, ValueError, KeyError, AttributeError, RecursionError):
             return {}
+        return dict(record["findings"]) if is_own else {}
 
 
 def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from geval_local.engine.prefix_sharing import flex
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.self_check import check_engine
 from geval_local.engine.shared_cache import SharedCacheEngine
-from geval_local.engine.window import execute, regrow
+from geval_local.engine.window import Unit, execute, regrow
 from geval_local.models import verdicts
 from geval_local.models.head import Head, trunk_of
 from geval_local.models.verdicts import verdict_of
@@ -111,6 +113,67 @@ def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, 
     assert probed()[0] == 1
 
 
+def _edit(change):
+    def edit(file):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        change(record)
+        file.write_text(json.dumps(record), encoding="utf-8")
+
+    return edit
+
+
+def _replace_by_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+DAMAGE = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-20]),
+    "no text": lambda file: file.write_bytes(b"\xff\x00" * 99),
+    "nested": lambda file: file.write_text("[" * 100_000, encoding="utf-8"),
+    "a list": lambda file: file.write_text("[1]", encoding="utf-8"),
+    "a folder": _replace_by_folder,
+    "more fields": _edit(lambda record: next(iter(record["findings"].values())).update(more=1)),
+    "fewer fields": _edit(lambda record: next(iter(record["findings"].values())).clear()),
+    "another engine": _edit(lambda record: next(iter(record["findings"].values())).update(engine="fast")),
+    "findings of another kind": _edit(lambda record: record.update(findings=[["precision", "float16"]])),
+    "another device": _edit(lambda record: record["identity"].update(devices=[["cuda:0"]])),
+    "no identity": _edit(lambda record: record.pop("identity")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_verdict_that_is_not_as_it_was_written_is_found_out_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    model = tiny_model("llama", VOCAB, torch.float32)
+    first = choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1]
+    (file,) = (tmp_path / "verdicts").iterdir()
+    DAMAGE[damage](file)
+    passes = []
+    trunk_of(model).register_forward_pre_hook(lambda *_: passes.append(1))
+    assert choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1] == first
+    assert passes
+
+
+def test_several_keep_their_verdicts_at_once(monkeypatch, tmp_path):
+    """A reader sees nothing or a whole finding; who writes last may take the others' with it."""
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    model = tiny_model("llama", VOCAB, torch.float32)
+
+    def work(number):
+        verdict, found = verdict_of(model, "f" * 64), []
+        for _ in range(10):
+            verdict.keep(f"finding {number}", {"number": number})
+            found += [verdict.read(f"finding {other}") for other in range(4)]
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [one for part in pool.map(work, range(4)) for one in part]
+    assert all(one is None or one == {"number": number % 4} for number, one in enumerate(found))
+    assert any(found)
+    assert len(list((tmp_path / "verdicts").iterdir())) == 1
+
+
 def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
     monkeypatch.setattr(choose, "find_missing", lambda model: "Triton is not installed")
@@ -158,6 +221,15 @@ def test_the_package_of_the_kernel_is_named(monkeypatch, platform, package):
     assert flex.why_no_kernel(torch.device("cuda")).endswith(f"(pip install {package})")
 
 
+RECURRENT = {
+    "qwen3_5": "flash-linear-attention causal-conv1d",
+    "jamba": "mamba-ssm causal-conv1d",
+    "falcon_mamba": "mamba-ssm causal-conv1d",
+    "mamba2": "mamba-ssm causal-conv1d",
+    "falcon_h1": "mamba-ssm causal-conv1d",
+}
+
+
 def test_a_hybrid_says_which_packages_it_lacks(monkeypatch, caplog):
     model = unusual("qwen3_next")
     assert missing_packages(model) is None  # on a CPU they would not help
@@ -169,6 +241,15 @@ def test_a_hybrid_says_which_packages_it_lacks(monkeypatch, caplog):
     monkeypatch.setattr(choose, "version_of", lambda package: "1" if package == "causal-conv1d" else None)
     assert missing_packages(model).endswith("pip install flash-linear-attention")
     assert missing_packages(tiny_model("llama", VOCAB)) is None
+    # A class's name says nothing: FalconH1Mixer computes by Mamba's kernels, FalconMambaBlock by none of its own.
+    monkeypatch.setattr(choose, "version_of", lambda package: None)
+    for kind, packages in RECURRENT.items():
+        model = tiny_model(kind, VOCAB) if kind in ("falcon_h1", "mamba2") else unusual(kind)
+        note = missing_packages(model)
+        assert note.endswith(f"pip install {packages}"), kind
+        layers = getattr(model.config, "layers_block_type", getattr(model.config, "layer_types", None))
+        others = sum(one in ("attention", "full_attention") for one in layers or ())
+        assert note.startswith(f"{model.config.num_hidden_layers - others} recurrent layers"), kind
     monkeypatch.setattr(choose, "input_device", before)
     monkeypatch.setattr(choose, "missing_packages", lambda model: note)
     assert note in choose_engine(model, Head(model))[1].text
@@ -216,6 +297,30 @@ def test_a_budget_that_was_halved_is_said_and_recovers(monkeypatch, caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("kind", ["trie", "cache"])
+def test_what_serves_the_rest_of_the_prompts_has_a_budget_that_recovers_too(caplog, kind):
+    """As prompts beyond the switch of a long rotary embedding."""
+    model = tiny_model("llama", VOCAB, torch.float32)
+    padded = PaddedEngine(model, Head(model), batch_tokens=400)
+    made = {"trie": choose.PrefixSharingEngine, "cache": SharedCacheEngine}[kind]
+    engine = made(model, Head(model), batch_tokens=400, padded=padded)
+    requests = documents()
+
+    class Small:
+        limit = 50
+
+        def execute(self, *given):
+            padded.limit = self.limit
+            return PaddedEngine.execute(padded, *given)
+
+    units = [Unit((pack,)) for pack in padded.plan(requests)]
+    padded.execute = Small().execute
+    list(execute(engine, requests, units))
+    assert "passes of at most 50 tokens instead of 400" in caplog.text
+    regrow(engine)
+    assert (padded.limit, engine.limit) == (100, 400)
+
+
 def test_a_fault_of_the_device_leaves_what_was_found_before(monkeypatch):
     """What describes the device, and asks it, comes first; findings are handed on as they come."""
     model = tiny_model("llama", VOCAB, torch.float32, initializer_range=0.1)
@@ -249,7 +354,9 @@ def test_segments_of_memory_may_grow_unless_the_user_says_otherwise():
     import subprocess
 
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTORCH_")}
-    for own, expected in (({}, "expandable_segments:True False"), ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, "None False")):
+    theirs = ({f"PYTORCH_{name}ALLOC_CONF": "x"} for name in ("CUDA_", "HIP_"))
+    cases = [({}, "expandable_segments:True False"), *((own, "None False") for own in theirs)]
+    for own, expected in [*cases, ({"PYTORCH_ALLOC_CONF": "backend:native"}, "backend:native False")]:
         found = subprocess.run(
             [sys.executable, "-c", code], env=plain | own, capture_output=True, text=True, check=True, cwd="/"
         )

@@ -72,6 +72,7 @@ def test_a_model_of_few_positions_has_a_budget_too(monkeypatch):
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "No valid triton configs. OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
         "HIP error: out of memory",
         "MPS backend out of memory (MPS allocated: 17.9 GB)",
         "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
@@ -257,6 +258,50 @@ def test_float32_is_float32_whatever_the_environment_asks_for(precision):
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+#: What they are where nobody asks for anything.
+TF32 = {
+    torch.backends: "none",
+    torch.backends.cuda.matmul: "none",
+    torch.backends.mkldnn.matmul: "none",
+    torch.backends.cudnn: "none",
+    torch.backends.cudnn.conv: "tf32",
+    torch.backends.cudnn.rnn: "tf32",
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (torch.backends.cuda.matmul, "allow_tf32", True),
+        (torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        (torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+        (torch.backends, "fp32_precision", "tf32"),
+        (torch.backends.cudnn, "fp32_precision", "tf32"),
+        (torch.backends.cudnn.conv, "fp32_precision", "ieee"),
+        (torch.backends.cudnn, "allow_tf32", False),
+    ],
+)
+def test_whatever_enables_tf32_is_off_for_a_while(owner, name, value):
+    """PyTorch refuses to read a switch by its old name once its new one was used."""
+    parts = list(TF32)[1:]
+    try:
+        setattr(owner, name, value)
+        asked = [part.fp32_precision for part in parts]
+        for _ in range(2):
+            with exact_products():
+                assert torch.get_float32_matmul_precision() == "highest"
+                assert not torch.backends.cudnn.allow_tf32
+                assert {part.fp32_precision for part in parts} == {"ieee"}
+            assert [part.fp32_precision for part in parts] == asked
+        model = tiny_model("llama", VOCAB, torch.bfloat16)
+        assert choose_engine(model, Head(model))[0].name == "trie"
+    finally:
+        for part, precision in TF32.items():
+            part.fp32_precision = precision
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = True
 
 
 @pytest.mark.slow

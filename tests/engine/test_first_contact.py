@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,18 +25,68 @@ def test_after_the_deadline_nothing_begins_and_every_step_has_its_line(tmp_path)
     assert {record["outcome"] for record in records} == {"not begun: the deadline was reached"}
 
 
-def test_a_step_that_hangs_is_ended_and_what_it_found_is_kept(tmp_path, monkeypatch):
-    script = tmp_path / "hanging.py"
+#: How a step may die after its first finding, and what is said of it.
+DEATHS = {
+    "os.kill(os.getpid(), signal.SIGKILL)": "ended with code -9",
+    "os.abort()": "ended with code -6",
+    "os._exit(3)": "ended with code 3",
+    "sys.exit()": "ended with code 0 before its end",
+    "raise RuntimeError('CUDA error: an illegal memory access')": "ended with code 1",
+    "time.sleep(600)": "ended after its 3 s",
+    "subprocess.run(['sleep', '600'])": "ended after its 3 s",
+    "print('PART {cut'); print('PART ' + '[' * 100_000); sys.exit(1)": "ended with code 1",
+    "os.write(1, bytes(range(256)) * 9 + b'PART 5'); print(); print('PART {}x}'); end()": "done",
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_step_that_dies_costs_only_itself(tmp_path, monkeypatch, death):
+    script = tmp_path / "dying.py"
     script.write_text(
-        "import time\nprint('PART {\"found\": 1}', flush=True)\nprint('PART {\"cut', flush=True)\ntime.sleep(600)\n",
+        "import os, signal, subprocess, sys, time\n"
+        "def end(): print('END', flush=True)\n"
+        "os.write(1, b'half a lin')\n"
+        "print('PART {\"found\": NaN}', flush=True)\n"
+        f"if 'load' in sys.argv:\n    {death}\nelse:\n    end()\n",
         encoding="utf-8",
     )
     monkeypatch.setattr(first_contact, "__file__", str(script))
-    options = first_contact.arguments(["--out", str(tmp_path), "--device", "cpu", "--deadline", "5", "--steps", "load"])
+    # Slow to start is not slow to end.
+    monkeypatch.setitem(first_contact.STEPS, "load", (3, None))
+    options = first_contact.arguments(["--out", str(tmp_path), "--device", "cpu", "--steps", "nano", "load", "gguf"])
+    records = list(first_contact.run(options))
+    assert [record["outcome"] for record in records] == ["done", DEATHS[death], "done"]
+    assert [record["found"] for record in records] == [[{"found": "NaN"}]] * 3
+    assert ("last_lines" in records[1]) == (DEATHS[death] != "done")
+    json.dumps(records, allow_nan=False)
+    assert {file.name for file in tmp_path.iterdir()} == {script.name, first_contact.OUTPUT}
+
+
+def test_a_process_that_a_step_started_ends_with_it(tmp_path, monkeypatch):
+    script = tmp_path / "leaving.py"
+    script.write_text(
+        "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print(f'PART {{\"child\": {child.pid}}}\\nEND', flush=True)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(first_contact, "__file__", str(script))
+    options = first_contact.arguments(["--out", str(tmp_path), "--device", "cpu", "--steps", "load"])
     (record,) = first_contact.run(options)
-    assert record["outcome"].startswith("ended after its ")
-    assert record["found"] == [{"found": 1}]
-    assert record["last_lines"][-1] == 'PART {"cut'
+    state = Path(f"/proc/{record['found'][0]['child']}/stat")
+    deadline = time.monotonic() + 10
+    while state.exists() and ") Z " not in state.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not state.exists() or ") Z " in state.read_text()
+
+
+def test_a_step_that_cannot_begin_costs_only_itself(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(first_contact.subprocess, "Popen", refuse)
+    options = first_contact.arguments(["--out", str(tmp_path), "--steps", "nano", "load"])
+    assert {one["outcome"] for one in first_contact.run(options)} == {"not begun: Cannot allocate memory"}
 
 
 ALL = list(first_contact.STEPS)

@@ -244,6 +244,45 @@ def test_three_judges_of_one_process_have_at_most_two_graphs_each():
     flex._compiled.cache_clear()
 
 
+@pytest.mark.parametrize("heads", [(1, 1), (4, 1)])
+def test_what_happens_between_packs_makes_no_graph(heads):
+    """One head, packs of one token and of whole tiles, TF32."""
+    torch._dynamo.reset()
+    flex._compiled.cache_clear()
+    graphs = []
+    kernel = FlexKernel(backend=counting(graphs))
+    sizes = dict(zip(("num_attention_heads", "num_key_value_heads"), heads, strict=True))
+    model = tiny_model("llama", VOCAB, torch.float32, **sizes)
+    precision = torch.get_float32_matmul_precision()
+    try:
+        for asked in ("highest", "high"):
+            torch.set_float32_matmul_precision(asked)
+            for budget, stem in ((1, 2), (128, 127), (256, 256), (384, 500), (999, 331)):
+                logprobs(engines(model, budget, kernel)[1], documents(seed=1, stem=stem, documents=1, candidates=2))
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        flex._compiled.cache_clear()
+    assert kernel.refused == {}
+    assert len(graphs) == 1
+
+
+@pytest.mark.slow
+def test_within_compiled_layers_the_kernel_is_compiled_too(monkeypatch):
+    """Attention is left out of a layer's graph; uncompiled, it would be unfused without a word."""
+    torch._dynamo.reset()
+    flex._compiled.cache_clear()
+    graphs, compiling = [], torch.compile
+    kernel = FlexKernel(backend=counting(graphs))
+    monkeypatch.setattr(torch, "compile", lambda forward, dynamic: compiling(forward, dynamic=dynamic, backend="eager"))
+    model = tiny_model("llama", VOCAB, torch.float32)
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    trie = PrefixSharingEngine(model, Head(model), batch_tokens=300, padded=alone, kernel=kernel, compiled=True)
+    found = logprobs(trie, documents(seed=1, stem=331, documents=1, candidates=2))
+    assert largest_difference(found, logprobs(alone, documents(seed=1, stem=331, documents=1, candidates=2))) < 1e-3
+    assert (kernel.refused, len(kernel.seen), len(graphs)) == ({}, 1, 1)
+    flex._compiled.cache_clear()
+
+
 def test_a_pack_as_long_as_the_ladder_is_copied_to_the_common_layout():
     attention = PackAttention(lay_out(*one_stream(256)), PathStore(), kernel=FlexKernel(backend=None))
     strided = torch.randn(256, 4, 8).transpose(0, 1)
@@ -283,6 +322,54 @@ def test_a_kernel_too_large_for_the_card_is_tried_in_smaller_blocks_and_stays_th
         assert kernel(*tensors, mask, scale=0.1, softcap=None, sinks=None) is not None
     assert [options.get("BLOCK_M") for options in kernel.tried] == [*blocks, blocks[-1]]
     assert all(options["IS_DIVISIBLE"] is True for options in kernel.tried)
+
+
+TOO_LARGE = [
+    RuntimeError("No valid triton configs. OutOfResources: out of resource: shared memory, Required: 263680"),
+    # As Inductor's own launcher raises it, and as it is quoted.
+    torch.OutOfMemoryError("out of resource: triton_tem_fused_0 Required: 263680 Hardware limit: 232448"),
+    RuntimeError("No valid triton configs. OutOfMemoryError: out of resource: triton_tem_fused_0 Required: 263680"),
+    RuntimeError("PTXASError: ptxas error: Entry function uses too much shared data (0x1d000 bytes, 0x18c00 max)"),
+    RuntimeError("CUDA error: too many resources requested for launch"),
+]
+
+
+@pytest.mark.parametrize("fits", range(5))
+@pytest.mark.parametrize("error", TOO_LARGE, ids=range(5))
+def test_every_rung_is_tried_and_beyond_the_last_the_layers_are_computed_in_pieces(monkeypatch, error, fits):
+    kernel, tried = FlexKernel(backend=None), []
+    compute = kernel._attend
+
+    def attend(*given, **named):
+        tried.append({name: value for name, value in named["kernel_options"].items() if name != "IS_DIVISIBLE"})
+        if len(tried) <= fits:
+            raise error
+        return compute(*given, **named)
+
+    monkeypatch.setattr(kernel, "_attend", attend)
+    tensors = [torch.randn(2, 256, 64) for _ in range(3)]
+    mask = kernel.mask(Intervals.of(lay_out(*one_stream(200)), sinks=False), None, torch.device("cpu"))
+    found = [kernel(*tensors, mask, scale=0.1, softcap=None, sinks=None) for _ in range(2)]
+    ladder = list(flex._LADDER)
+    assert tried == ([*ladder[: fits + 1], ladder[fits]] if fits < 4 else ladder)
+    assert [out is None for out in found] == [fits == 4] * 2
+    assert len(kernel.refused) == (fits == 4)
+
+
+def test_memory_that_runs_out_says_nothing_about_a_kernel(monkeypatch):
+    kernel = FlexKernel(backend=None)
+    tensors = [torch.randn(2, 256, 64) for _ in range(3)]
+    mask = kernel.mask(Intervals.of(lay_out(*one_stream(200)), sinks=False), None, torch.device("cpu"))
+    text = "CUDA out of memory. Tried to allocate 2 GiB"
+    for error in (torch.OutOfMemoryError(text), RuntimeError(f"No valid triton configs. OutOfMemoryError: {text}")):
+
+        def attend(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(kernel, "_attend", attend)
+        with pytest.raises(RuntimeError, match="CUDA out of memory"):
+            kernel(*tensors, mask, scale=0.1, softcap=None, sinks=None)
+    assert (kernel.refused, set(kernel.settings)) == ({}, set())
 
 
 def test_only_layers_of_a_kind_that_does_not_fit_are_computed_in_pieces(caplog):

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import socket
+from threading import Event
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from safetensors.torch import load_file, save_file
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
+from geval_local.io.ownership import file_sha256
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
+from geval_local.models import fingerprint, load
 from geval_local.models.load import check_style, load_model, load_tokenizer, resolve_directory
 from geval_local.models.progress import watch_reading
 from geval_local.models.reading import stored_tensors
@@ -77,6 +80,89 @@ def test_options_reach_the_model(judge):
     assert loaded.directory == judge
     mapped = load_model(find_judge(judge), JudgeOptions(device_map="auto"))
     assert mapped.parameters == loaded.parameters
+
+
+def in_fp8(weights):
+    """Matrices of 8 bits, a scale each; and what they stand for."""
+    stored, meant = {}, {}
+    for name, weight in weights.items():
+        stored[name] = meant[name] = weight
+        if name.endswith("proj.weight"):
+            scale = weight.float().abs().max() / 448
+            stored[name] = (weight.float() / scale).to(torch.float8_e4m3fn)
+            stored[f"{name}_scale_inv"] = scale.reshape(1, 1)
+            meant[name] = stored[name].float() * scale
+    return stored, meant
+
+
+def in_mxfp4(weights):
+    """Experts of 4 bits, two to a byte, and an exponent for 32 of them."""
+    stored, meant = {}, {}
+    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = torch.cat([magnitudes, -magnitudes])
+    for name, weight in weights.items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, inward, outward = weight.shape
+            generator = torch.Generator().manual_seed(0)
+            blocks = torch.randint(0, 256, (experts, outward, inward // 32, 16), generator=generator).to(torch.uint8)
+            scales = torch.randint(115, 122, (experts, outward, inward // 32), generator=generator).to(torch.uint8)
+            stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+            pairs = torch.stack([values[(blocks & 15).long()], values[(blocks >> 4).long()]], dim=-1)
+            wide = pairs.flatten(3) * torch.exp2(scales[..., None].float() - 127)
+            meant[name] = wide.reshape(experts, outward, inward).transpose(1, 2)
+        else:
+            stored[name] = meant[name] = weight
+    return stored, meant
+
+
+@pytest.mark.parametrize("asked", ["dequantize", None])
+@pytest.mark.parametrize(
+    ("kind", "pack", "settings"),
+    [
+        ("llama", in_fp8, {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        ("gpt_oss", in_mxfp4, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_weights_of_8_and_4_bits_are_widened_as_they_are_meant(tmp_path, kind, pack, settings, asked, dtype):
+    """Asked for, or on a CPU."""
+    place = save_judge(tmp_path / "judge", tiny_model(kind, 263, torch.bfloat16), byte_tokenizer())
+    stored, meant = pack(load_file(place / "model.safetensors"))
+    save_file(stored, place / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    loaded = load_model(find_judge(place), JudgeOptions(device="cpu", dtype=dtype, quantization=asked))
+    found = loaded.model.state_dict()
+    assert {tensor.dtype for tensor in found.values()} == {torch.bfloat16 if dtype else torch.float32}
+    for name, weight in meant.items():
+        torch.testing.assert_close(found[name], weight.to(loaded.dtype), rtol=0, atol=0)
+
+
+def test_weights_that_transformers_reads_are_hashed_meanwhile(tmp_path, monkeypatch):
+    """As on a GPU, where the weights are not read here: hashing them afterwards would take as long again."""
+    place = save_judge(tmp_path / "judge", tiny_model("llama", 263), byte_tokenizer())
+    expected = load_model(find_judge(place)).fingerprint
+    monkeypatch.setattr(load, "noted_digest", lambda file: None)
+    begun, loading, hashed = Event(), Event(), []
+
+    def hash_slowly(file):
+        begun.set()
+        assert loading.wait(60)
+        hashed.append(file.name)
+        return file_sha256(file)
+
+    monkeypatch.setattr(load, "file_sha256", hash_slowly)
+    monkeypatch.setattr(fingerprint, "file_sha256", lambda file: pytest.fail(f"{file} is read once more"))
+    read = transformers.PreTrainedModel.from_pretrained.__func__
+
+    def reading(*given, **named):
+        assert begun.wait(60)
+        loading.set()
+        return read(*given, **named)
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", classmethod(reading))
+    assert load_model(find_judge(place), JudgeOptions(device_map="auto")).fingerprint == expected
+    assert hashed == ["model.safetensors"]
 
 
 @pytest.mark.sweep

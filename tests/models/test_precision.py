@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge
@@ -179,6 +181,21 @@ def test_a_mixture_of_experts_runs_in_the_dtype_of_its_fused_product(short, tmp_
     model = tiny_model("qwen3_moe", len(tokenizer), torch.float16)
     assert settle(entry, model, tokenizer, asked_for="float16").reason == "asked for"
     assert model.dtype == torch.float16
+
+
+def test_a_mixture_is_known_by_its_configuration_whatever_the_place_of_the_number():
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+    mixtures = {
+        "DbrxConfig": {"d_model": 32, "n_heads": 2, "n_layers": 1},
+        "GptOssConfig": sizes,
+        "DeepseekV3Config": sizes,
+        "Ernie4_5_MoeConfig": sizes,
+    }
+    dense = {"LlamaConfig": sizes, "HunYuanMoEV1Config": sizes | {"num_experts": 1}}
+    for expected, kinds in ((True, mixtures), (False, dense)):
+        for name, given in kinds.items():
+            config = getattr(transformers, name)(**given)
+            assert precision.has_experts(SimpleNamespace(config=config)) is expected, name
 
 
 def test_what_the_probe_found_is_kept(short, tmp_path, monkeypatch):

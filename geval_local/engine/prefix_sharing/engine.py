@@ -241,7 +241,7 @@ class PrefixSharingEngine:
         self.kernel = kernel
         self.compiled = compiled
         self._launcher = Launcher(model, head, kernel=kernel, compiled=compiled)
-        self._padded = padded
+        self.padded = padded
         self._work: Work | None = None
         self._path: Index = np.zeros(0, dtype=np.int64)
         self.path_store = PathStore()
@@ -259,7 +259,7 @@ class PrefixSharingEngine:
         groups = [self._launcher.trunk.group(len(request.ids) + request.trie.depth) for request in requests]
         members = [number for number, group in enumerate(groups) if group == 0]
         packs = plan_packs(members, requests, self.batch_tokens)
-        return [*packs, *self._padded.plan_apart(requests, groups, packs[-1].unit + 1 if packs else 0)]
+        return [*packs, *self.padded.plan_apart(requests, groups, packs[-1].unit + 1 if packs else 0)]
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Compute packs in order; a prompt that does not fit into memory even piecemeal gets an error."""
@@ -281,7 +281,7 @@ class PrefixSharingEngine:
                 Readout(None, error=failed[index]) if index in failed else table.take(index) for index in pack.requests
             ]
 
-        padded = partial(self._padded.execute, requests)
+        padded = partial(self.padded.execute, requests)
         return computed_ahead(packs, launch, read_out, self.look_ahead, padded)
 
     def _compute(

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from geval_local.engine.prefix_sharing.prompt_trie import Layout
 from geval_local.errors import first_line
 from geval_local.files import home_folder
-from geval_local.models.head import to_device
+from geval_local.models.head import exact_products, to_device
 from geval_local.models.memory import is_out_of_memory
 
 logger = logging.getLogger("geval_local")
@@ -171,8 +171,9 @@ def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
 
     def call(*given: Any, **named: Any) -> torch.Tensor:
         limits: Any = dynamo.patch(recompile_limit=_GRAPHS, accumulated_recompile_limit=_GRAPHS, specialize_float=True)
-        # Lengths that happen to be equal in the first call are not the same length.
-        with limits, shapes.patch(use_duck_shape=False):
+        # Lengths that happen to be equal in the first call are not the same length. And a graph is one of TF32 or not:
+        # what the probe compiled is what runs later, whatever the environment asks for.
+        with limits, shapes.patch(use_duck_shape=False), exact_products():
             return attend(*given, **named)
 
     return call
@@ -262,7 +263,7 @@ class FlexKernel:
         try:
             return self._call(query, key, value, mask, scale, softcap, sinks, kind)
         except Exception as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) and not _is_too_large(error):
                 raise
             self.refused[kind] = f"{type(error).__name__}: {first_line(error)[:120]}"
         # After a fault of the device itself, nothing works any more, and the pieces raise what there is to say.
@@ -313,9 +314,9 @@ class FlexKernel:
 
 
 def _is_too_large(error: BaseException) -> bool:
-    """Whether a kernel needs more shared memory or registers than the device has."""
+    """Whether a kernel needs more shared memory or registers than the device has: Triton's, CUDA's, ptxas' words."""
     text = str(error).lower()
-    return "out of resource" in text or "too many resources requested" in text
+    return any(words in text for words in ("out of resource:", "too many resources requested", "too much shared data"))
 
 
 def _listed(tiles: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
