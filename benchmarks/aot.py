@@ -7,7 +7,7 @@ card, is called on fake tensors with a driver that knows a card's limits and not
 Triton and ptxas make machine code, and where that asks for more shared memory than the card has, the driver says what
 PyTorch's says, so that FlexKernel walks its own ladder of settings. One JSON line per case, as soon as it is compiled;
 cases that the file already has are left out, so that it goes on where it was stopped. The exit code is 1 if a case
-reached no setting that fits, or one that spills more registers than `STACK` allows.
+reached no setting that fits, or one that spills more registers than `STACK` and `WIDE_STACK` allow.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from geval_local.engine.prefix_sharing.flex import FlexKernel
 CARDS = {90: (232_448, 132), 80: (166_912, 108), 89: (101_376, 128), 120: (101_376, 170)}
 #: Bytes of stack that a thread may take for registers that it has no room for; float32 is for probes.
 STACK = {torch.bfloat16: 512, torch.float16: 512, torch.float32: 16_384}
+#: The same for heads of 512, which spill in the smallest blocks that were tried; slower, and not wrong.
+WIDE_STACK = 2_560
 
 
 class Loaded(BaseException):
@@ -196,7 +198,8 @@ def main() -> None:
     for name, capability, size, dtype, given in chosen:
         if capability == options.card:
             found = compiled(capability, size, dtype, given)
-            failed |= not found["fits"] or found["stack_bytes"] > STACK[dtype]
+            allowed = max(STACK[dtype], WIDE_STACK if size == max(HEADS) else 0)
+            failed |= not found["fits"] or found["stack_bytes"] > allowed
             with options.out.open("a", encoding="utf-8") as results:
                 results.write(json.dumps({"case": name, "torch": torch.__version__, **found}) + "\n")
     sys.exit(failed)
