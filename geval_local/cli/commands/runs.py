@@ -103,7 +103,7 @@ def export(
             f"mlflow cannot be imported: {error}", hint="Install it: pip install 'geval-local[mlflow]'"
         ) from error
     with TemporaryDirectory() as directory:
-        page = report([scored], Path(directory) / "report.html").path
+        page = report([run], Path(directory) / "report.html", fields=scored.mapping).path
         number = log_results(
             scored.path,
             fields=scored.mapping,
