@@ -91,8 +91,6 @@ def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
     """Keys beside a strand's own and in parts for stretches of queries, together, are those of strands and blocks."""
     monkeypatch.setattr(attention, "_FEW_KEYS", few)
     monkeypatch.setattr(attention, "_MANY_QUERIES", many)
-    taken = set()
-
     @settings(max_examples=example_count(60))
     @given(SEQUENCES, st.data())
     def check(sequences, data):
@@ -109,7 +107,6 @@ def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
                 for query in range(strand.start, strand.stop):
                     seen[query] += [own[key] for key in keys[: len(keys) - (strand.stop - query) + 1]]
             for begin, end, blocks in parts:
-                taken.add(len(blocks))
                 for query in range(begin, end):
                     for block in blocks:
                         seen[query] += (path if block.on_path else own)[block.key_start : block.key_stop]
@@ -117,8 +114,9 @@ def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
             assert all(len(beside[strand.start]) > 1 for strand in layout.strands if strand.start in beside)
 
     check()
-    assert 1 in taken
-    assert few == 64 or max(taken) > 1
+    family, _ = stream_of([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7], [1, 2, 3, 8, 9], [1, 2, 3, 8, 10], [1, 11, 12]])
+    _, parts = attention._shared(lay_out(family, 0, len(family)))
+    assert max(len(blocks) for _, _, blocks in parts) > 1  # not whatever is drawn has such
 
 
 def cuts_of(draw, size):
