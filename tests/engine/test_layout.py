@@ -91,6 +91,7 @@ def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
     """Keys beside a strand's own and in parts for stretches of queries, together, are those of strands and blocks."""
     monkeypatch.setattr(attention, "_FEW_KEYS", few)
     monkeypatch.setattr(attention, "_MANY_QUERIES", many)
+
     @settings(max_examples=example_count(60))
     @given(SEQUENCES, st.data())
     def check(sequences, data):
