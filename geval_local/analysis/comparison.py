@@ -28,10 +28,10 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
-from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.fields import SYSTEM_FIELDS, counted, lookup
 from geval_local.grouping import documents_of
 from geval_local.signature import Signature, signature_differences, told_differences
-from geval_local.statistics.correlation import Agreement, agree, counted
+from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair

@@ -211,28 +211,8 @@ def _library(name: str, package: str) -> ModuleType:
 
 def _rouge(name: str) -> _Compare:
     kind = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL"}[name]
-    rouge = _library("rouge_score.rouge_scorer", "rouge-score")
-    if kind == "rougeL":  # their table of all pairs of words takes a tenth of a whole meta-evaluation
-        split = _stemming().tokenize
-        return lambda reference, output: _longest_common(split(reference), split(output))
-    scorer = rouge.RougeScorer([kind], tokenizer=_stemming())
+    scorer = _library("rouge_score.rouge_scorer", "rouge-score").RougeScorer([kind], tokenizer=_stemming())
     return lambda reference, output: float(scorer.score(reference, output)[kind].fmeasure)
-
-
-def _longest_common(one: Sequence[str], other: Sequence[str]) -> float:
-    """F of the longest common subsequence, whose table's rows are the bits of one number (Hyyrö, 2004)."""
-    places: dict[str, int] = {}
-    for at, word in enumerate(one):
-        places[word] = places.get(word, 0) | 1 << at
-    row = full = (1 << len(one)) - 1
-    for word in other:
-        taken = row & places.get(word, 0)
-        row = (row + taken | row - taken) & full
-    common = len(one) - row.bit_count()
-    if not common:
-        return 0.0
-    precision, recall = common / len(other), common / len(one)
-    return 2 * precision * recall / (precision + recall)
 
 
 @lru_cache(maxsize=1)

@@ -31,7 +31,7 @@ from geval_local.statistics.significance import corrected
 #: With fewer documents that both sides share, documents are compared unpaired; what differs may then be the documents,
 #: unless chance gave every side its own.
 SHARED = 2
-WELCH = "Welch t"
+WELCH, ADJUSTED = "Welch t", "t (adjusted means)"
 Floats = NDArray[np.float64]
 #: Two systems are told apart where the corrected p is below this.
 SIGNIFICANT = 0.05
@@ -336,8 +336,8 @@ def _adjusted(test: Gap, means: Mapping[str, tuple[Interval, Floats]]) -> Gap:
     (one, drew), (other, drew_too) = means[test.first], means[test.second]
     error, units = float((drew - drew_too).std(ddof=1)), min(one.units, other.units)
     difference = t_interval(one.value - other.value, error, units)
-    p, how = t_test(difference.value, error, difference.units), "t (adjusted means)"
-    return replace(test, means=(one.value, other.value), difference=difference, p=p, test=how)
+    p = t_test(difference.value, error, difference.units)
+    return replace(test, means=(one.value, other.value), difference=difference, p=p, test=ADJUSTED)
 
 
 def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
@@ -419,7 +419,7 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
     headers = ("", "rank", *means, *optional, "n", "unscored")
     notes = [] if ranking.doubt else [ranking.told]  # a doubt stands above the table
     if adjusted:
-        few = " or by these means where they share hardly any" if any("adj" in p.test for p in ranking.pairs) else ""
+        few = " or by these means where they share hardly any" if any(p.test == ADJUSTED for p in ranking.pairs) else ""
         notes.append(
             "warning: systems answered different documents: ranks are by means adjusted for documents (additive "
             f"model), tests are on the documents that two systems share{few}"
@@ -436,11 +436,15 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
     return Table.of(headers, rows, notes)
 
 
+def all_pairs(count: int) -> str:
+    """Name the tests that Holm's correction is for."""
+    return "this pair" if count == 1 else f"all {count} pairs"
+
+
 def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
     """One row per pair of systems."""
     shown = ranking.pairs if pairs is None else pairs
-    every = "this pair" if len(ranking.pairs) == 1 else f"all {len(ranking.pairs)} pairs"
-    found = gap_table({pair.name: pair for pair in shown}, every, of_systems=True)
+    found = gap_table({pair.name: pair for pair in shown}, all_pairs(len(ranking.pairs)), of_systems=True)
     if len(shown) == len(ranking.pairs):
         return found
     told = f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours"

@@ -114,7 +114,7 @@ def estimate(
         raise ConfigurationError("a share and wins are two things to estimate", hint="Take one.")
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
-    items = run.items(name, human=human, group_by=run.documents[0], system=run.system)
+    items = run.items(name, human=human, group_by=run.documents[0])
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
         raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")

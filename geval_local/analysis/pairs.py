@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, Grouped, letter_groups
+from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, Grouped, all_pairs, letter_groups
 from geval_local.analysis.results import (
     HumanFields,
     Reading,
@@ -102,9 +102,8 @@ def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
     return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
 
 
-def read_preferences(results: ResultsGiven, metric: str) -> list[Preference]:
+def read_preferences(run: ScoredRun, metric: str) -> list[Preference]:
     """Read what ``geval-local pairs`` wrote."""
-    run = results if isinstance(results, ScoredRun) else ScoredRun.of(results)
     figures = figures_of(run.rows, metric, run.path)
     return [
         preference_of(row, own, f"{run.path}, row {number}")
@@ -581,8 +580,7 @@ def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
         for name, one in named.items()
     ]
     headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
-    every = "this pair" if len(pairs) == 1 else f"all {len(pairs)} pairs"
-    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for {every}"]
+    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for {all_pairs(len(pairs))}"]
     return Table.of(headers, rows, notes + mean_warnings({name: one.preference for name, one in named.items()}))
 
 
@@ -672,7 +670,7 @@ def sources_of(
             continue
         own_metric = run.one_metric(metric)
         documents = document_field(run.rows, group_by)
-        items = run.items(own_metric, group_by=documents, system=system)
+        items = run.items(own_metric, group_by=documents)
         if documents is None:
             raise DataError(
                 f"{run.path}: nothing says which outputs are for the same document", hint="Name it by `group_by=FIELD`."
@@ -816,4 +814,4 @@ def rank(
 
 def rank_run(path: Path, metric: str) -> Preferences:
     """Study the results of one run of pairs on one of its metrics."""
-    return Preferences((Source(metric, read_preferences(path, metric)),), {}, {})
+    return Preferences((Source(metric, read_preferences(ScoredRun.of(path), metric)),), {}, {})

@@ -190,10 +190,10 @@ def rated_items(
         items.append(joined(item, row, f"{path}, row {row_number(row, place)}", human, group_by, system, fields))
     if human is not None and all(math.isnan(item.human) for item in items):
         raise _no_ratings(rows, human, path)
-    return scored_items(items, rows, figures, path)
+    return with_scores(items, rows, figures, path)
 
 
-def scored_items(
+def with_scores(
     items: Sequence[ScoredItem],
     rows: Sequence[Mapping[str, Any]],
     figures: Sequence[Mapping[str, Any]],
@@ -365,11 +365,17 @@ class ScoredRun:
     def items(
         self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None, system: str | None = None
     ) -> list[ScoredItem]:
-        """Read the scores of a metric, with ratings and groups if they are named."""
+        """Read the scores of a metric, with ratings and groups if they are named, and the run's own `system`."""
         figures = figures_of(self.rows, metric, self.path)
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
-            self.rows, figures, self.path, human=rating, group_by=group_by, system=system, fields=self.mapping
+            self.rows,
+            figures,
+            self.path,
+            human=rating,
+            group_by=group_by,
+            system=system or self.system,
+            fields=self.mapping,
         )
         if self.estimator is None:
             return items

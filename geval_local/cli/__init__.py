@@ -3,7 +3,7 @@
 - `app`, `ending`: the verbs put together with their examples, and how a command ends, also when nobody takes its output
 - `commands`: one module per verb, or per group of verbs; `output`: what they print
 - `options`: made of `geval_local.options`, shared by verbs, and what the shell offers
-- `scoring`: the work around ``score``, ``resume`` and ``decide``: signals, gates, standard input; `progress`
+- `scoring`: the work around ``score``, ``resume`` and ``decide``, and their signals; `standard_input`; `progress`
 
 Importing this package imports neither torch nor transformers; the verbs do when they run.
 """

@@ -1,7 +1,8 @@
 """Results to look at: self-contained HTML pages of a run, of two runs side by side, or of many. Reads records only.
 
 - `reports`: a run, or many as a folder, in one call
-- `run_page`, `comparison_page`: one run, also beside human ratings and with reasons; two runs
+- `run_page`, `comparison_page`: one run, also beside human ratings; two runs
+- `written_reasons`: what `geval-local reasons` wrote, beside the rows that it explains
 - `overview`: figures and settings that are readable without the script, what the manifest beside the results tells, and
   in what the signatures of two runs differ
 - `sections`: which system is better or preferred, as tables and as pictures

@@ -23,8 +23,9 @@ from geval_local.io.ownership import check_replaceable, checksummed, file_sha256
 from geval_local.io.result_manifest import manifest_path
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target, render, write_page
-from geval_local.report.run_page import MOST_ROWS, RunPage, read_reasons
+from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import IntervalChart, interval_chart
+from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from geval_local.errors import DataError
+from geval_local.fields import counted
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS, coefficients
 from geval_local.statistics.interval import FEW_UNITS, Interval
 from geval_local.statistics.levels import (
@@ -158,11 +159,6 @@ def generalises_to(target: Target, figures: LevelFigures) -> str:
     if target != "systems" and figures.documents < FEW_UNITS:
         few.append(f"approximately, with only {counted(figures.documents, 'document')}")
     return f"{told} ({'; '.join(few)})" if few else told
-
-
-def counted(count: int, noun: str) -> str:
-    """Write a number of things, in the singular where it is one."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import counted
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
-from geval_local.statistics.correlation import counted, generalises_to, known_target, within
+from geval_local.statistics.correlation import generalises_to, known_target, within
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, Ties, documents_kept, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable

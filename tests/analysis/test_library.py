@@ -10,7 +10,7 @@ from rated_runs import prepare, score
 
 import geval_local
 from geval_local import bias, calibrate, compare, jury, meta_evaluate, rank, read_rated
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, DataError
 from geval_local.report import report
 
 RATED = {"human": "rating.clarity", "group_by": "doc"}
@@ -74,3 +74,11 @@ def test_reports_are_written_from_python(here):
 
 def test_the_package_exports_them():
     assert {"bias", "calibrate", "compare", "jury", "meta_evaluate", "rank", "read_rated"} <= set(geval_local.__all__)
+
+
+def test_the_system_that_is_named_is_the_systems_of_every_analysis(here):
+    found = jury([here / "a.jsonl", here / "plain.jsonl"], system="side", **RATED)
+    assert {item.system for item in found.jury.items} == {"human", "machine"}
+    for analyse in (lambda **named: bias("a.jsonl", "side", **named), lambda **named: calibrate("a.jsonl", **named)):
+        with pytest.raises(DataError, match="writer"):
+            analyse(system="writer", **RATED)

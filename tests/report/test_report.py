@@ -21,7 +21,8 @@ from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.report.overview import Described, MetricText
 from geval_local.report.page import SCRIPTS, json_block
-from geval_local.report.run_page import RunPage, agreement, group_correlations, read_reasons, scored_items
+from geval_local.report.run_page import RunPage, agreement, group_correlations, scored_items
+from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Score
 
 

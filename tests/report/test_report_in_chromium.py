@@ -13,7 +13,8 @@ from geval_local.analysis.tables import comparison_table, folded
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
 from geval_local.report.overview import Described, MetricText
-from geval_local.report.run_page import RunPage, read_reasons, scored_items
+from geval_local.report.run_page import RunPage, scored_items
+from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
 from geval_local.statistics.significance import corrected
 

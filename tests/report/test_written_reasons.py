@@ -9,7 +9,8 @@ from html_page import Page
 from report_data import HOSTILE, rows
 
 from geval_local.errors import DataError
-from geval_local.report.run_page import RunPage, read_reasons, reason_notes
+from geval_local.report.run_page import RunPage
+from geval_local.report.written_reasons import read_reasons, reason_notes
 
 METRIC = "coherence"
 

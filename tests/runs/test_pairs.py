@@ -10,6 +10,7 @@ from run_kit import engine, read
 
 from geval_local import Judge, Metric, RunEvents, resume, score_file
 from geval_local.analysis.pairs import read_preferences
+from geval_local.analysis.results import ScoredRun
 from geval_local.engine.window import plan_units
 from geval_local.errors import ConfigurationError, DataError, Interrupted, OutputError
 from geval_local.io.pairs import PairPlan, pair_samples
@@ -72,7 +73,7 @@ def test_pairs_are_judged_in_both_orders_and_bad_rows_keep_their_reasons(here):
             assert figures["score"] == pytest.approx(p["A"] + p["tie"] / 2)
             assert figures["score"] == pytest.approx(np.mean(figures["order_scores"]))
     assert "source" not in rows[0]  # texts stay in the input
-    found = read_preferences("pairs.jsonl", KEY)
+    found = read_preferences(ScoredRun.of("pairs.jsonl"), KEY)
     assert [one.value for one in found[:2]] == pytest.approx([row["geval"][KEY]["score"] for row in rows[:2]])
     assert sum(one.error is not None for one in found) == 4
 

@@ -20,7 +20,7 @@ from geval_local.analysis.results import (
     rating_fields,
     read_rows,
     row_keys,
-    scored_items,
+    with_scores,
 )
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
@@ -101,7 +101,7 @@ class Rated:
                 fields=self.fields,
                 keys=self.keys,
             )
-        return scored_items(self._items[dimension], self.rows, figures, self.path)
+        return with_scores(self._items[dimension], self.rows, figures, self.path)
 
     @cached_property
     def _items(self) -> dict[str, list[ScoredItem]]:

@@ -53,7 +53,8 @@ def decide(
     finished work is kept at every moment: the same command, or `geval-local resume`, goes on after an interruption. A
     row or a question without an answer keeps its place, with the reason.
     """
-    from geval_local.cli.scoring import follow, input_file
+    from geval_local.cli.scoring import follow
+    from geval_local.cli.standard_input import input_file
     from geval_local.io.input_checks import DEFAULT_STATE
     from geval_local.questions.question import load_questions
     from geval_local.runs.asked import question_metrics

@@ -42,7 +42,8 @@ def score(
     Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.scoring import follow, input_file
+    from geval_local.cli.scoring import follow
+    from geval_local.cli.standard_input import input_file
 
     limits = gates.read()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)

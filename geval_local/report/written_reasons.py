@@ -1,0 +1,140 @@
+"""Reasons that `geval-local reasons` wrote, beside the rows that they explain."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geval_local.errors import DataError
+from geval_local.io.columns import as_text
+from geval_local.io.results import Record, Results
+from geval_local.io.rows import read_rows
+from geval_local.signature import judge_name, signature_parts
+
+_HINT = "Expected what `geval-local reasons RUN -o FILE` wrote for this run."
+
+
+@dataclass(frozen=True)
+class WrittenReason:
+    """One line of a file of reasons."""
+
+    where: str
+    row: int
+    metric: str
+    label: str
+    score: float
+    text: str
+    error: str
+    is_complete: bool
+    cites: bool
+    prompt_sha256: str
+    judge: str
+
+    def payload(self) -> dict[str, Any]:
+        """Give the page's script what it shows."""
+        return {
+            "label": as_text(self.label),
+            "text": as_text(self.text),
+            "error": as_text(self.error),
+            "complete": self.is_complete,
+            "cites": self.cites,
+            "prompt": as_text(self.prompt_sha256),
+            "judge": as_text(self.judge),
+        }
+
+
+@dataclass(frozen=True)
+class ReasonNotes:
+    """What the page says of the reasons of one metric."""
+
+    metric: str
+    judges: tuple[str, ...]
+    rows: int
+    missing: int
+    cut: int
+    uncited: int
+
+
+def read_reasons(path: str | os.PathLike[str]) -> list[WrittenReason]:
+    """Read a file of reasons."""
+    path = Path(path)
+    found = []
+    for raw in read_rows(path):
+        where = f"{path}, line {raw.number}"
+        if raw.error is not None:
+            raise DataError(f"{where}: {raw.error}")
+        found.append(_reason(raw.fields, where))
+    if not found:
+        raise DataError(f"{path} holds no reasons", hint=_HINT)
+    return found
+
+
+def _reason(line: Mapping[str, Any], where: str) -> WrittenReason:
+    row, score = line.get("row"), line.get("score")
+    missing = [name for name in ("row", "metric", "label", "reason") if name not in line]
+    if missing or not isinstance(row, int) or isinstance(row, bool):
+        what = f"{missing[0]!r} is missing" if missing else f"row is no number: {json.dumps(row)[:80]}"
+        raise DataError(f"{where}: is no reason: {what}", hint=_HINT)
+    signature = str(line.get("signature") or "")
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return WrittenReason(
+        where,
+        row,
+        str(line["metric"]),
+        str(line["label"]),
+        float(score) if is_number and score is not None else math.nan,
+        str(line["reason"] or ""),
+        str(line.get("error") or ""),
+        bool(line.get("is_complete")),
+        bool(line.get("cites_text")),
+        str(line.get("prompt_sha256") or ""),
+        judge_name(signature_parts(signature).get("judge", "")) if signature else "",
+    )
+
+
+def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
+    """Check that reasons explain the rows and scores of this run, and not those of another."""
+    rows = {reason.row for reason in reasons}
+    records = {record.number: record for record in run.records if record.number in rows} if rows else {}
+    for reason in reasons:
+        told = _mismatch(reason, records, run)
+        if told:
+            raise DataError(f"{reason.where}: {told}: it belongs to another run", hint=_HINT)
+
+
+def _mismatch(reason: WrittenReason, records: Mapping[int, Record], run: Results) -> str:
+    if reason.metric not in run.metrics:
+        return f"explains a score of {reason.metric!r}, and {run.name} holds {', '.join(run.metrics)}"
+    record = records.get(reason.row)
+    if record is None:
+        return f"explains row {reason.row}, and {run.name} has none of that number"
+    score = record.scores[reason.metric]
+    if math.isfinite(reason.score) and not math.isclose(reason.score, score.value, rel_tol=1e-6, abs_tol=1e-9):
+        return f"explains the score {reason.score:.6g} of row {reason.row}, which has {score.value:.6g} in {run.name}"
+    if score.mode is not None and reason.label != score.mode:
+        return f"explains the label {reason.label!r} of row {reason.row}, which has {score.mode!r} in {run.name}"
+    return ""
+
+
+def reason_notes(reasons: Sequence[WrittenReason]) -> list[ReasonNotes]:
+    """Count the reasons of every metric."""
+    found = []
+    for metric in dict.fromkeys(reason.metric for reason in reasons):
+        own = [reason for reason in reasons if reason.metric == metric]
+        written = [reason for reason in own if reason.text]
+        found.append(
+            ReasonNotes(
+                metric,
+                tuple(dict.fromkeys(reason.judge for reason in own if reason.judge)),
+                len(own),
+                len(own) - len(written),
+                sum(not reason.is_complete for reason in written),
+                sum(not reason.cites for reason in written),
+            )
+        )
+    return found
