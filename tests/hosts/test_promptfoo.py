@@ -48,7 +48,7 @@ def test_promptfoo_runs_the_example(tmp_path):
     if promptfoo is None:
         pytest.skip("promptfoo is not installed: npm install -g promptfoo")
     shutil.copytree(EXAMPLES, tmp_path / "examples")
-    wanted = MockJudge().score(Metric.load("rag/answer_relevance").with_steps(()), **TEXTS)
+    wanted = MockJudge().score(Metric.load("rag/answer_relevance"), **TEXTS)
     with serving(MockJudge()) as (port, _):
         own = {
             "GEVAL_LOCAL_URL": f"http://127.0.0.1:{port}",
