@@ -178,7 +178,7 @@ def measure(place: str, arm: str, rows: int) -> dict[str, float]:
         "scoring_cpu_s": cpu,
         "prompts_a_minute": 60 * len(scores) / took,
         "weights_mb": weights / 1e6,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1.024e-3,  # KiB
         "sum": float(sum(score.value for score in scores)),
     }
 
