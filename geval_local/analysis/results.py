@@ -20,7 +20,7 @@ from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, near
 from geval_local.grouping import documents_of
 from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
-from geval_local.io.results import decoded, numbered, read_result_rows, row_number, with_figures
+from geval_local.io.results import ResultsInput, decoded, numbered, read_result_rows, row_number, with_figures
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
 from geval_local.runs.directory import result_file
@@ -314,6 +314,11 @@ class ScoredRun:
             return
         object.__setattr__(self, "path", result_file(given))
         object.__setattr__(self, "name", given.stem if self.path == given else given.resolve().name)
+
+    @property
+    def given(self) -> ResultsInput:
+        """The file, or the rows that were given in its place."""
+        return self.path if self.held is None else self.held
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:

@@ -6,13 +6,14 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from geval_local.analysis.differences import Ranking
 from geval_local.analysis.results import HumanFields, joined, rating_fields
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.errors import DataError
@@ -61,9 +62,8 @@ class RunPage:
     human: HumanFields | None = None
     group_by: str | None = None
     system: str | None = None
-    baseline: str | None = None
-    tie: float = 0.0
-    seed: int = 0
+    #: Metric -> how its systems compare, where that is known already.
+    rankings: Mapping[str, Ranking] = field(default_factory=dict)
     fields: Mapping[str, str] | None = None
     only: Sequence[str] = ()
     ablation: Table | None = None
@@ -133,13 +133,7 @@ class RunPage:
         pairs = [one for metric in self.run.metrics if (one := pair_section(self.run, metric)) is not None]
         compared = [
             system_section(
-                metric,
-                own,
-                named=self.system is not None,
-                baseline=self.baseline,
-                tie=self.tie,
-                seed=self.seed,
-                human=self.ratings.get(metric),
+                metric, own, self.rankings.get(metric), named=self.system is not None, human=self.ratings.get(metric)
             )
             for metric, own in self.items.items()
         ]
@@ -206,7 +200,7 @@ class RunPage:
             )
             within = [] if people is None else [group.spearman for group in people.groups]
             payload["groups"] = [round(spearman, 6) for spearman in within if spearman == spearman]
-            payload["reasons"] = [[place[one.row], one.payload()] for one in self.reasons if one.metric == metric]
+            payload["reasons"] = [[place[one.row], one.shown] for one in self.reasons if one.metric == metric]
             metrics.append(payload)
         return {
             "mode": "report",
