@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
-from geval_local.analysis.pairs import holds_pairs
+from geval_local.analysis.preferences import holds_pairs
 from geval_local.analysis.results import (
     HumanFields,
     Reading,

@@ -11,13 +11,12 @@ from geval_local.analysis.differences import Ranking, pair_table, rank_systems, 
 from geval_local.analysis.pairs import (
     PairStudy,
     consistency_table,
-    holds_pairs,
     pair_agreement_table,
-    preference_of,
     rank_table,
     study_pairs,
     system_pair_table,
 )
+from geval_local.analysis.preferences import holds_pairs, preference_of
 from geval_local.analysis.tables import Table, interval, number
 from geval_local.errors import DataError
 from geval_local.io.results import Results
