@@ -25,10 +25,11 @@ from geval_local.analysis.results import (
     level_for,
     rating_fields,
     row_keys,
+    writer_of,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
-from geval_local.fields import SYSTEM_FIELDS, counted, lookup
+from geval_local.fields import counted
 from geval_local.grouping import documents_of
 from geval_local.signature import Signature, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
@@ -107,7 +108,6 @@ class SystemRows:
 
     runs: tuple[ScoredRun, ...]
     names: tuple[str | None, ...]
-    field: str | None
     document: str | None
     grouping: str
 
@@ -115,7 +115,7 @@ class SystemRows:
         """Scores of one metric, with systems and documents."""
         found: list[ScoredItem] = []
         for run, name in zip(self.runs, self.names, strict=True):
-            own = run.items(run.one_metric(metric), human=human, group_by=self.document, system=self.field)
+            own = run.items(run.one_metric(metric), human=human, group_by=self.document)
             found += own if name is None else [replace(item, system=name) for item in own]
         return found
 
@@ -124,16 +124,16 @@ class SystemRows:
         together: list[dict[str, Any]] = []
         for run, name in zip(self.runs, self.names, strict=True):
             for row in run.rows:
-                system = name if name is not None else _writer(row, self.field)
+                system = name if name is not None else writer_of(row, run.system) or None
                 together.append({**{key: value for key, value in row.items() if key != "system_id"}, "system": system})
         return together
 
 
 def gather(runs: Sequence[ScoredRun]) -> SystemRows:
     """Tell which system and which document every row belongs to."""
-    field, group_by = runs[0].system, runs[0].group_by
+    group_by = runs[0].group_by
     names: list[str | None] = [None] * len(runs)
-    if field is None and len(runs) > 1:
+    if runs[0].system is None and len(runs) > 1:
         writers = [_writers(run) for run in runs]
         own = [next(iter(found)) if len(found) == 1 else "" for found in writers]
         distinct = all(own) and len(set(own)) == len(own)
@@ -149,7 +149,7 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} are taken for one document (a guess; `group_by=FIELD` changes it)"
-    return SystemRows(tuple(runs), tuple(names), field, document, grouping)
+    return SystemRows(tuple(runs), tuple(names), document, grouping)
 
 
 def _documents(shown: Sequence[ScoredRun], runs: Sequence[ScoredRun]) -> tuple[str | None, str]:
@@ -217,13 +217,8 @@ def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | Non
 
 def _writers(run: ScoredRun) -> set[str]:
     """Systems that the usual columns name; empty where a row names none."""
-    found = {_writer(row, None) for row in run.rows}
-    return set() if None in found else {str(name) for name in found}
-
-
-def _writer(row: Mapping[str, Any], field: str | None) -> str | None:
-    named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
-    return next((str(name) for name in named if name is not None), None)
+    found = {writer_of(row) for row in run.rows}
+    return set() if "" in found else found
 
 
 def _told_run(run: ScoredRun) -> str:

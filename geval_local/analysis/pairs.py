@@ -230,14 +230,13 @@ def systems_of(found: Sequence[Preference]) -> list[str]:
 
 def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
     """Gather the comparisons of every two systems, of which the one that appears first comes first."""
-    place = {system: number for number, system in enumerate(systems_of(found))}
+    systems = systems_of(found)
     groups: dict[tuple[int, int], list[Preference]] = {}
     for one in found:
         if one.first and one.second:
-            ends = sorted((place[one.first], place[one.second]))
-            groups.setdefault((ends[0], ends[1]), []).append(one)
-    systems = list(place)
-    return {(systems[one], systems[other]): groups[one, other] for one, other in sorted(groups)}
+            first, second = sorted(map(systems.index, (one.first, one.second)))
+            groups.setdefault((first, second), []).append(one)
+    return {(systems[first], systems[second]): own for (first, second), own in sorted(groups.items())}
 
 
 def system_pairs(found: Sequence[Preference]) -> list[SystemPreference]:

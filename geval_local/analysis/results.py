@@ -135,10 +135,11 @@ def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Pat
     """Check that a field contains ratings, before any scoring."""
     ratings = [number_at(row, field, f"{path}, row {number}") for number, row in numbered(rows)]
     if all(map(math.isnan, ratings)):
-        raise _no_ratings(rows, field, path)
+        raise no_ratings(rows, field, path)
 
 
-def _no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
+def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
+    """Return the error for a field that holds no human rating in any row."""
     columns = list(dict.fromkeys(str(name) for row in rows for name in row))
     return DataError(
         f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
@@ -189,7 +190,7 @@ def rated_items(
         item = ScoredItem("", "", math.nan, math.nan, key=key)
         items.append(joined(item, row, f"{path}, row {row_number(row, place)}", human, group_by, system, fields))
     if human is not None and all(math.isnan(item.human) for item in items):
-        raise _no_ratings(rows, human, path)
+        raise no_ratings(rows, human, path)
     return with_scores(items, rows, figures, path)
 
 
@@ -232,14 +233,19 @@ def joined(
     group = item.key if group_by is None else lookup(row, group_by)
     if group is None:
         raise missing_field(row, group_by or "", where, "to group by ")
-    writers = (system,) if system is not None else SYSTEM_FIELDS
-    writer = next((str(found) for name in writers if (found := lookup(row, name)) is not None), "")
+    writer = writer_of(row, system)
     if system is not None and not writer:
         raise missing_field(row, system, where)
     output = output_text(row, fields)
     length = None if output is None else word_count(output)
     rating = math.nan if human is None else number_at(row, human, where)
     return replace(item, group=str(group), system=writer, human=rating, length=length)
+
+
+def writer_of(row: Mapping[str, Any], field: str | None = None) -> str:
+    """Name the system that wrote a row's output, by this column or the usual ones; empty where none says it."""
+    named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
+    return next((str(name) for name in named if name is not None), "")
 
 
 def level_for(group_by: str | None) -> Level:
@@ -367,10 +373,8 @@ class ScoredRun:
             )
         return name or self.metrics[0]
 
-    def items(
-        self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None, system: str | None = None
-    ) -> list[ScoredItem]:
-        """Read the scores of a metric, with ratings and groups if they are named, and the run's own `system`."""
+    def items(self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None) -> list[ScoredItem]:
+        """Read the scores of a metric, with ratings and groups if they are named."""
         figures = figures_of(self.rows, metric, self.path)
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
@@ -379,7 +383,7 @@ class ScoredRun:
             self.path,
             human=rating,
             group_by=group_by,
-            system=system or self.system,
+            system=self.system,
             fields=self.mapping,
         )
         if self.estimator is None:

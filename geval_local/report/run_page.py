@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.differences import Ranking
-from geval_local.analysis.results import HumanFields, joined, rating_fields
+from geval_local.analysis.results import HumanFields, joined, no_ratings, rating_fields
 from geval_local.analysis.tables import Table, correlation_table, folded
-from geval_local.errors import DataError
 from geval_local.fields import lookup
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
@@ -35,8 +34,6 @@ from geval_local.summary import Summary
 MOST_ROWS = 20_000
 #: Groups that the page lists by name; the histogram has all of them.
 GROUPS_LISTED = 200
-#: Columns of correlations that most often say the same in all rows.
-FOLDED = ("n", "groups skipped", "items left out")
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class RunPage:
                     index,
                     tuple(item.human for item in items),
                     levels,
-                    folded(correlation_table(levels), FOLDED) if levels else None,
+                    folded(correlation_table(levels), ("n",)) if levels else None,
                     tuple(group_correlations(items)) if self.documents is not None else (),
                 )
         return found
@@ -247,8 +244,7 @@ def scored_items(
         where = f"{results.name}, row {record.number}"
         items.append(joined(item, record.columns, where, field, group_by, system, results.fields))
     if field is not None and all(math.isnan(item.human) for item in items):
-        columns = ", ".join(next(iter(results.records)).columns)
-        raise DataError(f"{results.name}: no row has a human rating in {field!r}", hint=f"Columns: {columns}.")
+        raise no_ratings([record.columns for record in results.records], field, results.name)
     return items
 
 
