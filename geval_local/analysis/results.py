@@ -186,29 +186,15 @@ def rated_items(
     `fields` maps ``output`` to its column if the name differs.
     """
     items = []
-    for place, (row, key) in enumerate(zip(rows, keys or row_keys(rows), strict=True), start=1):
-        item = ScoredItem("", "", math.nan, math.nan, key=key)
-        items.append(joined(item, row, f"{path}, row {row_number(row, place)}", human, group_by, system, fields))
-    if human is not None and all(math.isnan(item.human) for item in items):
-        raise no_ratings(rows, human, path)
-    return with_scores(items, rows, figures, path)
-
-
-def with_scores(
-    items: Sequence[ScoredItem],
-    rows: Sequence[Mapping[str, Any]],
-    figures: Sequence[Mapping[str, Any]],
-    path: str | Path,
-) -> list[ScoredItem]:
-    """Put figures, one per row, into the rows' items."""
-    found = []
-    for place, (item, row, own) in enumerate(zip(items, rows, figures, strict=True), start=1):
+    for place, (row, own, key) in enumerate(zip(rows, figures, keys or row_keys(rows), strict=True), start=1):
         where = f"{path}, row {row_number(row, place)}"
         value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
         error = (own.get("error") or "unscored") if math.isnan(value) else None
-        probabilities = own.get("probabilities") or None
-        found.append(replace(item, predicted=value, probabilities=probabilities, error=error, label_mass=mass))
-    return found
+        item = ScoredItem("", "", math.nan, value, own.get("probabilities") or None, None, key, error, mass)
+        items.append(joined(item, row, where, human, group_by, system, fields))
+    if human is not None and all(math.isnan(item.human) for item in items):
+        raise no_ratings(rows, human, path)
+    return items
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table
-from geval_local.analysis.pairs import (
+from geval_local.analysis.pair_study import (
     PairStudy,
     consistency_table,
     pair_agreement_table,

@@ -10,16 +10,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from geval_local.analysis.pairs import (
-    Preferences,
-    Source,
-    agreement,
-    consistency,
-    rank,
-    ranked,
-    study_pairs,
-    system_pairs,
-)
+from geval_local.analysis.pair_study import agreement, consistency, ranked, study_pairs, system_pairs
+from geval_local.analysis.pairs import Preferences, Source, rank
 from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
 from geval_local.errors import DataError
 from geval_local.scale import Scale

@@ -20,10 +20,10 @@ from geval_local.analysis.results import (
     rating_fields,
     read_rows,
     row_keys,
-    with_scores,
+    writer_of,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW, documents_of
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
@@ -76,8 +76,7 @@ class Rated:
     @property
     def levels(self) -> tuple[Level, ...]:
         """The paper's level, or ``summary`` if the rows are grouped, else ``pooled``; then the others they allow."""
-        writers = (self.system,) if self.system is not None else SYSTEM_FIELDS
-        systems = all(any(lookup(row, name) is not None for name in writers) for row in self.rows)
+        systems = all(writer_of(row, self.system) for row in self.rows)
         first: Level = "pooled" if self.group_by is None else "summary"
         if self.benchmark is not None:  # QAGS numbers its one system 0
             first, systems = self.benchmark.level, all(row.get("system_id") for row in self.rows)
@@ -90,22 +89,16 @@ class Rated:
             raise ConfigurationError(
                 f"{self.name or self.path} has no ratings of {dimension!r}", hint=f"It has: {', '.join(self.human)}."
             )
-        if dimension not in self._items:  # what is said of a row is the same whoever scored it
-            self._items[dimension] = rated_items(
-                self.rows,
-                [{}] * len(self.rows),
-                self.path,
-                human=self.human[dimension],
-                group_by=self.group_by,
-                system=self.system,
-                fields=self.fields,
-                keys=self.keys,
-            )
-        return with_scores(self._items[dimension], self.rows, figures, self.path)
-
-    @cached_property
-    def _items(self) -> dict[str, list[ScoredItem]]:
-        return {}
+        return rated_items(
+            self.rows,
+            figures,
+            self.path,
+            human=self.human[dimension],
+            group_by=self.group_by,
+            system=self.system,
+            fields=self.fields,
+            keys=self.keys,
+        )
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows."""
