@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -309,11 +310,7 @@ def _fewest(
 
     if not 0 < variance < math.inf or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
         return None
-    low, high = 1, _MOST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if found(middle) else (middle, high)
-    return high
+    return 2 + bisect_left(range(2, _MOST), True, key=found)
 
 
 @dataclass(frozen=True)

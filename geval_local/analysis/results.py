@@ -131,13 +131,6 @@ def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str
     return found
 
 
-def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> None:
-    """Check that a field contains ratings, before any scoring."""
-    ratings = [number_at(row, field, f"{path}, row {number}") for number, row in numbered(rows)]
-    if all(map(math.isnan, ratings)):
-        raise no_ratings(rows, field, path)
-
-
 def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
     """Return the error for a field that holds no human rating in any row."""
     columns = list(dict.fromkeys(str(name) for row in rows for name in row))
@@ -190,7 +183,8 @@ def rated_items(
         where = f"{path}, row {row_number(row, place)}"
         value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
         error = (own.get("error") or "unscored") if math.isnan(value) else None
-        item = ScoredItem("", "", math.nan, value, own.get("probabilities") or None, None, key, error, mass)
+        probabilities = own.get("probabilities") or None
+        item = ScoredItem("", "", math.nan, value, probabilities, key=key, error=error, label_mass=mass)
         items.append(joined(item, row, where, human, group_by, system, fields))
     if human is not None and all(math.isnan(item.human) for item in items):
         raise no_ratings(rows, human, path)

@@ -51,12 +51,11 @@ class Pairing:
 def pair_runs(first: Results, second: Results) -> Pairing:
     """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
     ids = (first.ids(), second.ids())
-    by_id = ids[0] is not None and ids[1] is not None
-    keys = [
-        found if by_id and found is not None else [str(place) for place in range(1, len(run.records) + 1)]
-        for run, found in zip((first, second), ids, strict=True)
-    ]
-    left, right = (dict(zip(names, run.records, strict=True)) for names, run in zip(keys, (first, second), strict=True))
+    by_id = None not in ids
+    left, right = (
+        dict(zip(own if by_id and own else map(str, range(1, len(run.records) + 1)), run.records, strict=True))
+        for run, own in zip((first, second), ids, strict=True)
+    )
     every = tuple(dict.fromkeys([*left, *right]))
     records = tuple((left.get(key), right.get(key)) for key in every)
     pairs = [[record for record in pair if record is not None] for pair in records]

@@ -240,7 +240,8 @@ def scored_items(
         score = record.scores[metric]
         # Only this text: the reasons, which may differ from row to row, are stored with the scores.
         error = None if score.error is None else "unscored"
-        item = ScoredItem("", "", math.nan, score.value, score.probabilities, None, key, error, score.label_mass)
+        mass = score.label_mass
+        item = ScoredItem("", "", math.nan, score.value, score.probabilities, key=key, error=error, label_mass=mass)
         where = f"{results.name}, row {record.number}"
         items.append(joined(item, record.columns, where, field, group_by, system, results.fields))
     if field is not None and all(math.isnan(item.human) for item in items):

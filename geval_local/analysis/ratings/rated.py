@@ -13,7 +13,6 @@ from typing import Any
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
 from geval_local.analysis.results import (
     HumanFields,
-    check_ratings,
     missing_field,
     number_at,
     rated_items,
@@ -195,8 +194,6 @@ def _read_own(
 ) -> Rated:
     """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped)."""
     rows = read_rows(path)
-    for rating in dict.fromkeys(human.values()):
-        check_ratings(rows, rating, path)
     group_by, grouping = documents_of(rows, group_by)
     chosen = _first_groups(rows, path, group_by, limit_groups)
     return Rated(str(path), chosen, human, group_by, system, grouping, fields, limit_groups)
