@@ -50,11 +50,12 @@ class Pairing:
 
 def pair_runs(first: Results, second: Results) -> Pairing:
     """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
-    ids = (first.ids(), second.ids())
-    by_id = None not in ids
+    by_id = None not in (first.ids(), second.ids())
     left, right = (
-        dict(zip(own if by_id and own else map(str, range(1, len(run.records) + 1)), run.records, strict=True))
-        for run, own in zip((first, second), ids, strict=True)
+        dict(zip(run.row_keys(), run.records, strict=True))
+        if by_id
+        else {str(place): record for place, record in enumerate(run.records, start=1)}
+        for run in (first, second)
     )
     every = tuple(dict.fromkeys([*left, *right]))
     records = tuple((left.get(key), right.get(key)) for key in every)
