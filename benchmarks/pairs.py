@@ -21,13 +21,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from geval_local import Judge, Metric, score_file
-from geval_local.analysis.pairs import (
-    consistency_table,
-    pair_agreement_table,
-    rank_table,
-    sources_of,
-    study_pairs,
-)
+from geval_local.analysis.pair_study import consistency_table, pair_agreement_table, rank_table, study_pairs
+from geval_local.analysis.pairs import sources_of
 from geval_local.analysis.tables import Table, as_record, correlation_table, interval, p_value
 from geval_local.engine.window import WINDOW, plan_units
 from geval_local.io.pairs import PairPlan, pair_samples

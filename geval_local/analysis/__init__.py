@@ -7,6 +7,7 @@
   people, against each other, and against the human ceiling
 - `differences`: sides and systems, on the documents that they share; `comparison`: systems or runs beside each other
 - `estimates`: what people would say of all rows, from scores of all and ratings of a few
-- `biases`: whom a judge favours, and what length does; `pairs`: systems by comparisons of two outputs
+- `biases`: whom a judge favours, and what length does; `preferences`: which of two outputs is better, and
+  `pair_study`: what comparisons say; `pairs`: systems ranked by them
 - `calibration`: scores brought to the ratings' scale, judged on held-out documents; `juries`: several judges as one
 """

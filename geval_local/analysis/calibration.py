@@ -151,8 +151,8 @@ class Calibration:
     metric: str
     human: str
     signature: str
-    #: The metric's scale; None for an isotonic map of scores without label probabilities.
-    scale: Scale | None
+    #: The metric's scale.
+    scale: Scale
     #: Kind of map.
     method: Method
     #: ``p'(l)`` is proportional to ``p(l) ** (1 / temperature)``; above 1 flattens, 1 changes nothing.
@@ -167,7 +167,7 @@ class Calibration:
         if not math.isfinite(score):
             return score
         item = ScoredItem("", "", math.nan, score, probabilities=probabilities, key="to be calibrated")
-        p = None if self.method == "isotonic" else probability_matrix([item], _need(self.scale))
+        p = None if self.method == "isotonic" else probability_matrix([item], self.scale)
         return float(_scores(np.array([score]), p, self.scale, self.temperature, self.knots)[0])
 
     def check(self, signature: str) -> None:
@@ -195,7 +195,7 @@ class Calibration:
 
 def fit_calibration(
     items: Sequence[ScoredItem],
-    scale: Scale | None,
+    scale: Scale,
     method: Method = "both",
     *,
     level: Level = "summary",
@@ -212,8 +212,8 @@ def fit_calibration(
     if not kept:
         raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
     ratings = np.array([item.human for item in kept])
-    p = None if method == "isotonic" else probability_matrix(kept, _need(scale))
-    if p is not None and scale is not None and not (scale.low <= ratings.min() and ratings.max() <= scale.high):
+    p = None if method == "isotonic" else probability_matrix(kept, scale)
+    if p is not None and not (scale.low <= ratings.min() and ratings.max() <= scale.high):
         raise ConfigurationError(
             f"the ratings run from {ratings.min():g} to {ratings.max():g}, outside the scale {scale.text}",
             hint="No temperature reaches them: use the isotonic method, or bring the ratings onto the scale.",
@@ -270,14 +270,14 @@ def _verdict(gain: Interval, over_rescaled: Interval, over_constant: Interval) -
     return "helps, beyond what rescaling achieves"
 
 
-def _fit(raw: Floats, p: Floats | None, scale: Scale | None, method: Method, human: Floats) -> tuple[float, Knots]:
-    temperature = 1.0 if p is None else fit_temperature(p, _need(scale), human)
+def _fit(raw: Floats, p: Floats | None, scale: Scale, method: Method, human: Floats) -> tuple[float, Knots]:
+    temperature = 1.0 if p is None else fit_temperature(p, scale, human)
     is_map = method != "temperature"
     return temperature, fit_isotonic(_scores(raw, p, scale, temperature, ()), human) if is_map else ()
 
 
-def _scores(raw: Floats, p: Floats | None, scale: Scale | None, temperature: float, knots: Knots) -> Floats:
-    return follow(knots, raw if p is None else expectations(heat(p, temperature), _need(scale)))
+def _scores(raw: Floats, p: Floats | None, scale: Scale, temperature: float, knots: Knots) -> Floats:
+    return follow(knots, raw if p is None else expectations(heat(p, temperature), scale))
 
 
 def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
@@ -287,19 +287,11 @@ def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figur
     return Figures(math.sqrt(float(lost.mean())), pearson, spearman, kendall)
 
 
-def _need(scale: Scale | None) -> Scale:
-    if scale is None:
-        raise ConfigurationError(
-            "a temperature needs the metric's scale", hint="Give the metric, or use the isotonic method."
-        )
-    return scale
-
-
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
     """Write a calibration that `load_calibration` reads back to an equal one."""
     scale = calibration.scale
     record = {"format": FORMAT, "version": VERSION, **as_record(asdict(calibration))}
-    record["scale"] = None if scale is None else [list(scale.labels), list(scale.values)]
+    record["scale"] = [list(scale.labels), list(scale.values)]
     save_text(Path(path), json.dumps(checksummed(record), indent=1, allow_nan=False) + "\n")
 
 
@@ -319,9 +311,8 @@ def load_calibration(path: str | Path) -> Calibration:
             hint="Fit it again with `geval-local calibrate`.",
         )
     try:
-        scale = None if record["scale"] is None else Scale(*map(tuple, record["scale"]))
-        held_out = _with_nan(record["held_out"])
-        calibration = TypeAdapter(Calibration).validate_python({**record, "scale": scale, "held_out": held_out})
+        read = {"scale": Scale(*map(tuple, record["scale"])), "held_out": _with_nan(record["held_out"])}
+        calibration = TypeAdapter(Calibration).validate_python(record | read)
     except (KeyError, TypeError, ValueError, ScaleError) as error:
         raise ConfigurationError(
             f"the calibration {path} is damaged", hint="Fit it again with `geval-local calibrate`."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
-from geval_local.analysis.pairs import holds_pairs
+from geval_local.analysis.preferences import holds_pairs
 from geval_local.analysis.results import (
     HumanFields,
     Reading,
@@ -25,10 +26,11 @@ from geval_local.analysis.results import (
     level_for,
     rating_fields,
     row_keys,
+    writer_of,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
-from geval_local.fields import SYSTEM_FIELDS, counted, lookup
+from geval_local.fields import counted
 from geval_local.grouping import documents_of
 from geval_local.signature import Signature, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
@@ -107,7 +109,6 @@ class SystemRows:
 
     runs: tuple[ScoredRun, ...]
     names: tuple[str | None, ...]
-    field: str | None
     document: str | None
     grouping: str
 
@@ -115,7 +116,7 @@ class SystemRows:
         """Scores of one metric, with systems and documents."""
         found: list[ScoredItem] = []
         for run, name in zip(self.runs, self.names, strict=True):
-            own = run.items(run.one_metric(metric), human=human, group_by=self.document, system=self.field)
+            own = run.items(run.one_metric(metric), human=human, group_by=self.document)
             found += own if name is None else [replace(item, system=name) for item in own]
         return found
 
@@ -124,15 +125,16 @@ class SystemRows:
         together: list[dict[str, Any]] = []
         for run, name in zip(self.runs, self.names, strict=True):
             for row in run.rows:
-                system = name if name is not None else _writer(row, self.field)
+                system = name if name is not None else writer_of(row, run.system) or None
                 together.append({**{key: value for key, value in row.items() if key != "system_id"}, "system": system})
         return together
 
 
-def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -> SystemRows:
+def gather(runs: Sequence[ScoredRun]) -> SystemRows:
     """Tell which system and which document every row belongs to."""
+    group_by = runs[0].group_by
     names: list[str | None] = [None] * len(runs)
-    if field is None and len(runs) > 1:
+    if runs[0].system is None and len(runs) > 1:
         writers = [_writers(run) for run in runs]
         own = [next(iter(found)) if len(found) == 1 else "" for found in writers]
         distinct = all(own) and len(set(own)) == len(own)
@@ -143,16 +145,17 @@ def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -
             raise ConfigurationError(
                 f"{runs[0].path} is given twice", hint="Name one file for each system, or `system=FIELD`."
             )
-    document, grouping = _documents(runs, runs, group_by)
+    document, grouping = _documents(runs, runs)
     if document is None and group_by is None and len(runs) > 1:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} are taken for one document (a guess; `group_by=FIELD` changes it)"
-    return SystemRows(tuple(runs), tuple(names), field, document, grouping)
+    return SystemRows(tuple(runs), tuple(names), document, grouping)
 
 
-def _documents(shown: Sequence[ScoredRun], runs: Sequence[ScoredRun], group_by: str | None) -> tuple[str | None, str]:
+def _documents(shown: Sequence[ScoredRun], runs: Sequence[ScoredRun]) -> tuple[str | None, str]:
     """Find the document's field, guessed from the columns that all runs have: CSV results may hold fewer."""
+    group_by = runs[0].group_by
     common = set.intersection(*(set(run.rows[0]) for run in runs))
     rows = (row for run in shown for row in run.rows)
     return documents_of((row if group_by else {n: row[n] for n in row if n in common} for row in rows), group_by)
@@ -168,7 +171,7 @@ def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> N
             )
 
 
-def unmatched(first: Sequence[str], second: Sequence[str], names: tuple[str, str]) -> list[str]:
+def unmatched(first: Sequence[str], second: Sequence[str], names: Sequence[str]) -> list[str]:
     """Name what stands in one of two files alone, in words, a line for each."""
     lines = []
     for name, own, others in ((names[0], first, set(second)), (names[1], second, set(first))):
@@ -215,13 +218,8 @@ def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | Non
 
 def _writers(run: ScoredRun) -> set[str]:
     """Systems that the usual columns name; empty where a row names none."""
-    found = {_writer(row, None) for row in run.rows}
-    return set() if None in found else {str(name) for name in found}
-
-
-def _writer(row: Mapping[str, Any], field: str | None) -> str | None:
-    named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
-    return next((str(name) for name in named if name is not None), None)
+    found = {writer_of(row) for row in run.rows}
+    return set() if "" in found else found
 
 
 def _told_run(run: ScoredRun) -> str:
@@ -312,11 +310,7 @@ def _fewest(
 
     if not 0 < variance < math.inf or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
         return None
-    low, high = 1, _MOST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if found(middle) else (middle, high)
-    return high
+    return 2 + bisect_left(range(2, _MOST), True, key=found)
 
 
 @dataclass(frozen=True)
@@ -335,10 +329,10 @@ class RunComparison(Study):
     metrics: dict[str, Difference]
     #: Metric -> which run agrees better with people; empty without ratings.
     against_human: dict[str, Comparison]
-    #: The arguments that a page of the comparison needs too.
-    asked: dict[str, Any]
-    #: Why nothing can be concluded on a metric, in sentences; empty where the judges answer.
-    doubts: list[str]
+    #: Metric -> field of its human ratings.
+    human: dict[str, str]
+    #: Metric -> why nothing can be concluded from the first and from the second run; empty where the judge answers.
+    doubt: dict[str, tuple[str, str]]
     #: What finding a difference would need, if it was asked for.
     plan: Plan | None = None
 
@@ -346,7 +340,7 @@ class RunComparison(Study):
         """Give all figures as plain JSON values."""
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
-        record |= {"doubts": self.doubts, "unmatched": self.unmatched, "metrics": self.metrics}
+        record |= {"doubts": self.doubts("AB"), "unmatched": self.unmatched, "metrics": self.metrics}
         record |= {"against_human": self.against_human} | ({"plan": self.plan} if self.plan else {})
         return dict(as_record(record))
 
@@ -354,7 +348,12 @@ class RunComparison(Study):
         """Give what the runs are and in what they differ."""
         found = [f"{letter}  {_told_run(run)}" for letter, run in zip("AB", self.runs, strict=True)]
         differ = _told_differ(self.differ) or ["no differences in the signatures"]
-        return [*found, *differ, self.grouping, *self.unmatched, *self.doubts]
+        return [*found, *differ, self.grouping, *self.unmatched, *self.doubts("AB")]
+
+    def doubts(self, names: Sequence[str]) -> list[str]:
+        """Say of which metrics of which run nothing can be concluded, and why; `names` are those of the two runs."""
+        pairs = ((metric, *one) for metric, told in self.doubt.items() for one in zip(names, told, strict=True))
+        return [f"{metric} of {name}: {told}" for metric, name, told in pairs if told]
 
     def shown(self) -> Iterator[Table]:
         """Give differences, the test against people, and the rows that differ most."""
@@ -385,8 +384,8 @@ class SystemComparison(Study):
     systems: dict[str, Ranking]
     #: Why two files are taken for two systems.
     reason: str | None
-    #: The arguments that a page of the comparison needs too.
-    asked: dict[str, Any]
+    #: Metric -> field of its human ratings.
+    human: dict[str, str]
     #: What finding a difference would need, if it was asked for.
     plan: Plan | None = None
 
@@ -408,7 +407,7 @@ class SystemComparison(Study):
     def shown(self) -> Iterator[Table]:
         """Give the ranking and the differences of every metric."""
         for name, ranking in self.systems.items():
-            table = ranking_table(ranking, self.asked["human"].get(name))
+            table = ranking_table(ranking, self.human.get(name))
             yield table.titled(f"{name}: which system is better?")
             pairs = pair_table(ranking, telling_pairs(ranking))
             yield pairs.titled(f"{name}: differences", fold=("documents", "means"))
@@ -470,24 +469,19 @@ def compare(
     if plan is not None and not plan > 0:
         raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
     scored = [ScoredRun.of(one, **reading) for one in results]
-    system, group_by = reading.get("system"), reading.get("group_by")
     names = _shared_metrics(scored, metrics)
-    named = (("`system`", system), ("`baseline`", baseline))
+    rated = rating_fields(human, names)
+    named = (("`system`", scored[0].system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
     if len(scored) == 2 and reason is None and "input" not in across:
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
-    asked: dict[str, Any] = {
-        "human": (human := rating_fields(human, names)),
-        "group_by": group_by,
-        "seed": seed,
-        "only": tuple(metrics),
-    }
     if len(scored) == 2 and reason is None:
-        asked |= {"level": level, "coefficient": coefficient, "target": target}
-        if plan is not None and not human:
+        if plan is not None and not rated:
             raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
-        return _compare_runs(scored[0], scored[1], names, across, largest, asked, plan)
+        runs = (scored[0], scored[1])
+        differ = _differences(*runs, names, across)
+        return _compare_runs(runs, names, differ, rated, level, coefficient, target, largest, plan, seed)
     if level is not None or target not in (None, "documents"):
         raise ConfigurationError(
             "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
@@ -496,58 +490,57 @@ def compare(
         )
     check_single_outputs(scored, names)
     # What differs between the first file and each other, texts apart.
-    differ = {str(other.path): _differences(scored[0], other, names, across, texts=False) for other in scored[1:]}
-    together = gather(scored, system, group_by)
+    others = {str(other.path): _differences(scored[0], other, names, across, texts=False) for other in scored[1:]}
+    together = gather(scored)
     rankings = {
-        name: rank_systems(together.items(name, human=human), baseline=baseline, tie=tie, seed=seed) for name in names
+        name: rank_systems(together.items(name, human=rated), baseline=baseline, tie=tie, seed=seed) for name in names
     }
     alone: list[str] = []
     if len(scored) == 2:
         one, other = (run.items(names[0], group_by=together.document) for run in scored)
-        ends = (str(scored[0].path), str(scored[1].path))
+        ends = [str(run.path) for run in scored]
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
-    asked |= {"baseline": baseline, "tie": tie}
     planned = None
     if plan is not None:
         tests = {f"{n}: {p.first} - {p.second}": p.difference for n, own in rankings.items() for p in own.pairs}
         planned = plan_for(tests, plan)
-    return SystemComparison(together, differ, alone, rankings, reason if len(scored) == 2 else None, asked, planned)
+    return SystemComparison(together, others, alone, rankings, reason if len(scored) == 2 else None, rated, planned)
 
 
 def _compare_runs(
-    first: ScoredRun,
-    second: ScoredRun,
+    runs: tuple[ScoredRun, ScoredRun],
     names: Sequence[str],
-    across: Sequence[str],
+    differ: Differ,
+    human: dict[str, str],
+    level: Level | None,
+    coefficient: str,
+    target: Target | None,
     largest: int,
-    asked: dict[str, Any],
     plan: float | None,
+    seed: int,
 ) -> RunComparison:
     """Put two runs over the same rows side by side."""
-    differ = _differences(first, second, names, across)
-    human, group_by = asked["human"], asked["group_by"]
-    documents, grouping = _documents([first], [first, second], group_by)
-    level = asked["level"] or level_for(documents)
-    test = partial(compare_agreement, level=level, coefficient=asked["coefficient"])
+    documents, grouping = _documents(runs[:1], runs)
+    test = partial(compare_agreement, level=level or level_for(documents), coefficient=coefficient, seed=seed)
     found: dict[str, Difference] = {}
+    doubt: dict[str, tuple[str, str]] = {}
     tests: dict[str, Comparison] = {}
     pilots: dict[str, Interval] = {}
     systems: dict[str, Interval] = {}
-    doubts: list[str] = []
     for name in names:
-        one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
+        one, other = (run.items(name, human=human, group_by=documents) for run in runs)
         found[name] = differences(one, other, count=largest)
-        doubts += [f"{name} of {run}: {told}" for run, own in (("A", one), ("B", other)) if (told := doubt_of(own))]
+        doubt[name] = doubt_of(one), doubt_of(other)
         if name in human:
-            tests[name] = test(one, other, target=asked["target"], seed=asked["seed"])
+            tests[name] = test(one, other, target=target)
         if plan is not None and name in tests:
             pilots[name] = tests[name].difference
             if tests[name].target != "documents":
                 pilots[name] = test(one, other, target="documents").difference
                 systems[name] = test(one, other, target="systems").difference
     planned = None if plan is None else plan_for(pilots, plan, systems)
-    unpaired = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
-    return RunComparison((first, second), differ, grouping, unpaired, found, corrected(tests), asked, doubts, planned)
+    unpaired = unmatched(row_keys(runs[0].rows), row_keys(runs[1].rows), [str(run.path) for run in runs])
+    return RunComparison(runs, differ, grouping, unpaired, found, corrected(tests), human, doubt, planned)
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:

@@ -1,625 +1,55 @@
-"""Preference: two outputs for one document, and which is better, by a judge or by people; read from results.
-
-Pairs are read from what ``geval-local pairs`` wrote, or made, without a model, from the label distributions of single
-outputs: the first is better as often as a label drawn for it is higher than one drawn for the second.
-"""
+"""Systems ranked by comparisons of their outputs, side by side for several judges or ways to compare."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, Grouped, all_pairs, letter_groups
+from geval_local.analysis.pair_study import (
+    PairStudy,
+    consistency_table,
+    pair_agreement_table,
+    rank_table,
+    study_pairs,
+    system_pair_table,
+)
+from geval_local.analysis.preferences import (
+    Preference,
+    Ratings,
+    holds_pairs,
+    outputs_of,
+    preferences_from_scores,
+    read_preferences,
+    with_people,
+)
 from geval_local.analysis.results import (
     HumanFields,
     Reading,
     ResultsGiven,
     ScoredRun,
-    figures_of,
     missing_field,
-    number_at,
     rated_items,
     rating_fields,
     read_rows,
 )
-from geval_local.analysis.tables import (
-    FOLDED_TESTS,
-    Study,
-    Table,
-    as_record,
-    comparison_table,
-    correlation_table,
-    mean_warnings,
-    number,
-    p_value,
-)
+from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS
 from geval_local.grouping import document_field
-from geval_local.io.results import decoded, numbered
-from geval_local.scale import Scale
-from geval_local.score import silence
-from geval_local.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
-from geval_local.statistics.coefficients import FOLDS, Coefficient, tie_threshold
-from geval_local.statistics.correlation import Correlation, correlate, within
-from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.io.results import numbered
+from geval_local.statistics.coefficients import Coefficient
+from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, probability_matrix
-from geval_local.statistics.resampling import PERMUTATIONS, Target, group_folds, paired_test
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import Comparison, compare_all, corrected
-
-Floats = NDArray[np.float64]
-Ratings = dict[tuple[str, str], float]
-
-
-@dataclass(frozen=True)
-class Preference:
-    """One comparison of two outputs."""
-
-    #: What both outputs are for.
-    document: str
-    #: Their systems; empty where they are not known.
-    first: str
-    second: str
-    #: Probability that the first is better, that the second is, and of a tie; sums to 1. NaN if it was not judged.
-    p: tuple[float, float, float]
-    #: Preference for the first by each form: shown first, shown second; empty where there are
-    #: no orders.
-    orders: tuple[float, ...] = ()
-    #: Label mass of each form, likewise.
-    masses: tuple[float, ...] = ()
-    #: Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
-    human: float = math.nan
-    #: Of each person, where they are known.
-    people: tuple[float, ...] = ()
-    #: Why it was not judged.
-    error: str | None = None
-
-    @property
-    def value(self) -> float:
-        """Preference for the first: its probability and half of the tie, 0 to 1; NaN if it was not judged."""
-        return self.value_for(self.first)
-
-    def value_for(self, system: str) -> float:
-        """Preference for one of the two systems."""
-        return self.p[0 if system == self.first else 1] + self.p[2] / 2
-
-
-def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
-    """Whether a row of results is of a pair: its labels are A, B and tie."""
-    figures = (row.get("geval") or {}).get(metric) or {}
-    probabilities = decoded(figures.get("probabilities"))
-    named = "system_a" in row or "output_a" in row
-    return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
-
-
-def read_preferences(run: ScoredRun, metric: str) -> list[Preference]:
-    """Read what ``geval-local pairs`` wrote."""
-    figures = figures_of(run.rows, metric, run.path)
-    return [
-        preference_of(row, own, f"{run.path}, row {number}")
-        for (number, row), own in zip(numbered(run.rows), figures, strict=True)
-    ]
-
-
-def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
-    """Read one comparison from a row of results and its figures; `where` begins what an error says."""
-    people = decoded(row.get("human"))
-    found = Preference(
-        str(row.get("document", where)),
-        str(row.get("system_a") or ""),
-        str(row.get("system_b") or ""),
-        (math.nan, math.nan, math.nan),
-        error=str(figures["error"]) if figures.get("error") else None,
-    )
-    if found.error is not None:
-        return found  # what else is in the row may be what is wrong with it
-    p = decoded(figures.get("probabilities"))
-    if not isinstance(p, Mapping) or set(p) != {"A", "B", "tie"}:
-        raise DataError(
-            f"{where}: holds no probabilities of A, B and tie",
-            hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with `columns=all`.",
-        )
-    orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
-    return replace(
-        found,
-        p=(float(p["A"]), float(p["B"]), float(p["tie"])),
-        orders=tuple(map(float, orders)),
-        masses=tuple(map(float, masses)),
-        human=number_at(row, "human", where),
-        people=tuple(map(float, people)) if isinstance(people, list) else (),
-    )
-
-
-def preferences_from_scores(items: Sequence[ScoredItem], scale: Scale, *, by_score: bool = False) -> list[Preference]:
-    """Compare all outputs of a document by the scores that each got alone."""
-    values = scale.array
-    above = (values[:, None] > values[None]).astype(np.float64)
-    equal = (values[:, None] == values[None]).astype(np.float64)
-    scored = [item for item in items if math.isfinite(item.predicted)]
-    rows = dict(zip(map(id, scored), probability_matrix(scored, scale), strict=True))
-    documents: dict[str, list[ScoredItem]] = {}
-    for item in items:
-        documents.setdefault(item.group, []).append(item)
-    found = []
-    for document, own in documents.items():
-        for one, other in combinations(own, 2):
-            if one.system == other.system:
-                continue
-            human = _compared(one.human, other.human)
-            error = one.error or other.error
-            p = (math.nan, math.nan, math.nan)
-            if id(one) in rows and id(other) in rows:
-                if by_score:
-                    better = _compared(one.predicted, other.predicted)
-                    p = (float(better == 1), float(better == 0), float(better == 0.5))
-                else:
-                    first, second = rows[id(one)], rows[id(other)]
-                    p = (float(first @ above @ second), float(second @ above @ first), float(first @ equal @ second))
-            found.append(Preference(document, one.system, other.system, p, human=human, error=error))
-    return found
-
-
-def _compared(one: float, other: float) -> float:
-    """1 for the higher first, 0 for the lower, 0.5 for a tie, NaN where one is not known."""
-    if math.isnan(one) or math.isnan(other):
-        return math.nan
-    return 1.0 if one > other else 0.0 if one < other else 0.5
-
-
-def with_people(found: Iterable[Preference], ratings: Mapping[tuple[str, str], float]) -> list[Preference]:
-    """Add what people prefer: the output that they rated higher, by document and system."""
-
-    def rated(document: str, system: str) -> float:
-        return ratings.get((document, system), math.nan)
-
-    return [
-        replace(one, human=_compared(rated(one.document, one.first), rated(one.document, one.second))) for one in found
-    ]
-
-
-def outputs_of(found: Sequence[Preference], ratings: Mapping[tuple[str, str], float]) -> list[ScoredItem]:
-    """Score every output by its mean preference over those that it was compared with in its document.
-
-    So pairs can be held against people's ratings as scores are.
-    """
-    wins: dict[tuple[str, str], list[float]] = {}
-    for one in found:
-        for own, value in ((one.first, one.value), (one.second, 1 - one.value)):
-            wins.setdefault((one.document, own), []).extend([value] if math.isfinite(value) else [])
-    return [
-        ScoredItem(
-            group=document,
-            system=system,
-            human=ratings.get((document, system), math.nan),
-            predicted=float(np.mean(values)) if values else math.nan,
-            key=f"{document}/{system}",
-            error=None if values else "no comparison of it was judged",
-        )
-        for (document, system), values in wins.items()
-    ]
-
-
-@dataclass(frozen=True)
-class SystemPreference:
-    """How two systems compare."""
-
-    #: The systems, in the order in which they first appear.
-    first: str
-    second: str
-    #: Comparisons judged, and not judged.
-    n: int
-    unscored: int
-    #: Mean preference for the first: 1 always better, 0 never, half of every tie included.
-    preference: Interval
-    #: Mean probability of a tie.
-    tie: float
-    #: Two-sided p-value of "neither is preferred": signs of the documents' preferences beyond one half are flipped at
-    #: random, or Student's t where they are fewer than six. NaN with fewer than two documents.
-    p: float
-    #: The same, corrected for all pairs of systems.
-    p_holm: float = math.nan
-
-    @property
-    def is_told_apart(self) -> bool:
-        """Whether one of the two is preferred beyond chance, after the correction."""
-        return self.p_holm < SIGNIFICANT
-
-
-#: A judge of whose comparisons more than this share name another winner in the other order goes by the order alone.
-ALWAYS_FLIPS = 0.9
-
-
-@dataclass(frozen=True)
-class Consistency:
-    """How far a judge agrees with itself."""
-
-    #: Comparisons judged, and not judged.
-    n: int
-    unscored: int
-    #: How much preference an output gains by being shown first, -0.5 to 0.5: half the difference of its preference when
-    #: it is shown first and second.
-    position_shift: Interval
-    #: Share of comparisons of which each order names another winner.
-    flip_rate: Interval
-    #: Mean probability of a tie.
-    tie: float
-    #: Mean label mass in the given order and in the other one; NaN without orders.
-    masses: tuple[float, ...]
-    #: Sets of three systems that were all compared, and those in which each beats the next in a circle.
-    triads: int
-    cyclic: int
-    #: The same within single documents.
-    document_triads: int
-    document_cyclic: int
-
-
-@dataclass(frozen=True)
-class SystemRank:
-    """A system among all."""
-
-    #: Which one.
-    system: str
-    #: Comparisons of it that were judged.
-    n: int
-    #: Mean preference for it over all of them.
-    preference: Interval
-    #: Bradley-Terry strength, in log-odds, mean 0 over the systems.
-    strength: Interval
-
-
-@dataclass(frozen=True)
-class PairStudy(Grouped):
-    """All that a set of comparisons says; command and page show these figures."""
-
-    #: The systems, the strongest first; see `ranked`.
-    ranks: list[SystemRank]
-    #: Why there are no Bradley-Terry strengths; empty otherwise.
-    warning: str
-    #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty where not every
-    #: two systems were compared.
-    groups: tuple[tuple[str, ...], ...]
-    #: Every two systems that were compared.
-    pairs: list[SystemPreference]
-    #: How far the judge agrees with itself.
-    consistency: Consistency
-    #: How far it agrees with people, where their preferences are known.
-    agreement: PairAgreement | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give all figures as plain JSON values."""
-        record = {"systems": self.ranks, "warning": self.warning or None, "groups": self.groups, "told": self.told}
-        rest = {"pairs": self.pairs, "consistency": self.consistency, "agreement": self.agreement}
-        return dict(as_record(record | rest))
-
-    @property
-    def doubt(self) -> str:
-        """Why nothing can be concluded, in a sentence: the judge does not answer, or goes by the order; else empty."""
-        own = self.consistency
-        if told := silence(math.fsum(own.masses) / 2, "A, B or tie"):
-            return f"Nothing can be concluded: {told}."
-        if own.flip_rate.value > ALWAYS_FLIPS:
-            which = "first" if own.position_shift.value > 0 else "second"
-            return (
-                f"Nothing can be concluded: this judge goes by the order, and prefers whatever is shown {which} "
-                f"({own.flip_rate.value:.0%} of the comparisons name another winner in the other order)."
-            )
-        return ""
-
-    @property
-    def told(self) -> str:
-        """What came out for the systems, in a sentence; empty where no two systems were judged."""
-        judged = [pair for pair in self.pairs if pair.n]
-        if not judged:
-            return ""
-        if self.doubt:
-            return self.doubt
-        apart = sum(pair.is_told_apart for pair in judged)
-        if len(judged) == 1:
-            (pair,) = judged
-            value = pair.preference.value
-            ahead, behind = (pair.first, pair.second) if value >= 0.5 else (pair.second, pair.first)
-            by = f"by {max(value, 1 - value):.3f}, where one half is no preference"
-            if apart:
-                return f"This judge prefers {ahead} to {behind} {by}."
-            if abs(value - 0.5) < 5e-4:
-                return f"This judge cannot tell {ahead} and {behind} apart: it prefers neither."
-            few = "" if math.isfinite(pair.p) else ", and one document allows no test"
-            return f"This judge cannot tell {ahead} and {behind} apart: it prefers the first {by}{few}."
-        first, systems = self.ranks[0].system, len(self.ranks)
-        told = f"{apart} of {len(judged)} pairs of systems are told apart (Holm, p < {SIGNIFICANT:g})"
-        return f"This judge ranks {first} first of {systems} systems; {told}."
-
-
-@dataclass(frozen=True)
-class PairAgreement:
-    """How far comparisons agree with people's."""
-
-    #: Comparisons that were judged and of which people's preference is known.
-    n: int
-    #: Of these, those that people tie; comparisons that were not judged or not rated.
-    human_ties: int
-    left_out: int
-    #: Share of the comparisons that people decided in which the judge prefers the same output; a preference of exactly
-    #: one half counts half.
-    decided: Interval
-    #: Share of all comparisons in which it prefers the same output or ties as people do; a preference within
-    #: calibrated distance of one half is a tie (Deutsch, Foster and Freitag, 2023), calibrated on other documents.
-    with_ties: Interval
-    #: The distance that makes `with_ties` highest on all of these data, 0 to 0.5.
-    threshold: float
-    #: Mean probability that the judge's verdict, drawn from its distribution, is that of people; of several people, of
-    #: one of them.
-    expected: Interval
-
-
-def _judged(found: Sequence[Preference]) -> list[Preference]:
-    return [one for one in found if math.isfinite(one.value)]
-
-
-def _mean(values: Sequence[float] | Floats, documents: Sequence[str], low: float = 0.0) -> Interval:
-    """Mean with its interval, cut off at `low` and one above it, where the figure cannot be."""
-    return within(mean_interval(values, documents), low, low + 1) if len(values) else Interval(math.nan)
-
-
-def systems_of(found: Sequence[Preference]) -> list[str]:
-    """List the systems in the order in which they first appear."""
-    return list(dict.fromkeys(system for one in found for system in (one.first, one.second) if system))
-
-
-def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
-    """Gather the comparisons of every two systems, of which the one that appears first comes first."""
-    place = {system: number for number, system in enumerate(systems_of(found))}
-    groups: dict[tuple[int, int], list[Preference]] = {}
-    for one in found:
-        if one.first and one.second:
-            ends = sorted((place[one.first], place[one.second]))
-            groups.setdefault((ends[0], ends[1]), []).append(one)
-    systems = list(place)
-    return {(systems[one], systems[other]): groups[one, other] for one, other in sorted(groups)}
-
-
-def system_pairs(found: Sequence[Preference]) -> list[SystemPreference]:
-    """Compare every two systems that were held against each other, with tests that are corrected for their number."""
-    groups = _by_pair(found)
-    permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(groups))
-    pairs = {}
-    for (first, second), members in groups.items():
-        judged = _judged(members)
-        values, documents = [one.value_for(first) for one in judged], [one.document for one in judged]
-        preference = _mean(values, documents)
-        pairs[first, second] = SystemPreference(
-            first,
-            second,
-            len(judged),
-            len(members) - len(judged),
-            preference,
-            float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
-            _p_of(values, documents, preference, permutations),
-        )
-    return list(corrected(pairs).values())
-
-
-def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
-    """Mean preference of every two systems; a system may have several outputs for a document."""
-    return {pair: float(np.mean([one.value_for(pair[0]) for one in own])) for pair, own in _by_pair(judged).items()}
-
-
-def _p_of(values: Sequence[float], documents: Sequence[str], preference: Interval, permutations: int) -> float:
-    """Test whether comparisons of two systems prefer neither; documents are independent, their comparisons are not."""
-    beyond: dict[str, float] = {}
-    for value, document in zip(values, documents, strict=True):
-        beyond[document] = beyond.get(document, 0.0) + value - 0.5
-    mean = replace(preference, value=preference.value - 0.5)
-    return paired_test(np.array(list(beyond.values())), mean, permutations=permutations)[0]
-
-
-def study_pairs(found: Sequence[Preference]) -> PairStudy:
-    """Find all that a set of comparisons says."""
-    ranks, warning = ranked(found)
-    pairs = system_pairs(found)
-    order = [one.system for one in ranks]
-    apart = [(pair.first, pair.second) for pair in pairs if pair.is_told_apart]
-    is_complete = sum(bool(pair.n) for pair in pairs) == len(order) * (len(order) - 1) // 2
-    rated = any(math.isfinite(one.human) for one in _judged(found))
-    return PairStudy(
-        ranks,
-        warning,
-        letter_groups(order, apart) if order and is_complete else (),
-        pairs,
-        consistency(found),
-        agreement(found) if rated else None,
-    )
-
-
-def ranked(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
-    """Rank the systems, the strongest first."""
-    judged = [one for one in _judged(found) if one.first and one.second]
-    systems = systems_of(judged)
-    place = {system: number for number, system in enumerate(systems)}
-    fitted = BradleyTerry(())
-    if judged:
-        fitted = fit_bradley_terry(
-            len(systems),
-            np.array([place[one.first] for one in judged], dtype=np.int64),
-            np.array([place[one.second] for one in judged], dtype=np.int64),
-            np.clip([one.value for one in judged], 0.0, 1.0),
-            [one.document for one in judged],
-        )
-    ranks = []
-    for system, strength in zip(systems, fitted.strengths, strict=True):
-        own = [one for one in judged if system in (one.first, one.second)]
-        preference = _mean([one.value_for(system) for one in own], [one.document for one in own])
-        ranks.append(SystemRank(system, len(own), preference, strength))
-    ranks.sort(key=lambda one: (-one.strength.value if math.isfinite(one.strength.value) else 0, -one.preference.value))
-    return ranks, fitted.warning
-
-
-def consistency(found: Sequence[Preference]) -> Consistency:
-    """Measure what the order of the two outputs does, and whether preferences go round in circles."""
-    judged = _judged(found)
-    ordered = [one for one in judged if len(one.orders) >= 2]
-    documents = [one.document for one in ordered]
-    shown = [_by_order(one.orders) for one in ordered]
-    masses = [float(np.mean(own)) for own in zip(*(_by_order(one.masses) for one in ordered), strict=True)]
-    by_document: dict[str, list[Preference]] = {}
-    for one in judged:
-        by_document.setdefault(one.document, []).append(one)
-    triads, cyclic = _circles(_means(judged))
-    inner = [_circles(_means(own)) for own in by_document.values()]
-    return Consistency(
-        n=len(judged),
-        unscored=len(found) - len(judged),
-        position_shift=_mean([(one - other) / 2 for one, other in shown], documents, low=-0.5),
-        flip_rate=_mean([float((one - 0.5) * (other - 0.5) < 0) for one, other in shown], documents),
-        tie=float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
-        masses=tuple(masses) or (math.nan, math.nan),
-        triads=triads,
-        cyclic=cyclic,
-        document_triads=sum(count for count, _ in inner),
-        document_cyclic=sum(count for _, count in inner),
-    )
-
-
-def _by_order(values: Sequence[float]) -> tuple[float, float]:
-    """Mean over the forms in the given order, and over those in the other one."""
-    return float(np.mean(values[::2])), float(np.mean(values[1::2]))
-
-
-def _circles(preferences: dict[tuple[str, str], float]) -> tuple[int, int]:
-    """Count the sets of three that were all compared, and those that are circles; an exact half makes none."""
-    place = {system: number for number, system in enumerate(dict.fromkeys(one for pair in preferences for one in pair))}
-    there, beats = np.zeros((2, len(place), len(place)), dtype=np.int64)
-    for (first, second), value in preferences.items():
-        if first != second:
-            one, other = place[first], place[second]
-            there[one, other] = there[other, one] = 1
-            beats[one, other], beats[other, one] = value > 0.5, value < 0.5
-    # Closed walks of three steps: through a set of three six ways, round a circle three.
-    return int(np.trace(there @ there @ there)) // 6, int(np.trace(beats @ beats @ beats)) // 3
-
-
-def agreement(found: Sequence[Preference]) -> PairAgreement:
-    """Hold comparisons against people's."""
-    kept = [one for one in _judged(found) if math.isfinite(one.human)]
-    if not kept:
-        raise DataError(
-            "people's preference is known of no comparison that was judged",
-            hint="Name the rating by `human`, and the file that holds it by `ratings`.",
-        )
-    documents = [one.document for one in kept]
-    gap = np.array([one.value - 0.5 for one in kept])
-    human = np.array([one.human - 0.5 for one in kept])
-    # A difference that float arithmetic leaves of nothing is none.
-    gap[np.abs(gap) < 1e-12] = 0.0
-    right = np.where(gap == 0, 0.5, np.sign(gap) == np.sign(human)).astype(np.float64)
-    decided = np.flatnonzero(human != 0)
-    threshold = _tie_within(human, gap, np.arange(len(kept)))
-    # Ties of a comparison are calibrated on other documents: on its own the share would be too high.
-    within_own = np.full(len(kept), threshold)
-    if len(set(documents)) > 1:
-        folds = group_folds(documents, FOLDS, 0)
-        for fold in np.unique(folds):
-            within_own[folds == fold] = _tie_within(human, gap, np.flatnonzero(folds != fold))
-    verdict = np.where(np.abs(gap) <= within_own, 0.0, np.sign(gap))
-    # First better, tied, second better, as people's verdict is above one half, at it, or below.
-    verdicts = [[1 - int(np.sign(value - 0.5)) for value in one.people or (one.human,)] for one in kept]
-    orders = [(one.p[0], one.p[2], one.p[1]) for one in kept]
-    expected = [float(np.mean([p[at] for at in own])) for p, own in zip(orders, verdicts, strict=True)]
-    return PairAgreement(
-        n=len(kept),
-        human_ties=len(kept) - len(decided),
-        left_out=len(found) - len(kept),
-        decided=_mean(right[decided], [documents[place] for place in decided]),
-        with_ties=_mean((verdict == np.sign(human)).astype(np.float64), documents),
-        threshold=threshold,
-        expected=_mean(expected, documents),
-    )
-
-
-def _tie_within(human: Floats, gap: Floats, chosen: NDArray[np.int64]) -> float:
-    """Calibrate the distance of ties; every comparison is a group of two items, one at its gap and one at nothing."""
-    sides = [np.stack([own[chosen], np.zeros(chosen.size)], 1).ravel() for own in (human, gap)]
-    found = tie_threshold(sides[0], sides[1], np.repeat(np.arange(chosen.size), 2))
-    assert found is not None  # groups of two are never too large
-    return found
-
-
-def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
-    """Systems by strength, with the groups that cannot be told apart; with people's mean ratings where known."""
-    rated = any(one.system in human for one in study.ranks)
-    rows = [
-        (one.system, one.preference, one.strength, study.letters(one.system), human.get(one.system, math.nan), one.n)
-        for one in study.ranks
-    ]
-    optional = ("group" if study.groups else None, "people's mean" if rated else None)
-    notes = [study.told] if study.told and not study.doubt else []
-    notes.append("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0")
-    if study.groups:
-        notes.append("systems that share a letter cannot be told apart")
-    if study.warning:
-        notes.append(f"no Bradley-Terry strengths: {study.warning}")
-    notes += mean_warnings({one.system: one.preference for one in study.ranks})
-    return Table.of(("system", "preferred", "Bradley-Terry", *optional, "comparisons"), rows, notes)
-
-
-def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
-    """Every two systems that were compared."""
-    named = {f"{one.first} / {one.second}": one for one in pairs}
-    rows = [
-        (name, one.preference, one.tie, p_value(one.p), p_value(one.p_holm), one.n, one.unscored)
-        for name, one in named.items()
-    ]
-    headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
-    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for {all_pairs(len(pairs))}"]
-    return Table.of(headers, rows, notes + mean_warnings({name: one.preference for name, one in named.items()}))
-
-
-def consistency_table(figures: Mapping[str, Consistency]) -> Table:
-    """Show what the order of the outputs does, and how often preferences go round in circles."""
-    columns: dict[str, Callable[[Consistency], Any]] = {
-        "first shown gains": lambda one: one.position_shift,
-        "flips": lambda one: one.flip_rate,
-        "p(tie)": lambda one: one.tie,
-        "mass AB / BA": lambda one: " / ".join(map(number, one.masses)),
-        "circles": lambda one: f"{one.cyclic}/{one.triads}",
-        "in documents": lambda one: f"{one.document_cyclic}/{one.document_triads}",
-        "n / unscored": lambda one: f"{one.n} / {one.unscored}",
-    }
-    notes = (
-        "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
-        "flips: comparisons of which each order names another winner; circles: A over B over C over A",
-    )
-    shifts = {name: one.position_shift for name, one in figures.items()}
-    return Table.over(figures, columns, (*notes, *mean_warnings(shifts)))
-
-
-def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
-    """Comparisons against people's, one row per way to compare."""
-    rows = [
-        (name, one.decided, one.n - one.human_ties, one.with_ties, one.threshold, one.expected, one.n, one.left_out)
-        for name, one in figures.items()
-    ]
-    headers = ("", "decided pairs", "n decided", "with ties", "tie within", "expected", "n", "left out")
-    notes = (
-        "decided pairs: of those that people decided, the same output preferred; with ties: ties within a calibrated "
-        "distance of one half (Deutsch et al., 2023)",
-        *(
-            f"{name}: always a tie would give {number(one.human_ties / one.n)} with ties"
-            for name, one in figures.items()
-        ),
-        "expected: mean probability of people's verdict; intervals hold for new documents from the same systems",
-    )
-    return Table.of(headers, rows, notes)
 
 
 @dataclass(frozen=True)
@@ -650,7 +80,7 @@ def sources_of(
     runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in results]
     group_by, system = reading.get("group_by"), reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
-    people: Ratings = {}
+    people: dict[tuple[str, str], float] = {}
     for rating_field in rating_fields(human, names[:1]).values():
         given = [(run.rows, run.path) for run, key in runs if key is None]
         for rows, path in given if ratings is None else [(read_rows(ratings), ratings)]:
@@ -669,14 +99,8 @@ def sources_of(
             sources.append(Source(name, found, outputs_of(found, people) if people else [], means))
             continue
         own_metric = run.one_metric(metric)
-        documents = document_field(run.rows, group_by)
-        items = run.items(own_metric, group_by=documents)
-        if documents is None:
-            raise DataError(
-                f"{run.path}: nothing says which outputs are for the same document", hint="Name it by `group_by=FIELD`."
-            )
-        if not all(item.system for item in items):
-            raise missing_field(run.rows[0], SYSTEM_FIELDS[0], str(run.path), "of the system ")
+        items = run.items(own_metric, group_by=_documents(run.rows, run.path, group_by))
+        _check_writers(items, run.rows, run.path)
         scale = run.origin(own_metric).definition.scale
         rated = [  # with keys as `outputs_of` has them
             replace(i, human=people.get((i.group, i.system), math.nan), key=f"{i.group}/{i.system}") for i in items
@@ -703,19 +127,32 @@ def _ratings(
     rows: Sequence[Mapping[str, Any]], path: Path, human: str, group_by: str | None, system: str | None
 ) -> Ratings:
     """Read people's ratings by document and system."""
-    documents = document_field(rows, group_by)
-    if documents is None:
-        raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by `group_by`.")
+    documents = _documents(rows, path, group_by)
     items = rated_items(rows, [{}] * len(rows), path, human=human, group_by=documents, system=system)
-    found: Ratings = {}
-    for place, (row, item) in enumerate(zip(rows, items, strict=True), 1):
-        if not item.system:
-            raise missing_field(row, SYSTEM_FIELDS[0], f"{path}, row {place}", "of the system ")
+    _check_writers(items, rows, path)
+    found: dict[tuple[str, str], float] = {}
+    for item in items:
         key = (item.group, item.system)
         if key in found:
             raise DataError(f"{path}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
         found[key] = item.human
     return found
+
+
+def _documents(rows: Sequence[Mapping[str, Any]], path: Path, group_by: str | None) -> str:
+    """Find the field of the document that outputs are compared for."""
+    found = document_field(rows, group_by)
+    if found is None:
+        hint = "Name it by `group_by=FIELD`."
+        raise DataError(f"{path}: nothing says which outputs are for the same document", hint=hint)
+    return found
+
+
+def _check_writers(items: Sequence[ScoredItem], rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Check that every row names its system."""
+    for item, (number, row) in zip(items, numbered(rows), strict=True):
+        if not item.system:
+            raise missing_field(row, SYSTEM_FIELDS[0], f"{path}, row {number}", "of the system ")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, near
 from geval_local.grouping import documents_of
 from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
-from geval_local.io.results import decoded, numbered, read_result_rows, row_number, with_figures
+from geval_local.io.results import ResultsInput, decoded, numbered, read_result_rows, row_number, with_figures
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
 from geval_local.runs.directory import result_file
@@ -131,14 +131,8 @@ def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str
     return found
 
 
-def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> None:
-    """Check that a field contains ratings, before any scoring."""
-    ratings = [number_at(row, field, f"{path}, row {number}") for number, row in numbered(rows)]
-    if all(map(math.isnan, ratings)):
-        raise _no_ratings(rows, field, path)
-
-
-def _no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
+def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
+    """Return the error for a field that holds no human rating in any row."""
     columns = list(dict.fromkeys(str(name) for row in rows for name in row))
     return DataError(
         f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
@@ -185,29 +179,16 @@ def rated_items(
     `fields` maps ``output`` to its column if the name differs.
     """
     items = []
-    for place, (row, key) in enumerate(zip(rows, keys or row_keys(rows), strict=True), start=1):
-        item = ScoredItem("", "", math.nan, math.nan, key=key)
-        items.append(joined(item, row, f"{path}, row {row_number(row, place)}", human, group_by, system, fields))
-    if human is not None and all(math.isnan(item.human) for item in items):
-        raise _no_ratings(rows, human, path)
-    return with_scores(items, rows, figures, path)
-
-
-def with_scores(
-    items: Sequence[ScoredItem],
-    rows: Sequence[Mapping[str, Any]],
-    figures: Sequence[Mapping[str, Any]],
-    path: str | Path,
-) -> list[ScoredItem]:
-    """Put figures, one per row, into the rows' items."""
-    found = []
-    for place, (item, row, own) in enumerate(zip(items, rows, figures, strict=True), start=1):
+    for place, (row, own, key) in enumerate(zip(rows, figures, keys or row_keys(rows), strict=True), start=1):
         where = f"{path}, row {row_number(row, place)}"
         value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
         error = (own.get("error") or "unscored") if math.isnan(value) else None
         probabilities = own.get("probabilities") or None
-        found.append(replace(item, predicted=value, probabilities=probabilities, error=error, label_mass=mass))
-    return found
+        item = ScoredItem("", "", math.nan, value, probabilities, key=key, error=error, label_mass=mass)
+        items.append(joined(item, row, where, human, group_by, system, fields))
+    if human is not None and all(math.isnan(item.human) for item in items):
+        raise no_ratings(rows, human, path)
+    return items
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
@@ -232,14 +213,19 @@ def joined(
     group = item.key if group_by is None else lookup(row, group_by)
     if group is None:
         raise missing_field(row, group_by or "", where, "to group by ")
-    writers = (system,) if system is not None else SYSTEM_FIELDS
-    writer = next((str(found) for name in writers if (found := lookup(row, name)) is not None), "")
+    writer = writer_of(row, system)
     if system is not None and not writer:
         raise missing_field(row, system, where)
     output = output_text(row, fields)
     length = None if output is None else word_count(output)
     rating = math.nan if human is None else number_at(row, human, where)
     return replace(item, group=str(group), system=writer, human=rating, length=length)
+
+
+def writer_of(row: Mapping[str, Any], field: str | None = None) -> str:
+    """Name the system that wrote a row's output, by this column or the usual ones; empty where none says it."""
+    named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
+    return next((str(name) for name in named if name is not None), "")
 
 
 def level_for(group_by: str | None) -> Level:
@@ -315,6 +301,11 @@ class ScoredRun:
         object.__setattr__(self, "path", result_file(given))
         object.__setattr__(self, "name", given.stem if self.path == given else given.resolve().name)
 
+    @property
+    def given(self) -> ResultsInput:
+        """The file, or the rows that were given in its place."""
+        return self.path if self.held is None else self.held
+
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows."""
@@ -362,10 +353,8 @@ class ScoredRun:
             )
         return name or self.metrics[0]
 
-    def items(
-        self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None, system: str | None = None
-    ) -> list[ScoredItem]:
-        """Read the scores of a metric, with ratings and groups if they are named, and the run's own `system`."""
+    def items(self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None) -> list[ScoredItem]:
+        """Read the scores of a metric, with ratings and groups if they are named."""
         figures = figures_of(self.rows, metric, self.path)
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
@@ -374,7 +363,7 @@ class ScoredRun:
             self.path,
             human=rating,
             group_by=group_by,
-            system=system or self.system,
+            system=self.system,
             fields=self.mapping,
         )
         if self.estimator is None:

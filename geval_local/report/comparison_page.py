@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
-from geval_local.analysis.differences import doubt_of
-from geval_local.analysis.results import HumanFields, rating_fields
+from geval_local.analysis.results import number_at
 from geval_local.analysis.tables import agreement_table, comparison_table
-from geval_local.errors import ConfigurationError, DataError
-from geval_local.grouping import documents_of
+from geval_local.errors import ConfigurationError
 from geval_local.io.columns import as_text
-from geval_local.io.results import Record, Results, ResultsInput, load_results
-from geval_local.report.overview import UNDESCRIBED, Described, describe, differences, overview_table, summaries
+from geval_local.io.results import Record, Results, load_results
+from geval_local.report.overview import Described, describe, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
-from geval_local.report.run_page import RunPage, scored_items
-from geval_local.statistics.correlation import agree
-from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.significance import Comparison
-
-Both = tuple[list[ScoredItem], list[ScoredItem]]
+from geval_local.report.run_page import RunPage
 
 
 @dataclass(frozen=True)
@@ -56,15 +48,15 @@ class Pairing:
         return found
 
 
-def pair_runs(first: Results, second: Results) -> tuple[Pairing, tuple[list[str], list[str]]]:
+def pair_runs(first: Results, second: Results) -> Pairing:
     """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
-    ids = (first.ids(), second.ids())
-    by_id = ids[0] is not None and ids[1] is not None
-    keys = [
-        found if by_id and found is not None else [str(place) for place in range(1, len(run.records) + 1)]
-        for run, found in zip((first, second), ids, strict=True)
-    ]
-    left, right = (dict(zip(names, run.records, strict=True)) for names, run in zip(keys, (first, second), strict=True))
+    by_id = None not in (first.ids(), second.ids())
+    left, right = (
+        dict(zip(run.row_keys(), run.records, strict=True))
+        if by_id
+        else {str(place): record for place, record in enumerate(run.records, start=1)}
+        for run in (first, second)
+    )
     every = tuple(dict.fromkeys([*left, *right]))
     records = tuple((left.get(key), right.get(key)) for key in every)
     pairs = [[record for record in pair if record is not None] for pair in records]
@@ -76,8 +68,7 @@ def pair_runs(first: Results, second: Results) -> tuple[Pairing, tuple[list[str]
         if _differs(pair, name)
     )
     both = sum(len(pair) == 2 for pair in pairs)
-    pairing = Pairing(by_id, every, records, both, len(left) - both, len(right) - both, dict(differing))
-    return pairing, (keys[0], keys[1])
+    return Pairing(by_id, every, records, both, len(left) - both, len(right) - both, dict(differing))
 
 
 def _differs(pair: Sequence[Record], name: str) -> bool:
@@ -86,64 +77,66 @@ def _differs(pair: Sequence[Record], name: str) -> bool:
     return one is not other and one != other and as_text(one) != as_text(other)
 
 
-def write_comparison(
-    run_a: ResultsInput,
-    run_b: ResultsInput,
-    path: str | os.PathLike[str],
-    *,
-    names: tuple[str, str] | None = None,
-    described: tuple[Described, Described] = (UNDESCRIBED, UNDESCRIBED),
-    human: HumanFields | None = None,
-    group_by: str | None = None,
-    only: Sequence[str] = (),
-    against_people: Mapping[str, Comparison] | None = None,
-) -> Path:
-    """Write two runs side by side as one self-contained HTML page.
+def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
+    """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together."""
+    runs = study.runs if isinstance(study, RunComparison) else study.together.runs
+    if runs[0].estimator is not None:
+        raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
+    if isinstance(study, RunComparison):
+        return _write_runs(study, check_target(path, *(run.path for run in runs)))
+    told = describe(runs[0])
+    metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
+    page = RunPage(
+        study.together.rows(),
+        Described(metrics, told.facts if len(runs) == 1 else {}),
+        title=" and ".join(run.name for run in runs),
+        fields=runs[0].mapping,
+        human=study.human,
+        group_by=study.together.document,
+        system="system",
+        only=tuple(study.systems),
+        rankings=study.systems,
+    )
+    return page.write(path)
 
-    The metrics are all that both runs have, or some `only`. Items are paired by ``id`` if all rows of both runs have
-    distinct ones, else by position in the run.
-    Differences between the signatures, and the number of pairs with different texts, are shown at the top;
-    `against_people` says of every metric that people rated which run agrees better with them.
-    """
-    path_of_page = check_target(path, run_a, run_b)
-    runs = (load_results(run_a, only=only), load_results(run_b, only=only))
-    shared = tuple(metric for metric in runs[0].metrics if metric in runs[1].metrics)
-    if not shared:
-        have = "; ".join(f"{run.name}: {', '.join(run.metrics)}" for run in runs)
-        raise DataError("the two runs have no metric in common", hint=f"They have: {have}.")
-    names, human = names or _names(runs), rating_fields(human, shared)
-    pairing, keys = pair_runs(*runs)
-    documents = documents_of((record.columns for record in runs[0].records), group_by)[0]
-    items = {metric: _items(runs, keys, metric, human.get(metric), documents) for metric in shared}
-    signed = [
-        {metric: one.signatures[metric] for metric in run.metrics if metric in shared and metric in one.signatures}
-        for one, run in zip(described, runs, strict=True)
-    ]
+
+def _write_runs(study: RunComparison, target: Path) -> Path:
+    """Write two runs side by side: what differs in their settings and texts, their agreement, and their items."""
+    shared = tuple(study.metrics)
+    first, second = (load_results(run.given, only=shared) for run in study.runs)
+    names = (first.name, second.name)
+    if first.name == second.name:
+        names = (f"A: {first.name}", f"B: {second.name}")
+    pairing = pair_runs(first, second)
+    described = [describe(run) for run in study.runs]
+    differing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for metric, own in study.differ.items():
+        for key, (one, other) in own.items():
+            if key != "input":  # the pairing says which columns differ
+                differing[key, one, other].append(metric)
+    held = [run.metrics for run in study.runs]
     page = render(
         "compare.html.j2",
-        _data(names, pairing, items, human, described[0]),
+        _data(names, pairing, shared, study.human, described[0]),
         title=f"{names[0]} and {names[1]}",
         names=names,
-        signed=signed,
-        differing=differences(*signed),
-        unsigned=[metric for metric in shared if not all(metric in one for one in signed)],
+        metrics=shared,
+        signed=[{name: text for name, text in told.signatures.items() if name in shared} for told in described],
+        differing=differing,
+        unsigned=[metric for metric in shared if not all(run.is_described(metric) for run in study.runs)],
         alone=[
-            (name, [metric for metric in run.metrics if metric not in shared])
-            for name, run in zip(names, runs, strict=True)
+            (name, [metric for metric in own if metric not in others])
+            for name, own, others in zip(names, held, held[::-1], strict=True)
         ],
         pairing=pairing,
-        agreement=agreement_table({metric: agree(*both) for metric, both in items.items()}),
-        doubts=[
-            f"{metric} of {name}: {told}"
-            for metric, both in items.items()
-            for name, own in zip(names, both, strict=True)
-            if (told := doubt_of(own))
-        ],
-        rated={field: None for metric in shared if (field := human.get(metric)) is not None},
-        against_people=comparison_table(against_people) if against_people else None,
+        agreement=agreement_table({metric: one.agreement for metric, one in study.metrics.items()}),
+        doubts=study.doubts(names),
+        rated=dict.fromkeys(study.human[metric] for metric in shared if metric in study.human),
+        against_people=comparison_table(study.against_human) if study.against_human else None,
         overviews=[
             (name, overview_table(found), found)
-            for name, found in zip(names, (summaries(run, group_by=group_by) for run in runs), strict=True)
+            for name, run in zip(names, (first, second), strict=True)
+            for found in [summaries(run, group_by=study.runs[0].group_by)]
         ],
         texts={
             name: replace(one, signature="")  # both runs' stand with their figures
@@ -152,64 +145,20 @@ def write_comparison(
         },
         facts=[(name, one.entries) for name, one in zip(names, described, strict=True)],
     )
-    return write_page(path_of_page, page)
-
-
-def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
-    """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together."""
-    runs = study.runs if isinstance(study, RunComparison) else study.together.runs
-    if runs[0].estimator is not None:
-        raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
-    if isinstance(study, RunComparison):
-        first, second = map(describe, runs)
-        return write_comparison(
-            runs[0].path,
-            runs[1].path,
-            path,
-            described=(first, second),
-            against_people=study.against_human,
-            **{name: study.asked[name] for name in ("human", "group_by", "only")},
-        )
-    told = describe(runs[0])
-    metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
-    page = RunPage(
-        study.together.rows(),
-        Described(metrics, told.facts if len(runs) == 1 else {}),
-        title=" and ".join(run.name for run in runs),
-        fields=runs[0].mapping,
-        system="system",
-        **{**study.asked, "group_by": study.together.document, "only": tuple(study.systems)},
-    )
-    return page.write(path)
-
-
-def _names(runs: Sequence[Results]) -> tuple[str, str]:
-    first, second = (run.name for run in runs)
-    return (first, second) if first != second else (f"A: {first}", f"B: {second}")
-
-
-def _items(
-    runs: Sequence[Results], keys: Sequence[Sequence[str]], metric: str, field: str | None, group_by: str | None
-) -> Both:
-    first, second = (scored_items(run, names, metric, field, group_by) for run, names in zip(runs, keys, strict=True))
-    return first, second
+    return write_page(target, page)
 
 
 def _data(
-    names: tuple[str, str],
-    pairing: Pairing,
-    items: Mapping[str, Both],
-    human: Mapping[str, str],
-    described: Described,
+    names: Sequence[str], pairing: Pairing, shared: Sequence[str], human: Mapping[str, str], described: Described
 ) -> dict[str, Any]:
     texts = TextColumns()
     columns = pairing.columns()
     for name, values in columns:
         texts.add(name, values)
+    known = [next(record for record in pair if record is not None) for pair in pairing.records]
     metrics = []
-    for metric, (first, second) in items.items():
-        ratings = {item.key: item.human for item in [*second, *first]}
-        rated = human.get(metric) is not None
+    for metric in shared:
+        field = human.get(metric)
         runs = [
             [None if record is None else record.scores[metric] for record in side]
             for side in zip(*pairing.records, strict=True)
@@ -218,9 +167,9 @@ def _data(
             metric_payload(
                 metric,
                 runs,
-                [ratings.get(key, math.nan) for key in pairing.keys] if rated else (),
+                () if field is None else [number_at(one.columns, field, f"row {one.number}") for one in known],
                 spec=described.metrics[metric].scale if metric in described.metrics else None,
-                rating=human.get(metric),
+                rating=field,
             )
             | {"groups": [], "reasons": []}
         )
@@ -232,6 +181,6 @@ def _data(
         **named_columns([name for name, _ in columns]),
         "group": -1,
         "keys": [as_text(key) for key in pairing.keys],
-        "rows": [next(record.number for record in pair if record is not None) for pair in pairing.records],
+        "rows": [one.number for one in known],
         "metrics": metrics,
     }

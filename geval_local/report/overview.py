@@ -17,7 +17,7 @@ from geval_local.io.results import Results
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from geval_local.signature import signature_differences, signature_parts
+from geval_local.signature import signature_parts
 from geval_local.summary import Summary, Tally, mass_warning
 
 
@@ -120,27 +120,6 @@ def overview_table(found: Sequence[Summary]) -> Table:
         *(f"warning: {one.metric}: {one.interval.warning}" for one in found if one.interval.warning),
     ]
     return Table(headers, tuple(rows), tuple(notes))
-
-
-@dataclass(frozen=True)
-class SignatureDifference:
-    """One key that differs between the signatures of two runs."""
-
-    key: str
-    metrics: tuple[str, ...]
-    first: str
-    second: str
-
-
-def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[SignatureDifference]:
-    """List differences if both runs have a signature; metrics with the same difference are grouped."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for metric in first:
-        if metric in second:
-            differ = signature_differences(first[metric], second[metric], missing="not given")
-            for key, values in differ.items():
-                found.setdefault((key, *values), []).append(metric)
-    return [SignatureDifference(key, tuple(metrics), first, second) for (key, first, second), metrics in found.items()]
 
 
 def describe(run: ScoredRun) -> Described:

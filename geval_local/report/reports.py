@@ -24,7 +24,7 @@ from geval_local.io.result_manifest import manifest_path
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
-from geval_local.report.sections import IntervalChart, interval_chart
+from geval_local.report.sections import interval_chart
 from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
@@ -109,7 +109,7 @@ def report(
     def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
         ratings = rating_fields(human, run.metrics)
         return RunPage(
-            run.path if run.held is None else run.held,
+            run.given,
             describe(run),
             human=ratings,
             group_by=group_by,
@@ -201,22 +201,10 @@ class RunOfSite:
 
     name: str
     page: str
-    judge: str
     input: str
     summaries: Mapping[str, Summary]
     correlations: Mapping[str, Correlation]
     signatures: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class MetricOverview:
-    """One metric over all runs that hold it."""
-
-    metric: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
-    notes: tuple[str, ...]
-    charts: tuple[IntervalChart, ...]
 
 
 class Site:
@@ -246,7 +234,7 @@ class Site:
         correlations = {name: next(iter(one.levels.values())) for name, one in page.people.items() if one.levels}
         source = f"{facts['input']} ({str(facts['input sha256'])[:8]})" if "input" in facts else ""
         signatures = page.described.signatures
-        return RunOfSite(name, own, page.described.judge, source, summaries, correlations, signatures)
+        return RunOfSite(name, own, source, summaries, correlations, signatures)
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
         """Write the overview, and remove pages of runs that are no longer there."""
@@ -277,8 +265,8 @@ class Site:
         save_text(self.folder / MANIFEST, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
-def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> MetricOverview:
-    """Put the runs that hold a metric side by side, with the settings in which they differ."""
+def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
+    """Put the runs that hold a metric side by side for the template, with the settings in which they differ."""
     own = [run for run in runs if metric in run.summaries]
     rated = any(metric in run.correlations for run in own)
     parts = [signature_parts(run.signatures.get(metric, "")) for run in own]
@@ -326,9 +314,13 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> MetricOverview:
             f"{' / '.join(levels)} spearman",
         ),
     ]
-    return MetricOverview(
-        metric, headers, tuple(rows), tuple(notes), tuple(chart for chart in charts if chart is not None)
-    )
+    return {
+        "metric": metric,
+        "headers": headers,
+        "rows": rows,
+        "notes": notes,
+        "charts": [chart for chart in charts if chart is not None],
+    }
 
 
 def _short(key: str, value: str) -> str:

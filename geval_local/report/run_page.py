@@ -6,16 +6,16 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from geval_local.analysis.results import HumanFields, joined, rating_fields
+from geval_local.analysis.differences import Ranking
+from geval_local.analysis.results import HumanFields, joined, no_ratings, rating_fields
 from geval_local.analysis.tables import Table, correlation_table, folded
-from geval_local.errors import DataError
 from geval_local.fields import lookup
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
@@ -34,8 +34,6 @@ from geval_local.summary import Summary
 MOST_ROWS = 20_000
 #: Groups that the page lists by name; the histogram has all of them.
 GROUPS_LISTED = 200
-#: Columns of correlations that most often say the same in all rows.
-FOLDED = ("n", "groups skipped", "items left out")
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,8 @@ class RunPage:
     human: HumanFields | None = None
     group_by: str | None = None
     system: str | None = None
-    baseline: str | None = None
-    tie: float = 0.0
-    seed: int = 0
+    #: Metric -> how its systems compare, where that is known already.
+    rankings: Mapping[str, Ranking] = field(default_factory=dict)
     fields: Mapping[str, str] | None = None
     only: Sequence[str] = ()
     ablation: Table | None = None
@@ -115,7 +112,7 @@ class RunPage:
                     index,
                     tuple(item.human for item in items),
                     levels,
-                    folded(correlation_table(levels), FOLDED) if levels else None,
+                    folded(correlation_table(levels), ("n",)) if levels else None,
                     tuple(group_correlations(items)) if self.documents is not None else (),
                 )
         return found
@@ -133,13 +130,7 @@ class RunPage:
         pairs = [one for metric in self.run.metrics if (one := pair_section(self.run, metric)) is not None]
         compared = [
             system_section(
-                metric,
-                own,
-                named=self.system is not None,
-                baseline=self.baseline,
-                tie=self.tie,
-                seed=self.seed,
-                human=self.ratings.get(metric),
+                metric, own, self.rankings.get(metric), named=self.system is not None, human=self.ratings.get(metric)
             )
             for metric, own in self.items.items()
         ]
@@ -206,7 +197,7 @@ class RunPage:
             )
             within = [] if people is None else [group.spearman for group in people.groups]
             payload["groups"] = [round(spearman, 6) for spearman in within if spearman == spearman]
-            payload["reasons"] = [[place[one.row], one.payload()] for one in self.reasons if one.metric == metric]
+            payload["reasons"] = [[place[one.row], one.shown] for one in self.reasons if one.metric == metric]
             metrics.append(payload)
         return {
             "mode": "report",
@@ -249,12 +240,12 @@ def scored_items(
         score = record.scores[metric]
         # Only this text: the reasons, which may differ from row to row, are stored with the scores.
         error = None if score.error is None else "unscored"
-        item = ScoredItem("", "", math.nan, score.value, score.probabilities, None, key, error, score.label_mass)
+        mass = score.label_mass
+        item = ScoredItem("", "", math.nan, score.value, score.probabilities, key=key, error=error, label_mass=mass)
         where = f"{results.name}, row {record.number}"
         items.append(joined(item, record.columns, where, field, group_by, system, results.fields))
     if field is not None and all(math.isnan(item.human) for item in items):
-        columns = ", ".join(next(iter(results.records)).columns)
-        raise DataError(f"{results.name}: no row has a human rating in {field!r}", hint=f"Columns: {columns}.")
+        raise no_ratings([record.columns for record in results.records], field, results.name)
     return items
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table
-from geval_local.analysis.pairs import (
+from geval_local.analysis.pair_study import (
     PairStudy,
     consistency_table,
-    holds_pairs,
     pair_agreement_table,
-    preference_of,
     rank_table,
     study_pairs,
     system_pair_table,
 )
+from geval_local.analysis.preferences import holds_pairs, preference_of
 from geval_local.analysis.tables import Table, interval, number
 from geval_local.errors import DataError
 from geval_local.io.results import Results
@@ -95,50 +95,36 @@ def _step(low: float, high: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
 
 
-@dataclass(frozen=True)
-class SystemSection:
-    """Systems compared on one metric."""
-
-    metric: str
-    told: str = ""
-    chart: IntervalChart | None = None
-    table: Table | None = None
-    pairs: Table | None = None
-    why: str = ""
-    doubt: str = ""
-
-
 def system_section(
     metric: str,
     items: Sequence[ScoredItem],
+    ranking: Ranking | None = None,
     *,
     named: bool,
-    baseline: str | None = None,
-    tie: float = 0.0,
-    seed: int = 0,
     human: str | None = None,
-) -> SystemSection | None:
-    """Compare the systems of a run on one metric; None where its rows name fewer than two."""
+) -> dict[str, Any] | None:
+    """Say for the template how systems compare on one metric, found here unless given; None where there are no two."""
     found = {item.system for item in items}
     if not named and len(found - {""}) < 2:
         return None
     if not named and len(found) > MOST_SYSTEMS:
         why = f"The column of systems holds {len(found)} different texts, too many to compare each with each other."
-        return SystemSection(metric, why=why)
+        return {"metric": metric, "why": why}
     try:
-        ranking = rank_systems(items, baseline=baseline, tie=tie, seed=seed)
+        ranking = ranking or rank_systems(items)
     except DataError as error:
         if named:
             raise
-        return SystemSection(metric, why=f"Systems are not compared: {error.message}.")
-    return SystemSection(
-        metric,
-        ranking.told,
-        _chart(ranking),
-        _without_sentence(ranking_table(ranking, human), ranking.told),
-        pair_table(ranking),
-        doubt=ranking.doubt,
-    )
+        return {"metric": metric, "why": f"Systems are not compared: {error.message}."}
+    return {
+        "metric": metric,
+        "why": "",
+        "told": ranking.told,
+        "doubt": ranking.doubt,
+        "chart": _chart(ranking),
+        "table": _without_sentence(ranking_table(ranking, human), ranking.told),
+        "pairs": pair_table(ranking),
+    }
 
 
 def _chart(ranking: Ranking) -> IntervalChart | None:
@@ -161,24 +147,8 @@ class MatrixCell:
     level: str = ""
 
 
-@dataclass(frozen=True)
-class PairSection:
-    """What comparisons on one metric say; figures are those of `study_pairs`."""
-
-    metric: str
-    told: str
-    chart: IntervalChart | None
-    strengths: IntervalChart | None
-    ranks: Table | None
-    pairs: Table | None
-    names: tuple[str, ...]
-    matrix: tuple[tuple[MatrixCell, ...], ...]
-    consistency: Table
-    agreement: Table | None
-
-
-def pair_section(run: Results, metric: str) -> PairSection | None:
-    """Study the comparisons of a run on one metric; None where the metric rates single outputs."""
+def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
+    """Say for the template what a run's comparisons on one metric tell; None where it rates single outputs."""
     rows = [(record, record.scores[metric].to_dict()) for record in run.records]
     record, figures = rows[0]
     if not holds_pairs({**record.columns, "geval": {metric: figures}}, metric):
@@ -190,27 +160,27 @@ def pair_section(run: Results, metric: str) -> PairSection | None:
     shown = names if 2 <= len(names) <= MOST_SYSTEMS else ()
     letters = {name: study.letters(name) for name in names}
     grouped = "; systems that share a letter cannot be told apart" if study.groups else ""
-    return PairSection(
-        metric,
-        study.told,
-        interval_chart(
+    return {
+        "metric": metric,
+        "told": study.told,
+        "chart": interval_chart(
             "Mean preference for each system, with 95 % intervals",
             {one.system: one.preference for one in study.ranks},
             f"preferred{grouped}",
             remarks=letters,
         ),
-        interval_chart(
+        "strengths": interval_chart(
             "Bradley-Terry strength of each system, with 95 % intervals",
             {one.system: one.strength for one in study.ranks},
             "strength in log-odds, mean 0",
         ),
-        _without_sentence(rank_table(study, {}), study.told) if names else None,
-        system_pair_table(study.pairs) if study.pairs else None,
-        shown,
-        _matrix(study, shown),
-        consistency_table({metric: study.consistency}),
-        None if study.agreement is None else pair_agreement_table({metric: study.agreement}),
-    )
+        "ranks": _without_sentence(rank_table(study, {}), study.told) if names else None,
+        "pairs": system_pair_table(study.pairs) if study.pairs else None,
+        "names": shown,
+        "matrix": _matrix(study, shown),
+        "consistency": consistency_table({metric: study.consistency}),
+        "agreement": None if study.agreement is None else pair_agreement_table({metric: study.agreement}),
+    }
 
 
 def _matrix(study: PairStudy, names: tuple[str, ...]) -> tuple[tuple[MatrixCell, ...], ...]:
@@ -233,4 +203,4 @@ def _level(value: float) -> str:
 
 def _without_sentence(table: Table, told: str) -> Table:
     """Leave out of the table's notes what stands above the picture."""
-    return Table(table.headers, table.rows, tuple(note for note in table.notes if note != told))
+    return replace(table, notes=tuple(note for note in table.notes if note != told))

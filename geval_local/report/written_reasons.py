@@ -28,36 +28,8 @@ class WrittenReason:
     metric: str
     label: str
     score: float
-    text: str
-    error: str
-    is_complete: bool
-    cites: bool
-    prompt_sha256: str
-    judge: str
-
-    def payload(self) -> dict[str, Any]:
-        """Give the page's script what it shows."""
-        return {
-            "label": as_text(self.label),
-            "text": as_text(self.text),
-            "error": as_text(self.error),
-            "complete": self.is_complete,
-            "cites": self.cites,
-            "prompt": as_text(self.prompt_sha256),
-            "judge": as_text(self.judge),
-        }
-
-
-@dataclass(frozen=True)
-class ReasonNotes:
-    """What the page says of the reasons of one metric."""
-
-    metric: str
-    judges: tuple[str, ...]
-    rows: int
-    missing: int
-    cut: int
-    uncited: int
+    #: What the page's script shows: label, text, error, complete, cites, prompt and judge.
+    shown: dict[str, Any]
 
 
 def read_reasons(path: str | os.PathLike[str]) -> list[WrittenReason]:
@@ -82,19 +54,17 @@ def _reason(line: Mapping[str, Any], where: str) -> WrittenReason:
         raise DataError(f"{where}: is no reason: {what}", hint=_HINT)
     signature = str(line.get("signature") or "")
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    return WrittenReason(
-        where,
-        row,
-        str(line["metric"]),
-        str(line["label"]),
-        float(score) if is_number and score is not None else math.nan,
-        str(line["reason"] or ""),
-        str(line.get("error") or ""),
-        bool(line.get("is_complete")),
-        bool(line.get("cites_text")),
-        str(line.get("prompt_sha256") or ""),
-        judge_name(signature_parts(signature).get("judge", "")) if signature else "",
-    )
+    shown = {
+        "label": as_text(str(line["label"])),
+        "text": as_text(str(line["reason"] or "")),
+        "error": as_text(str(line.get("error") or "")),
+        "complete": bool(line.get("is_complete")),
+        "cites": bool(line.get("cites_text")),
+        "prompt": as_text(str(line.get("prompt_sha256") or "")),
+        "judge": as_text(judge_name(signature_parts(signature).get("judge", "")) if signature else ""),
+    }
+    value = float(score) if is_number and score is not None else math.nan
+    return WrittenReason(where, row, str(line["metric"]), str(line["label"]), value, shown)
 
 
 def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
@@ -121,20 +91,20 @@ def _mismatch(reason: WrittenReason, records: Mapping[int, Record], run: Results
     return ""
 
 
-def reason_notes(reasons: Sequence[WrittenReason]) -> list[ReasonNotes]:
-    """Count the reasons of every metric."""
+def reason_notes(reasons: Sequence[WrittenReason]) -> list[dict[str, Any]]:
+    """Count the reasons of every metric, for the page's template."""
     found = []
     for metric in dict.fromkeys(reason.metric for reason in reasons):
-        own = [reason for reason in reasons if reason.metric == metric]
-        written = [reason for reason in own if reason.text]
+        own = [reason.shown for reason in reasons if reason.metric == metric]
+        written = [shown for shown in own if shown["text"]]
         found.append(
-            ReasonNotes(
-                metric,
-                tuple(dict.fromkeys(reason.judge for reason in own if reason.judge)),
-                len(own),
-                len(own) - len(written),
-                sum(not reason.is_complete for reason in written),
-                sum(not reason.cites for reason in written),
-            )
+            {
+                "metric": metric,
+                "judges": list(dict.fromkeys(shown["judge"] for shown in own if shown["judge"])),
+                "rows": len(own),
+                "missing": len(own) - len(written),
+                "cut": sum(not shown["complete"] for shown in written),
+                "uncited": sum(not shown["cites"] for shown in written),
+            }
         )
     return found

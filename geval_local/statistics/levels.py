@@ -219,7 +219,7 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
         with np.errstate(invalid="ignore", divide="ignore"):
             means = (np.nan_to_num(drawn) * weight[..., None]).sum(1) / weight.sum(1)[:, None]
         means[:, 3] = means[:, 3] if epsilon is not None else np.nan
-        figures = Figures(value, {}, table.marked(means), draws.units, _unit(draws.target))
+        figures = draws.figures(value, table.marked(means))
     tied = Ties(int(pairs.sum()), int(ties_human.sum()), int(ties_predicted.sum()))
     return LevelFigures(figures, skipped, len(parts), tied, epsilon)
 
@@ -236,7 +236,7 @@ def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: D
         figures = Figures(value, _blocks(table) if target == "documents" else {})
     elif draws is not None:
         drawn = _pooled_draws(table, draws, thresholds)
-        figures = Figures(value, {}, drawn, draws.units, _unit(draws.target))
+        figures = draws.figures(value, drawn)
     ties = Ties(count * (count - 1) // 2, tied_pairs(table.human), tied_pairs(table.predicted))
     return LevelFigures(figures, {}, count, ties, epsilon)
 
@@ -312,7 +312,7 @@ def _system(table: Table, target: Target | None, accuracy: bool | None, draws: D
         times = np.where(answered > 0, times, 0.0)
         drawn_h, drawn_p = (np.nan_to_num(_means(weight @ own, answered)) for own in (human, predicted))
         drawn = table.marked(_of_means(drawn_h, drawn_p, times, accuracy=wanted))
-        figures = Figures(figures.value, {}, drawn, draws.units, _unit(draws.target))
+        figures = draws.figures(figures.value, drawn)
     ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
     return LevelFigures(figures, {}, points, ties, 0.0)
 
@@ -352,10 +352,6 @@ def _of_means(human: Floats, predicted: Floats, times: Floats, *, accuracy: bool
 
 def _wants(accuracy: bool | None, items: int) -> bool:
     return items <= _CHEAP if accuracy is None else accuracy
-
-
-def _unit(target: Target) -> str:
-    return {"documents": "documents", "systems": "systems", "both": "systems or documents"}[target]
 
 
 def _means(total: Floats, count: Floats) -> Floats:

@@ -73,6 +73,11 @@ class Draws:
         """Give the same of systems."""
         return self._given(self._systems, names)
 
+    def figures(self, value: Floats, drawn: Floats | None) -> Figures:
+        """Put figures on the data together with those of every draw."""
+        unit = "systems or documents" if self.target == "both" else self.target
+        return Figures(value, {}, drawn, self.units, unit)
+
     def _given(self, drawn: Mapping[str, Floats], names: Sequence[str]) -> Floats:
         if not drawn:
             return np.full((self.count, len(names)), 0.0 if self.swap else 1.0)

@@ -74,7 +74,7 @@ def test_isotonic_knots_stand_for_all_fitted_points():
 
 def test_isotonic_needs_no_distribution_and_reaches_other_units():
     items = [replace(item, probabilities=None, human=10 * item.human) for item in judged()]
-    result = fit_calibration(items, None, "isotonic")
+    result = fit_calibration(items, SCALE, "isotonic")
     assert result.temperature == 1.0
     assert result.held_out.after.error < result.held_out.constant_error < result.held_out.before.error
     assert result.apply(3.0) == pytest.approx(30, abs=2)
@@ -99,7 +99,7 @@ def test_no_item_is_scored_by_a_map_that_saw_its_document(monkeypatch):
         for d, (rating, score) in enumerate(zip(rng.permutation(30).astype(float), rng.uniform(size=30), strict=True))
         for i in range(8)
     ]
-    held_out = fit_calibration(items, None, "isotonic", level="pooled", folds=10).held_out
+    held_out = fit_calibration(items, SCALE, "isotonic", level="pooled", folds=10).held_out
     assert held_out.after.error > 6.5
     assert held_out.folds == 10
 
@@ -108,7 +108,7 @@ def test_baselines_go_by_the_squared_loss():
     rng = np.random.default_rng(1)
     ratings = np.where(rng.random(200) < 0.8, 5.0, 1.0)
     items = [ScoredItem(f"d{i // 4}", "", r, float(rng.uniform(1, 5)), key=str(i)) for i, r in enumerate(ratings)]
-    held = fit_calibration(items, None, "isotonic", level="pooled").held_out
+    held = fit_calibration(items, SCALE, "isotonic", level="pooled").held_out
     assert held.constant_error == pytest.approx(ratings.std(), rel=0.02)
     assert not held.helps
     assert "help" in held.verdict
@@ -120,7 +120,7 @@ def test_a_gain_that_is_mere_rescaling_is_called_that():
     for index in range(300):
         score = float(rng.uniform(1, 5))
         items.append(ScoredItem(f"d{index // 5}", "", 20 * score + 10 * rng.normal(), score, key=str(index)))
-    held = fit_calibration(items, None, "isotonic", level="pooled").held_out
+    held = fit_calibration(items, SCALE, "isotonic", level="pooled").held_out
     assert held.gain.low > 0
     assert held.over_constant.low > 0
     assert held.helps
@@ -136,7 +136,7 @@ def test_what_a_line_cannot_do_is_called_help():
         score = float(rng.uniform(1, 5))
         rating = (1.0 if score < 3 else 5.0) + 0.2 * rng.normal()
         items.append(ScoredItem(f"d{index // 5}", "", rating, score, key=str(index)))
-    held = fit_calibration(items, None, "isotonic", level="pooled").held_out
+    held = fit_calibration(items, SCALE, "isotonic", level="pooled").held_out
     assert held.helps
     assert held.beats_rescaling
     assert "beyond" in held.verdict
@@ -154,8 +154,6 @@ def test_ratings_off_the_scale_and_missing_figures_are_refused():
     items = judged()
     with pytest.raises(ConfigurationError, match="outside the scale 1-5"):
         fit_calibration([replace(item, human=item.human * 20) for item in items], SCALE)
-    with pytest.raises(ConfigurationError, match="needs the metric's scale"):
-        fit_calibration(items, None)
     with pytest.raises(DataError, match="no label probabilities"):
         fit_calibration([replace(item, probabilities=None) for item in items], SCALE)
     with pytest.raises(DataError, match="no item has both"):

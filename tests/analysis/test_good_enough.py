@@ -8,7 +8,7 @@ from scipy import stats
 
 from geval_local.analysis.comparison import plan_for
 from geval_local.analysis.differences import rank_systems, ranking_table
-from geval_local.analysis.good_enough import alternative_annotators, judge_probabilities, judge_verdicts, rejected
+from geval_local.analysis.good_enough import alternative_annotators, judge_probabilities, judge_verdicts
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import compare
@@ -141,13 +141,6 @@ def test_a_judge_that_equals_every_rater_replaces_none_on_a_few_documents(docume
     items = [ScoredItem(str(i % documents), "", NAN, value) for i, value in enumerate(rating)]
     found = alternative_annotators(items, np.stack([rating] * 3))
     assert (found.winning_rate[0.1] == 1.0) is passes
-
-
-def test_rejections_are_those_of_benjamini_and_yekutieli():
-    rng = np.random.default_rng(2)
-    for _ in range(50):
-        p = rng.random(6) ** 3
-        assert rejected(p) == int((stats.false_discovery_control(p, method="by") <= 0.05).sum())
 
 
 def test_a_judge_is_held_against_chance():

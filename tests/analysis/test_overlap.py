@@ -6,7 +6,7 @@ import pytest
 
 from geval_local.analysis.contenders import BASELINES, baseline_scores, references
 from geval_local.analysis.ratings.rated import read_benchmark
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import ConfigurationError
 from geval_local.statistics.correlation import correlate
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -36,13 +36,6 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     for name in ("rouge-1", "bleu"):
         with pytest.raises(ConfigurationError, match=r"geval-local\[meta\]"):
             baseline_scores(name, ["a"], ["a"])
-
-
-def test_unknown_baselines_and_missing_references_are_refused():
-    with pytest.raises(ConfigurationError, match="no baseline 'meteor'"):
-        baseline_scores("meteor", ["a"], ["a"])
-    with pytest.raises(DataError, match="not one for each"):
-        baseline_scores("bleu", ["a", "b"], ["a"])
 
 
 @pytest.mark.slow

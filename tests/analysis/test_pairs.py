@@ -10,20 +10,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from geval_local.analysis.pairs import (
-    Preference,
-    Preferences,
-    Source,
-    agreement,
-    consistency,
-    outputs_of,
-    preferences_from_scores,
-    rank,
-    ranked,
-    study_pairs,
-    system_pairs,
-    with_people,
-)
+from geval_local.analysis.pair_study import agreement, consistency, ranked, study_pairs, system_pairs
+from geval_local.analysis.pairs import Preferences, Source, rank
+from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 from geval_local.statistics.bradley_terry import fit_bradley_terry

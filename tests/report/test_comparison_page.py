@@ -7,13 +7,11 @@ import copy
 import pytest
 from cli_run import write_rows
 from html_page import Page
-from report_data import HOSTILE, rescored, rows
+from report_data import HOSTILE, rescored, rows, write_run
 
 from geval_local.analysis.comparison import compare
-from geval_local.errors import DataError
 from geval_local.io.results import load_results
-from geval_local.report.comparison_page import write_compared, write_comparison
-from geval_local.report.overview import Described, MetricText, differences
+from geval_local.report.comparison_page import write_compared
 from geval_local.report.run_page import scored_items
 from geval_local.statistics.correlation import agree
 
@@ -23,16 +21,17 @@ OTHER = {"coherence": SIGNATURE.format("big@34", "float32"), "fluency": SIGNATUR
 
 
 def written(tmp_path, first, second, *, signatures=({}, {}), **options) -> Page:
-    options["described"] = [
-        Described({metric: MetricText(signature=text) for metric, text in one.items()}) for one in signatures
+    runs = [
+        write_run(tmp_path / name, own, signed)
+        for name, own, signed in zip(("small.jsonl", "large.jsonl"), (first, second), signatures, strict=True)
     ]
-    path = write_comparison(first, second, tmp_path / "compare.html", **options)
-    return Page(path.read_text(encoding="utf-8"))
+    study = compare(runs, across=("any", "input"), **options)
+    return Page(write_compared(study, tmp_path / "compare.html").read_text(encoding="utf-8"))
 
 
 def test_what_differs_in_the_signatures_is_said_at_the_top(tmp_path):
     made = rows(10)
-    page = written(tmp_path, made, rescored(made, seed=1), names=("small", "large"), signatures=(SAME, OTHER))
+    page = written(tmp_path, made, rescored(made, seed=1), signatures=(SAME, OTHER))
     top = page.text.split("Agreement of the runs")[0]
     assert "judge all nano@12 big@34" in top
     assert "dtype fluency float32 bfloat16" in top
@@ -51,9 +50,17 @@ def test_equal_signatures_and_missing_ones_are_told_apart(tmp_path):
     assert "No signature of both runs for coherence, fluency" in page.text
 
 
-def test_a_key_that_one_signature_lacks_differs():
-    (found,) = differences({"m": "a:1|b:2"}, {"m": "a:1"})
-    assert (found.key, found.first, found.second) == ("b", "2", "not given")
+def test_a_key_that_one_signature_lacks_differs(tmp_path):
+    made = rows(10, metrics=("coherence",))
+    signed = ({"coherence": "judge:nano@12|b:2"}, {"coherence": "judge:nano@12"})
+    assert "b all 2 -" in written(tmp_path, made, rescored(made, seed=1), signatures=signed).text
+
+
+def test_rows_in_the_place_of_files_give_the_same_page(tmp_path):
+    made = rows(10)
+    study = compare((made, rescored(made, seed=1)), across=("any",))
+    page = Page(write_compared(study, tmp_path / "rows.html").read_text(encoding="utf-8"))
+    assert page.data["metrics"] == written(tmp_path, made, rescored(made, seed=1)).data["metrics"]
 
 
 def test_agreement_is_that_of_the_analysis(tmp_path):
@@ -110,18 +117,6 @@ def test_people_judge_both_runs_on_the_same_items(tmp_path):
     assert page.data["metrics"][0]["rating"] == "scores.coherence"
 
 
-def test_runs_that_cannot_be_compared(tmp_path):
-    with pytest.raises(DataError, match="no metric in common") as caught:
-        written(tmp_path, rows(3, metrics=("a",)), rows(3, metrics=("b",)))
-    assert "b" in str(caught.value.hint)
-    other = rows(3, metrics=("a",))
-    for row in other:
-        row["id"] = "x" + row["id"]
-    with pytest.raises(DataError, match="no scored item in common"):
-        written(tmp_path, rows(3, metrics=("a",)), other)
-    assert not list(tmp_path.iterdir())
-
-
 def test_hostile_texts_stay_texts(tmp_path):
     made = rows(len(HOSTILE), metrics=("coherence",))
     for row, text in zip(made, HOSTILE, strict=True):
@@ -133,8 +128,10 @@ def test_hostile_texts_stay_texts(tmp_path):
         tmp_path,
         made,
         other,
-        names=(HOSTILE[0], HOSTILE[1]),
-        signatures=({"coherence": "|".join(HOSTILE)}, {"coherence": "|".join(HOSTILE[2:])}),
+        signatures=(
+            {"coherence": "judge:a|" + "|".join(HOSTILE[:-2])},
+            {"coherence": "judge:b|" + "|".join(HOSTILE[2:-2])},
+        ),
     )
     assert page.tags.count("script") == 2
     assert not {"img", "svg", "a:evil"} & set(page.tags)

@@ -6,12 +6,13 @@ import time
 
 import pytest
 from chromium import browser, console, missing, requests, set_view
-from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows
+from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, write_run
 
+from geval_local.analysis.comparison import compare
 from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.io.results import load_results
-from geval_local.report.comparison_page import write_comparison
+from geval_local.report.comparison_page import write_compared
 from geval_local.report.overview import Described, MetricText
 from geval_local.report.run_page import RunPage, scored_items
 from geval_local.report.written_reasons import read_reasons
@@ -292,10 +293,11 @@ def test_it_is_readable(opened, width, scheme):
 
 def test_two_runs_show_their_largest_disagreements_first(driver, made, tmp_path):
     other = rescored(made, seed=5)
-    described = [
-        Described(dict.fromkeys(made[0]["geval"], MetricText(signature=one))) for one in ("judge:a", "judge:b")
+    runs = [
+        write_run(tmp_path / f"{name}.jsonl", own, dict.fromkeys(made[0]["geval"], f"judge:{name}"))
+        for name, own in (("a", made), ("b", other))
     ]
-    path = write_comparison(made, other, tmp_path / "c.html", described=described)
+    path = write_compared(compare(runs, across=("judge",)), tmp_path / "c.html")
     load(driver, path)
     assert find(driver, "#differing").text.splitlines()[1] == "judge all a b"
     pairs = [

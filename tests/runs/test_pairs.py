@@ -9,7 +9,7 @@ import pytest
 from run_kit import engine, read
 
 from geval_local import Judge, Metric, RunEvents, resume, score_file
-from geval_local.analysis.pairs import read_preferences
+from geval_local.analysis.preferences import read_preferences
 from geval_local.analysis.results import ScoredRun
 from geval_local.engine.window import plan_units
 from geval_local.errors import ConfigurationError, DataError, Interrupted, OutputError

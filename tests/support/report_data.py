@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.io.ownership import file_sha256
+from geval_local.io.result_manifest import Manifest, ScoredMetric, write_manifest
+from geval_local.metric import Metric
 from geval_local.questions.pair import PAIR_SCALE
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
@@ -121,6 +124,18 @@ def pair_rows(systems: Sequence[str], *, documents: int, seed: int = 0) -> list[
                 }
             )
     return made
+
+
+def write_run(path: Path, made: Sequence[dict[str, Any]], signatures: Mapping[str, str]) -> Path:
+    """Write rows as a result file, with a manifest that gives some metrics their signatures."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
+    metrics = {
+        name: ScoredMetric(text, Metric(name=name, criteria="How good the text is.", scale="1-5"), 0)
+        for name, text in signatures.items()
+    }
+    digest = file_sha256(path)
+    write_manifest(path, Manifest("nano", "input.jsonl", digest, len(made), metrics, digest))
+    return path
 
 
 def reason_lines(path: Path, made: Sequence[dict[str, Any]], metric: str, texts: Mapping[int, str | None]) -> Path:

@@ -13,17 +13,16 @@ from typing import Any
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
 from geval_local.analysis.results import (
     HumanFields,
-    check_ratings,
     missing_field,
     number_at,
     rated_items,
     rating_fields,
     read_rows,
     row_keys,
-    with_scores,
+    writer_of,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW, documents_of
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
@@ -76,8 +75,7 @@ class Rated:
     @property
     def levels(self) -> tuple[Level, ...]:
         """The paper's level, or ``summary`` if the rows are grouped, else ``pooled``; then the others they allow."""
-        writers = (self.system,) if self.system is not None else SYSTEM_FIELDS
-        systems = all(any(lookup(row, name) is not None for name in writers) for row in self.rows)
+        systems = all(writer_of(row, self.system) for row in self.rows)
         first: Level = "pooled" if self.group_by is None else "summary"
         if self.benchmark is not None:  # QAGS numbers its one system 0
             first, systems = self.benchmark.level, all(row.get("system_id") for row in self.rows)
@@ -90,22 +88,16 @@ class Rated:
             raise ConfigurationError(
                 f"{self.name or self.path} has no ratings of {dimension!r}", hint=f"It has: {', '.join(self.human)}."
             )
-        if dimension not in self._items:  # what is said of a row is the same whoever scored it
-            self._items[dimension] = rated_items(
-                self.rows,
-                [{}] * len(self.rows),
-                self.path,
-                human=self.human[dimension],
-                group_by=self.group_by,
-                system=self.system,
-                fields=self.fields,
-                keys=self.keys,
-            )
-        return with_scores(self._items[dimension], self.rows, figures, self.path)
-
-    @cached_property
-    def _items(self) -> dict[str, list[ScoredItem]]:
-        return {}
+        return rated_items(
+            self.rows,
+            figures,
+            self.path,
+            human=self.human[dimension],
+            group_by=self.group_by,
+            system=self.system,
+            fields=self.fields,
+            keys=self.keys,
+        )
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows."""
@@ -202,8 +194,6 @@ def _read_own(
 ) -> Rated:
     """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped)."""
     rows = read_rows(path)
-    for rating in dict.fromkeys(human.values()):
-        check_ratings(rows, rating, path)
     group_by, grouping = documents_of(rows, group_by)
     chosen = _first_groups(rows, path, group_by, limit_groups)
     return Rated(str(path), chosen, human, group_by, system, grouping, fields, limit_groups)

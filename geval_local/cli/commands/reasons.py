@@ -40,7 +40,7 @@ def reasons(
     The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
     they do is recorded. An interrupted command goes on where it was when it is given again.
     """
-    from geval_local.analysis.pairs import holds_pairs
+    from geval_local.analysis.preferences import holds_pairs
     from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.console import note
     from geval_local.cli.output.run_summary import show_reasons

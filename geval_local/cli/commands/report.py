@@ -41,7 +41,7 @@ def report(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
-    from geval_local.analysis.pairs import holds_pairs
+    from geval_local.analysis.preferences import holds_pairs
     from geval_local.cli.output.run_summary import reasons_command, show_lowest
     from geval_local.fields import counted, read_mapping
     from geval_local.io.results import load_results, lowest_rows

@@ -1,0 +1,172 @@
+"""Preference: two outputs for one document, and which is better, by a judge or by people.
+
+Preferences are read from what ``geval-local pairs`` wrote, or made, without a model, from the label distributions of
+single outputs: the first is better as often as a label drawn for it is higher than one drawn for the second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from geval_local.analysis.results import ScoredRun, figures_of, number_at
+from geval_local.errors import DataError
+from geval_local.io.results import decoded, numbered
+from geval_local.scale import Scale
+from geval_local.statistics.records import ScoredItem, probability_matrix
+
+#: Document and system -> people's rating.
+Ratings = Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """One comparison of two outputs."""
+
+    #: What both outputs are for.
+    document: str
+    #: Their systems; empty where they are not known.
+    first: str
+    second: str
+    #: Probability that the first is better, that the second is, and of a tie; sums to 1. NaN if it was not judged.
+    p: tuple[float, float, float]
+    #: Preference for the first by each form: shown first, shown second; empty where there are
+    #: no orders.
+    orders: tuple[float, ...] = ()
+    #: Label mass of each form, likewise.
+    masses: tuple[float, ...] = ()
+    #: Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
+    human: float = math.nan
+    #: Of each person, where they are known.
+    people: tuple[float, ...] = ()
+    #: Why it was not judged.
+    error: str | None = None
+
+    @property
+    def value(self) -> float:
+        """Preference for the first: its probability and half of the tie, 0 to 1; NaN if it was not judged."""
+        return self.value_for(self.first)
+
+    def value_for(self, system: str) -> float:
+        """Preference for one of the two systems."""
+        return self.p[0 if system == self.first else 1] + self.p[2] / 2
+
+
+def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
+    """Whether a row of results is of a pair: its labels are A, B and tie."""
+    figures = (row.get("geval") or {}).get(metric) or {}
+    probabilities = decoded(figures.get("probabilities"))
+    named = "system_a" in row or "output_a" in row
+    return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
+
+
+def read_preferences(run: ScoredRun, metric: str) -> list[Preference]:
+    """Read what ``geval-local pairs`` wrote."""
+    figures = figures_of(run.rows, metric, run.path)
+    return [
+        preference_of(row, own, f"{run.path}, row {number}")
+        for (number, row), own in zip(numbered(run.rows), figures, strict=True)
+    ]
+
+
+def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
+    """Read one comparison from a row of results and its figures; `where` begins what an error says."""
+    people = decoded(row.get("human"))
+    found = Preference(
+        str(row.get("document", where)),
+        str(row.get("system_a") or ""),
+        str(row.get("system_b") or ""),
+        (math.nan, math.nan, math.nan),
+        error=str(figures["error"]) if figures.get("error") else None,
+    )
+    if found.error is not None:
+        return found  # what else is in the row may be what is wrong with it
+    p = decoded(figures.get("probabilities"))
+    if not isinstance(p, Mapping) or set(p) != {"A", "B", "tie"}:
+        raise DataError(
+            f"{where}: holds no probabilities of A, B and tie",
+            hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with `columns=all`.",
+        )
+    orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
+    return replace(
+        found,
+        p=(float(p["A"]), float(p["B"]), float(p["tie"])),
+        orders=tuple(map(float, orders)),
+        masses=tuple(map(float, masses)),
+        human=number_at(row, "human", where),
+        people=tuple(map(float, people)) if isinstance(people, list) else (),
+    )
+
+
+def preferences_from_scores(items: Sequence[ScoredItem], scale: Scale, *, by_score: bool = False) -> list[Preference]:
+    """Compare all outputs of a document by the scores that each got alone."""
+    values = scale.array
+    above = (values[:, None] > values[None]).astype(np.float64)
+    equal = (values[:, None] == values[None]).astype(np.float64)
+    scored = [item for item in items if math.isfinite(item.predicted)]
+    rows = dict(zip(map(id, scored), probability_matrix(scored, scale), strict=True))
+    documents: dict[str, list[ScoredItem]] = {}
+    for item in items:
+        documents.setdefault(item.group, []).append(item)
+    found = []
+    for document, own in documents.items():
+        for one, other in combinations(own, 2):
+            if one.system == other.system:
+                continue
+            human = _compared(one.human, other.human)
+            error = one.error or other.error
+            p = (math.nan, math.nan, math.nan)
+            if id(one) in rows and id(other) in rows:
+                if by_score:
+                    better = _compared(one.predicted, other.predicted)
+                    p = (float(better == 1), float(better == 0), float(better == 0.5))
+                else:
+                    first, second = rows[id(one)], rows[id(other)]
+                    p = (float(first @ above @ second), float(second @ above @ first), float(first @ equal @ second))
+            found.append(Preference(document, one.system, other.system, p, human=human, error=error))
+    return found
+
+
+def _compared(one: float, other: float) -> float:
+    """1 for the higher first, 0 for the lower, 0.5 for a tie, NaN where one is not known."""
+    if math.isnan(one) or math.isnan(other):
+        return math.nan
+    return 1.0 if one > other else 0.0 if one < other else 0.5
+
+
+def with_people(found: Iterable[Preference], ratings: Ratings) -> list[Preference]:
+    """Add what people prefer: the output that they rated higher, by document and system."""
+
+    def rated(document: str, system: str) -> float:
+        return ratings.get((document, system), math.nan)
+
+    return [
+        replace(one, human=_compared(rated(one.document, one.first), rated(one.document, one.second))) for one in found
+    ]
+
+
+def outputs_of(found: Sequence[Preference], ratings: Ratings) -> list[ScoredItem]:
+    """Score every output by its mean preference over those that it was compared with in its document.
+
+    So pairs can be held against people's ratings as scores are.
+    """
+    wins: dict[tuple[str, str], list[float]] = {}
+    for one in found:
+        for own, value in ((one.first, one.value), (one.second, 1 - one.value)):
+            wins.setdefault((one.document, own), []).extend([value] if math.isfinite(value) else [])
+    return [
+        ScoredItem(
+            group=document,
+            system=system,
+            human=ratings.get((document, system), math.nan),
+            predicted=float(np.mean(values)) if values else math.nan,
+            key=f"{document}/{system}",
+            error=None if values else "no comparison of it was judged",
+        )
+        for (document, system), values in wins.items()
+    ]
