@@ -221,12 +221,15 @@ TAIL = 400
 
 def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_text: str) -> None:
     """Print what an audit found: size, engine, the prompt's end, labels, and an example."""
+    from geval_local.models.precision import dtype_name
+
     console = result_console()
-    _line("judge", f"{name} ({audit.directory})")
-    _line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
-    _line("size", f"{short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
-    _line("precision", audit.precision.text(audit.dtype))
-    _line("attention", audit.attention)
+    loaded, dtype = audit.loaded, dtype_name(audit.loaded.dtype)
+    _line("judge", f"{name} ({loaded.directory})")
+    _line("fingerprint", f"{loaded.fingerprint}, tokenizer {loaded.tokenizer_hash}")
+    _line("size", f"{short(loaded.parameters)} parameters, {loaded.memory_bytes / 1e6:.1f} MB in {dtype}")
+    _line("precision", audit.precision.text(dtype))
+    _line("attention", loaded.attention)
     _line("engine", engine_text)
     _line("context", f"{audit.context} tokens")
     _line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
@@ -251,18 +254,21 @@ def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_
 
 def audit_record(audit: JudgeAudit) -> dict[str, Any]:
     """Describe an audit."""
+    from geval_local.models.precision import dtype_name
+
+    loaded = audit.loaded
     return {
-        "directory": str(audit.directory),
-        "fingerprint": audit.fingerprint,
-        "tokenizer": audit.tokenizer_hash,
-        "parameters": audit.parameters,
-        "memory_bytes": audit.memory_bytes,
-        "dtype": audit.dtype,
+        "directory": str(loaded.directory),
+        "fingerprint": loaded.fingerprint,
+        "tokenizer": loaded.tokenizer_hash,
+        "parameters": loaded.parameters,
+        "memory_bytes": loaded.memory_bytes,
+        "dtype": dtype_name(loaded.dtype),
         "precision": {
             "reason": audit.precision.reason,
             "noise": None if audit.precision.noise is None else asdict(audit.precision.noise),
         },
-        "attention": audit.attention,
+        "attention": loaded.attention,
         "engine": audit.engine,
         "context": audit.context,
         "prompt": label_record(audit.prompt),
