@@ -15,6 +15,7 @@ import transformers
 from huggingface_hub import constants
 
 from geval_local.errors import ConfigurationError, first_line
+from geval_local.models.config_checks import stored_quantization
 from geval_local.models.memory import default_device
 from geval_local.models.precision import AUTO, automatic_dtype
 from geval_local.options import JudgeOptions
@@ -82,10 +83,8 @@ def _stored_format(directory: Path | None) -> str | None:
     file = None if directory is None else directory / "config.json"
     if file is None or not file.is_file():
         return None
-    config = json.loads(file.read_text(encoding="utf-8"))
-    stored = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config") or {}
-    method = stored.get("quant_method") if isinstance(stored, dict) else None
-    return str(method) if method is not None else None
+    method = (stored_quantization(json.loads(file.read_text(encoding="utf-8"))) or {}).get("quant_method")
+    return None if method is None else str(method)
 
 
 def _is_on_gpu(options: JudgeOptions) -> bool:

@@ -330,11 +330,6 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     text_config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     stored = text_config.get("dtype") or text_config.get("torch_dtype")
     context = next((text_config[key] for key in _CONTEXT_KEYS if type(text_config.get(key)) is int), None)
-    if context is not None and context < 1:
-        raise JudgeError(
-            f"{directory / 'config.json'}: a model that reads {context} tokens reads nothing",
-            hint="Copy the model's config.json again.",
-        )
     return JudgeEntry.model_validate(
         {
             "name": name or str(directory),
@@ -342,7 +337,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
             # Nobody publishes float64 models: float64 is for proofs, which need exactly this dtype.
             "dtype": "float64" if stored == "float64" else "auto",
             "style": "chat" if _has_chat_template(directory) else "completion",
-            "context": context,
+            "context": context if context is not None and context > 0 else None,
             "note": "style and context as the directory's own files say",
         }
     )
