@@ -116,7 +116,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
             )
             for form in trie.forms
         ),
-        dropped=maker.reader.labels.dropped,
+        dropped=maker.reader.dropped,
         collisions=tuple((scale.labels[short], scale.labels[long]) for short, long in trie.collisions()),
         inner_nodes=tuple(node.path for node in trie.inner_nodes),
     )
