@@ -6,7 +6,6 @@ finite, with finite logits.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,6 @@ from transformers.models.auto.modeling_auto import (
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from geval_local.errors import (
-    ConfigurationError,
     JudgeError,
     TokenizerError,
     UnsupportedModelError,
@@ -87,21 +85,6 @@ _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
-#: Method of a quantized checkpoint -> the package that transformers needs to read it. Fp8 and mxfp4 need kernels of
-#: the hub on a GPU (`geval_local.models.options`).
-_LIBRARIES = {
-    "aqlm": "aqlm",
-    "auto-round": "auto-round",
-    "awq": "gptqmodel",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "eetq": "eetq",
-    "gptq": "gptqmodel",
-    "hqq": "hqq",
-    "quanto": "optimum-quanto",
-    "torchao": "torchao",
-    "vptq": "vptq",
-}
 #: Keys of config.json that let transformers read other files than those that are part of the fingerprint.
 _OTHER_FILES = ("configuration_files", "transformers_weights")
 #: Keys of config.json that count or measure parts of a model, but for lengths of texts and the like.
@@ -158,28 +141,19 @@ def _check_sources(entry: JudgeEntry, directory: Path, config: dict[str, Any]) -
 
 
 def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
-    """Check that the format of a quantized checkpoint is known, and its library installed."""
+    """Check that the format of a quantized checkpoint is known; which package it needs, transformers says itself."""
     stored = stored_quantization(config)
-    if stored is None:
+    if stored is None or stored.get("load_in_8bit") or stored.get("load_in_4bit"):
         return
-    is_bitsandbytes = stored.get("load_in_8bit") or stored.get("load_in_4bit")
-    method = "bitsandbytes" if is_bitsandbytes else stored.get("quant_method")
-    name = str(method).replace("_", "-")
-    package = _LIBRARIES.get(name)
+    method = stored.get("quant_method")
     # Transformers leaves out a format that it does not know, and reads the weights as if they were plain.
-    if package is None and name not in {known.replace("_", "-") for known in AUTO_QUANTIZATION_CONFIG_MAPPING}:
+    if str(method).replace("_", "-") not in {known.replace("_", "-") for known in AUTO_QUANTIZATION_CONFIG_MAPPING}:
         raise UnsupportedModelError(
             f"judge {entry.name!r}: the installed transformers does not know the quantization {method!r}, which "
             "config.json says its weights have (quantization_config)",
             hint="A newer transformers may know it: pip install --upgrade transformers. Or take a judge whose weights "
             "are not quantized.",
         )
-    if package is None or importlib.util.find_spec(package.replace("-", "_")) is not None:
-        return
-    raise ConfigurationError(
-        f"judge {entry.name!r}: its weights are quantized by {method}, which needs the package {package}",
-        hint=f"Install it: pip install {package}. Or take a judge whose weights are not quantized.",
-    )
 
 
 def stored_quantization(config: dict[str, Any]) -> dict[str, Any] | None:

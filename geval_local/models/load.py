@@ -229,12 +229,6 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFr
     """Check that the tokenizer supports the entry's prompt style."""
     if entry.style == "completion":
         return None
-    if not tokenizer.chat_template:
-        raise TokenizerError(
-            f"judge {entry.name!r}: style {entry.style!r} needs a chat template, and its tokenizer has none",
-            hint="Set `style: completion` for it in a models file of your own, or add chat_template.jinja to its "
-            "directory.",
-        )
     try:
         frame = chat_frame(tokenizer)
     except TokenizerError as error:

@@ -116,12 +116,16 @@ def decide(figures: Figures) -> tuple[str, str]:
     return "float16", f"{other}activations up to {figures.largest_activation:.3g} leave room"
 
 
-def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> torch.dtype | str:
-    """Return the dtype in which ``auto`` loads weights."""
+def place_of(placement: Mapping[str, Any]) -> torch.device:
+    """Return the device of a whole model; of one that a map spreads, the device that this is meant for."""
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
-    on_cpu = (default_device() if device is None else torch.device(device)).type == "cpu"
-    if on_cpu:
+    return default_device() if device is None else torch.device(device)
+
+
+def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> torch.dtype | str:
+    """Return the dtype in which ``auto`` loads weights."""
+    if place_of(placement).type == "cpu":
         return torch.float32
     if directory is not None and directory.is_file():
         found: torch.dtype = getattr(torch, read_header(directory).plain_dtype or "bfloat16")

@@ -272,7 +272,9 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
     wanted = registry.default if name is None else str(name)
     if directory is not None and wanted not in registry.judges:
         return directory_entry(directory, name=wanted)
-    entry = _named(registry, wanted)
+    # A hub id selects the known judge with that id, and its style.
+    by_hub = (entry for entry in registry.judges.values() if entry.hub == wanted)
+    entry = registry.judges.get(wanted) or next(by_hub, None)
     if entry is None and re.fullmatch(HUB_ID, wanted):
         directory = local_directory(JudgeEntry(name=wanted, hub=wanted))
         if directory is not None:
@@ -280,12 +282,6 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
     if entry is None:
         raise _unknown(registry, wanted)
     return entry
-
-
-def _named(registry: Registry, wanted: str) -> JudgeEntry | None:
-    """Look up a judge by name; a hub id selects the known judge with that id and its style."""
-    by_hub = (entry for entry in registry.judges.values() if entry.hub == wanted)
-    return registry.judges.get(wanted) or next(by_hub, None)
 
 
 def _expanded(path: str | Path) -> Path | None:
