@@ -72,7 +72,7 @@ def _read(trunk: Trunk, head: Head, batch: Sequence[Continuation]) -> list[float
     try:
         hidden = trunk(torch.from_numpy(tokens), use_cache=False)[0]
         chosen = hidden[torch.from_numpy(rows).to(hidden.device), torch.from_numpy(places).to(hidden.device)]
-        logprobs = head.edge_logprobs(chosen, tokens[rows, places + 1][:, None]).logprobs[:, 0]
+        logprobs = head.edge_logprobs(chosen, tokens[rows, places + 1][:, None]).wait().logprobs[:, 0]
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

@@ -87,20 +87,11 @@ class PaddedEngine:
         """Compute packs in order; a prompt that does not fit into memory even alone gets an error."""
         for pack in packs:
             table = ReadoutTable(requests)
-            failed: dict[int, str] = {}
             rows = [row for index in pack.requests for row in rows_of(index, requests[index], self._group)]
-            self._compute(rows, requests, table, failed)
-            yield (
-                pack,
-                [
-                    Readout(None, error=failed[index]) if index in failed else table.take(index)
-                    for index in pack.requests
-                ],
-            )
+            self._compute(rows, requests, table)
+            yield pack, [table.take(index) for index in pack.requests]
 
-    def _compute(
-        self, rows: list[Row], requests: Sequence[Request], table: ReadoutTable, failed: dict[int, str]
-    ) -> None:
+    def _compute(self, rows: list[Row], requests: Sequence[Request], table: ReadoutTable) -> None:
         def group(row: Row) -> int:
             return self._group(len(row.tokens))
 
@@ -117,8 +108,7 @@ class PaddedEngine:
                 self.limit = max(width, len(batch) * width // 2)
                 todo.append(batch)
             elif results is None:
-                index = batch[0].reads[0][1].request
-                failed[index] = f"out of memory: a prompt of {len(requests[index].ids)} tokens does not fit even alone"
+                table.fail(batch[0].reads[0][1].request, "alone")
             else:
                 for result in results:
                     table.add(*result)

@@ -13,7 +13,6 @@ import inspect
 import logging
 import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -38,6 +37,7 @@ from geval_local.engine.probe import (
     label_logprobs,
     probe_length,
     probe_requests,
+    synthetic_requests,
     widened,
 )
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
@@ -48,7 +48,6 @@ from geval_local.models.precision import dtype_name
 from geval_local.models.stored import are_few
 from geval_local.models.verdicts import Verdict, version_of
 from geval_local.options import EngineName
-from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
 logger = logging.getLogger("geval_local")
@@ -97,23 +96,19 @@ def choose_engine(
         return _choose_padded(plain, padded, None)
     reasons: list[str] = []
     if choice != "cache":
-        refusal = stated_refusal(model)
-        report, kernel = (
-            (EngineReport("padded", refusal), None) if refusal is not None else _known_sharing(plain, compiled, verdict)
-        )
+        report, kernel = _find_sharing(plain, compiled, verdict, is_asked_for=choice == "trie")
         if report.reason is None:
             sharing = PrefixSharingEngine(
                 model, head, batch_tokens=batch_tokens or LEAST, padded=padded, kernel=kernel, compiled=compiled
             )
             if batch_tokens is None:
                 sharing.batch_tokens = sharing.limit = find_budget(model, sharing)
-            if choice == "auto" and kernel is None and find_missing(model) is not None:
-                return _choose_by_time(plain, sharing, padded, report)
             return sharing, report
         if choice != "auto":
             raise _unsupported(model, report)
         reasons.append(report.reason)
-    report = _known_cache(plain, verdict)
+    span = longest_span(model.config.get_text_config())
+    report = _known(verdict, "cache", model, span, partial(_probe_cache, plain))
     if report.reason is not None:
         if choice == "cache":
             raise _unsupported(model, report)
@@ -236,71 +231,64 @@ def longest_span(config: Any) -> int | None:
     return max(spans) or None
 
 
-def _known_sharing(
-    plain: PlainPasses, compiled: bool, verdict: Verdict | None
-) -> tuple[EngineReport, FlexKernel | None]:
-    """Probe prefix sharing, unless an earlier start did."""
-    kernel = find_kernel(input_device(plain.model))
-    name = f"sharing, compiled {compiled}, kernel {kernel is not None}"
-    if (known := _read(verdict, name)) is not None:
-        return known, kernel
-    report, kernel = _probe_sharing(plain, compiled)
-    _keep(verdict, name, report, plain.model, _least_span(plain.model))
-    return report, kernel
+def _known(
+    verdict: Verdict | None, name: str, model: PreTrainedModel, span: int | None, probe: Callable[[], EngineReport]
+) -> EngineReport:
+    """Probe, unless an earlier start did.
 
-
-def _known_cache(plain: PlainPasses, verdict: Verdict | None) -> EngineReport:
-    """Probe the shared prefix cache, unless an earlier start did."""
-    report = _read(verdict, "cache")
-    if report is None:
-        report = _probe_cache(plain)
-        _keep(verdict, "cache", report, plain.model, longest_span(plain.model.config.get_text_config()))
-    return report
-
-
-def _read(verdict: Verdict | None, name: str) -> EngineReport | None:
+    What was found is kept if all is well: what memory or a package cut short may be whole the next time.
+    """
     kept = None if verdict is None else verdict.read(name)
-    return None if kept is None else EngineReport(**kept)
-
-
-def _keep(verdict: Verdict | None, name: str, report: EngineReport, model: PreTrainedModel, span: int | None) -> None:
-    """Keep what a probe found if all is well: what memory or a package cut short may be whole the next time."""
+    if kept is not None:
+        return EngineReport(**kept)
+    report = probe()
     is_whole = report.reason is None and report.note is None and report.probe_tokens == probe_length(model, span)
     if verdict is not None and is_whole:
         verdict.keep(name, asdict(report))
+    return report
 
 
-def _least_span(model: PreTrainedModel) -> int | None:
-    """Return the smallest sliding window of a model's layers."""
-    return min((span for span in expected_spans(model.config.get_text_config()) if span is not None), default=None)
+def _find_sharing(
+    plain: PlainPasses, compiled: bool, verdict: Verdict | None, *, is_asked_for: bool
+) -> tuple[EngineReport, FlexKernel | None]:
+    """Find out whether prefixes can be shared, with the GPU's kernel unless it serves no layer."""
+    model = plain.model
+    device = input_device(model)
+    # Without a kernel every stretch of keys is a launch of its own, and a GPU waits.
+    refusal = stated_refusal(model) or (None if is_asked_for else why_no_kernel(device))
+    if refusal is not None:
+        return EngineReport("padded", refusal), None
+    kernel = find_kernel(device)
+    expected = expected_spans(model.config.get_text_config())
+    span = min((one for one in expected if one is not None), default=None)
+    probe = partial(_probe_sharing, plain, expected, span, kernel, compiled)
+    report = _known(verdict, f"sharing, compiled {compiled}, kernel {kernel is not None}", model, span, probe)
+    used = [] if kernel is None else [kind for kind in kernel.seen if kind.dtype == model.dtype]
+    is_of_use = kernel is not None and not (used and kernel.refused.keys() >= set(used))
+    return report, kernel if is_of_use else None
 
 
-def _probe_sharing(plain: PlainPasses, compiled: bool) -> tuple[EngineReport, FlexKernel | None]:
+def _probe_sharing(
+    plain: PlainPasses, expected: list[int | None], span: int | None, kernel: FlexKernel | None, compiled: bool
+) -> EngineReport:
     """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report says where it does not."""
     model = plain.model
-    expected = expected_spans(model.config.get_text_config())
-    kernel = find_kernel(input_device(model))
-    report = _probe(model, partial(_compare_sharing, plain, expected, kernel, compiled), _least_span(model))
-    missing = find_missing(model)
+    report = _probe(model, partial(_compare_sharing, plain, expected, kernel, compiled), span)
+    missing = why_no_kernel(input_device(model))
     notes = [report.note] if report.note is not None else []
     if kernel is not None:
         used = [kind for kind in kernel.seen if kind.dtype == model.dtype]
         refused = {kind: reason for kind, reason in kernel.refused.items() if kind in used}
         if refused and len(refused) == len(used):
-            kernel, missing = None, next(iter(refused.values()))
-        elif refused:
+            missing = next(iter(refused.values()))
+        else:
             notes += [f"{kind.text} in pieces: {reason}" for kind, reason in refused.items()]
-        if kernel is not None and any(kind.dtype != model.dtype for kind in kernel.refused):
-            notes.append(f"its kernel was probed in {dtype_name(model.dtype)} only")
+            if any(kind.dtype != model.dtype for kind in kernel.refused):
+                notes.append(f"its kernel was probed in {dtype_name(model.dtype)} only")
     if missing is not None and report.reason is None:
         notes.append(f"attention in pieces, many times slower than a kernel: {missing}")
         logger.warning("%s: %s", type(model).__name__, notes[-1])
-    return replace(report, note="; ".join(notes) or None), kernel
-
-
-def find_missing(model: PreTrainedModel) -> str | None:
-    """Return the reason why a model's device has no kernel."""
-    return why_no_kernel(input_device(model))
+    return replace(report, note="; ".join(notes) or None)
 
 
 def _compare_sharing(
@@ -356,35 +344,6 @@ def _agreement(
     difference, tolerance = distance(found, expected, model.dtype), TOLERANCE[model.dtype]
     wrong = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
     return EngineReport(engine, None if difference <= tolerance else wrong, difference, tolerance)
-
-
-def _choose_by_time(
-    plain: PlainPasses, sharing: PrefixSharingEngine, padded: PaddedEngine, report: EngineReport
-) -> tuple[Engine, EngineReport]:
-    """Choose among the exact engines by time, where attention has no kernel on a GPU: its pieces are many launches."""
-    model, requests = plain.model, branching_requests(plain.model)
-    chosen: tuple[Engine, EngineReport] = sharing, report
-    others: list[tuple[Engine, EngineReport]] = [(padded, _probe(model, partial(_compare_padded, plain), None))]
-    cache = _probe_cache(plain)
-    if cache.engine == "cache" and cache.reason is None:
-        others.append((SharedCacheEngine(model, plain.head, batch_tokens=padded.batch_tokens, padded=padded), cache))
-    fastest = seconds_of(sharing, requests)
-    first = fastest
-    for engine, other in others:
-        if other.reason is None and (seconds := seconds_of(engine, requests)) < fastest:
-            fastest, note = seconds, find_missing(model)
-            reason = f"without a kernel it takes {first / seconds:.1f} times as long: {note}"
-            chosen = engine, replace(other, reason=reason)
-    logger.info("%s: %s", type(model).__name__, chosen[1].text)
-    return chosen
-
-
-def seconds_of(engine: Engine, requests: Sequence[Request]) -> float:
-    """Time an engine on requests, after a run that compiles and allocates what it needs."""
-    label_logprobs(engine, requests)
-    start = time.perf_counter()
-    label_logprobs(engine, requests)
-    return time.perf_counter() - start
 
 
 def _probe_cache(plain: PlainPasses) -> EngineReport:
@@ -542,18 +501,14 @@ def bytes_per_token(model: PreTrainedModel, engine: PrefixSharingEngine) -> dict
 
 
 def branching_requests(model: PreTrainedModel) -> list[Request]:
-    """Build requests for a document of one and a half packs of `LEAST` tokens, with candidates on a scale of digits.
+    """Build requests for a document of one and a half packs of `LEAST` tokens, with candidates, some on digits.
 
     So the first pack keeps all its keys and values, as a long document's do, and the second one attends to them.
     """
-    limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2 * LEAST)
-    digits = [(first, second) for first in range(4) for second in range(2)]
-    trie = LabelTrie([SurfaceForm(number, str(path), path) for number, path in enumerate(digits)], len(digits))
+    config: Any = model.config.get_text_config()
+    limit = int(getattr(config, "max_position_embeddings", None) or 2 * LEAST)
     candidates, stem = 8, min(LEAST * 3 // 2, limit // 2)
     tail = max(1, min((2 * LEAST - stem) // candidates - 4, limit - stem - 2))
-    tokens = np.zeros(stem + tail, dtype=np.int32)
-    requests = []
-    for number in range(candidates):
-        tokens[stem] = number
-        requests.append(Request(tokens.copy(), trie))
-    return requests
+    return synthetic_requests(
+        int(config.vocab_size), prefix=0, document=stem, candidate=tail, documents=1, candidates=candidates
+    )

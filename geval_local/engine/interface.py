@@ -108,7 +108,7 @@ class PendingPositions:
         tokens = np.zeros((len(positions), max(map(len, self._wanted))), dtype=np.int64)
         for row, row_tokens in enumerate(self._wanted):
             tokens[row, : len(row_tokens)] = row_tokens
-        self._read = head.start_edge_logprobs(hidden, tokens)
+        self._read = head.edge_logprobs(hidden, tokens)
 
     def wait(self) -> list[PositionReadout]:
         """Wait for the device; return one read-out per position."""
@@ -136,6 +136,13 @@ class ReadoutTable:
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
         self._partial: dict[int, _Partial] = {}
+        #: Why requests have no read-out, where memory ran out for them.
+        self.failed: dict[int, str] = {}
+
+    def fail(self, request: int, how: str) -> None:
+        """Give a request up for lack of memory."""
+        size = len(self._requests[request].ids)
+        self.failed[request] = f"out of memory: a prompt of {size} tokens does not fit even {how}"
 
     def add(self, position: Position, logprobs: NDArray[np.float64], other: tuple[tuple[int, float], ...]) -> None:
         """Add the children's log-probabilities of one position."""
@@ -155,7 +162,9 @@ class ReadoutTable:
                 self.add(*result)
 
     def take(self, request: int) -> Readout:
-        """Return the finished read-out of a request."""
+        """Return the finished read-out of a request, or why there is none."""
+        if request in self.failed:
+            return Readout(None, error=self.failed[request])
         partial = self._partial.pop(request)
         if partial.missing:
             raise AssertionError(f"request {request} lacks {partial.missing} read-out positions")

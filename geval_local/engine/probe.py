@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Engine, read_all
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.head import Head
+from geval_local.models.head import Head, Trunk
 from geval_local.models.memory import free_memory
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
@@ -30,6 +30,8 @@ SHORT_PROBE = 48
 #: Tokens of a pass with many rows: all short prompts are one, and of long ones each takes its own.
 _ROWS_TOKENS = 1_024
 _PROBE_LABELS = 12
+#: Log-probabilities below count as this one.
+_NO_PROBABILITY = -1e3
 
 
 def probe_length(model: PreTrainedModel, span: int | None) -> int:
@@ -108,16 +110,14 @@ def effect_of_later_tokens(model: PreTrainedModel, head: Head, ids: NDArray[np.i
     The prompt is read in two rows of one length that differ in what follows it.
     """
     vocabulary = int(model.config.get_text_config().vocab_size)
-    tokens = np.random.default_rng(0).permutation(max(2, vocabulary // 2))[:_PROBE_LABELS].tolist()
-    one, other = (tokens[:4], tokens[3::-1])
-    alone = PaddedEngine(model, head, batch_tokens=1)
-    found: list[NDArray[np.float64]] = []
-    for behind in (one, other):
-        forms = [SurfaceForm(number, str(token), (token,)) for number, token in enumerate(tokens)]
-        forms.append(SurfaceForm(len(tokens), "longer", tuple(behind)))
-        request = Request(ids, LabelTrie(forms, len(forms)))
-        # Of what a longer label begins with, its share is taken away.
-        found.append(label_logprobs(alone, [request])[0][4 : len(tokens)])
+    behind = np.random.default_rng(0).permutation(max(2, vocabulary // 2))[:2]
+    trunk, found = Trunk(model), []
+    for tail in (behind, behind[::-1]):
+        row = torch.from_numpy(np.append(ids, tail).astype(np.int64))[None]
+        with torch.inference_mode():
+            logits = head.logits(trunk(row, use_cache=False)[0][:, len(ids) - 1])[0]
+        # Tokens without any probability are equal in both.
+        found.append(torch.log_softmax(logits.cpu().double(), dim=-1).clamp(min=_NO_PROBABILITY).numpy())
     return distance(found[:1], found[1:], model.dtype)
 
 
@@ -141,7 +141,7 @@ def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[
         if readout.label_logprobs is None:
             raise UnsupportedModelError(readout.error or "a probe prompt could not be read")
         # Labels without any probability are equal in both.
-        found.append(np.maximum(readout.label_logprobs, -1e3))
+        found.append(np.maximum(readout.label_logprobs, _NO_PROBABILITY))
     return found
 
 

@@ -1,14 +1,13 @@
 """Whether a judge computes on its device what it should: checks of the loaded engine that need no data.
 
 Loading probes an engine with a few short prompts. This asks more, and of the very engine that will score: attention
-against its definition, packs of several sizes against one prompt at a time, passes launched ahead against none, memory
-that runs out, and what is computed twice. Speed and memory are for ``benchmarks/engine.py``. Nothing here prints.
+against its definition, packs of several sizes against one prompt at a time, passes launched ahead against none. Speed
+and memory are for ``benchmarks/engine.py``. Nothing here prints.
 """
 
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,14 +24,13 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import EngineReport, expected_spans, longest_span
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.attention import PackAttention
-from geval_local.engine.prefix_sharing.engine import FLOOR, Launcher, PrefixSharingEngine
+from geval_local.engine.prefix_sharing.engine import Launcher, PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import why_no_kernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.engine.prefix_sharing.prompt_trie import Layout, Stream
 from geval_local.engine.probe import (
     HALF,
-    PROBE_OPERATIONS_ELSEWHERE,
     SHORT_PROBE,
     TOLERANCE,
     distance,
@@ -41,7 +39,7 @@ from geval_local.engine.probe import (
 )
 from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.errors import first_line
-from geval_local.models.head import Head, Trunk, exact_products, gpus_of, input_device, trunk_of
+from geval_local.models.head import Head, exact_products, gpus_of, input_device
 from geval_local.models.memory import free_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.verdicts import version_of
@@ -126,9 +124,9 @@ def _error(
     return worst
 
 
-#: On a GPU the checks may cost so many times what the probe at loading may; on a CPU they may take so long.
-_TIMES_THE_PROBE = 5
-_SECONDS = 60.0
+#: The checks may cost this many floating-point operations: about a minute on a CPU.
+OPERATIONS = {"cpu": 4e12}
+OPERATIONS_ELSEWHERE = 2e16
 #: Tokens of a prompt where no window asks for more: some tiles of a kernel's.
 _LENGTH = 192
 #: Tokens that the checks compute for each token of a prompt's length: twelve prompts alone, those on a scale of digits
@@ -184,11 +182,7 @@ def check_engine(
 
 
 def _findings(model: PreTrainedModel, engine: Engine, found: Callable[[Finding], object]) -> Iterator[Finding]:
-    try:
-        subject = _Subject(model, engine)
-    except Exception as error:  # as below
-        yield Finding("a pass of the model", False, f"{type(error).__name__}: {first_line(error)}")
-        return
+    subject = _Subject(model, engine)
     for name, check in CHECKS.items():
         try:
             for finding in check(name, subject):
@@ -200,39 +194,22 @@ def _findings(model: PreTrainedModel, engine: Engine, found: Callable[[Finding],
             yield failed
 
 
-def _affordable(model: PreTrainedModel, limit: int) -> int:
-    """Say how many tokens the checks may compute: by its measured speed on a CPU, by its size elsewhere."""
-    device = input_device(model)
-    if device.type != "cpu":
-        return int(_TIMES_THE_PROBE * PROBE_OPERATIONS_ELSEWHERE / (2 * max(model.num_parameters(), 1)))
-    tokens = max(1, min(64, limit))
-    ids = torch.zeros((1, tokens), dtype=torch.long, device=device)
-    seconds = []
-    for _ in range(3):  # the first one allocates; other work disturbs one of the others
-        start = time.perf_counter()
-        with torch.inference_mode():
-            Trunk(model)(ids, use_cache=False)
-        seconds.append(time.perf_counter() - start)
-    return int(_SECONDS * tokens / sorted(seconds)[1])
-
-
 class _Subject:
     """A model, its engine, and synthetic prompts for them, as long as the device can afford."""
 
     def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
         self.model, self.engine = model, engine
-        self._runs: dict[tuple[int, int], tuple[list[NDArray[np.float64]], int]] = {}
         config: Any = model.config.get_text_config()
         self.vocabulary = int(config.vocab_size)
         self.limit = int(getattr(config, "max_position_embeddings", None) or 1 << 20) - 4
-        self.affordable = _affordable(model, self.limit)
         spans = [span for span in expected_spans(config) if span is not None]
         self.span = min(spans, default=None) if isinstance(engine, PrefixSharingEngine) else longest_span(config)
         self.one_row = engine.name == "padded" and engine.batch_tokens == 1
         wanted = max(_LENGTH, 0 if self.span is None else self.span + self.span // 2 + SHORT_PROBE)
-        if _COST * wanted > self.affordable:
-            # Whole sixteens: a little more or less speed does not change the prompts.
-            wanted = max(SHORT_PROBE, min(_LENGTH, self.affordable // _COST // 16 * 16))
+        operations = OPERATIONS.get(input_device(model).type, OPERATIONS_ELSEWHERE)
+        affordable = int(operations / (2 * max(model.num_parameters(), 1)))
+        if _COST * wanted > affordable:
+            wanted = max(SHORT_PROBE, min(_LENGTH, affordable // _COST))
         self.length = max(8, min(wanted, self.limit))
 
     @cached_property
@@ -268,24 +245,15 @@ class _Subject:
         finally:
             vars(engine).update({name: before[name] for name in changed})
 
-    def apart(self, found: Sequence[NDArray[np.float64]], *, digits: bool | None = None) -> float:
-        """Say how far label log-probabilities are from those of one prompt at a time; of one scale, or of both."""
-        chosen = [
-            number
-            for number, request in enumerate(self.requests)
-            if digits is None or (request.trie.labels > 5) == digits
-        ]
+    def apart(self, found: Sequence[NDArray[np.float64]], *, digits: bool) -> float:
+        """Say how far label log-probabilities are from those of one prompt at a time, on one of the scales."""
+        chosen = [number for number, request in enumerate(self.requests) if (request.trie.labels > 5) == digits]
         return distance([found[number] for number in chosen], [self.alone[number] for number in chosen], self.dtype)
 
-    def run(self, budget: int, look_ahead: int | None = None) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the prompts' label log-probabilities by the engine, and the tokens that it computed; once each."""
-        depth = getattr(self.engine, "look_ahead", 0) if look_ahead is None else look_ahead
-        if (budget, depth) not in self._runs:
-            with self.set_to(budget, look_ahead):
-                before = getattr(self.engine, "computed_tokens", 0)
-                found = label_logprobs(self.engine, self.requests)
-                self._runs[budget, depth] = found, getattr(self.engine, "computed_tokens", 0) - before
-        return self._runs[budget, depth]
+    def run(self, budget: int, look_ahead: int | None = None) -> list[NDArray[np.float64]]:
+        """Return the prompts' label log-probabilities by the engine."""
+        with self.set_to(budget, look_ahead):
+            return label_logprobs(self.engine, self.requests)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -330,7 +298,7 @@ def _packed(name: str, subject: _Subject) -> Iterator[Finding]:
     for budget in subject.budgets:
         with subject.set_to(budget):
             packs = len(subject.engine.plan(subject.requests))
-        found, _ = subject.run(budget)
+        found = subject.run(budget)
         flat, spelled = (subject.apart(found, digits=digits) for digits in (False, True))
         worst = float(np.max([worst, flat, spelled]))  # a NaN stays one
         yield Finding(
@@ -365,7 +333,7 @@ def _ahead(name: str, subject: _Subject) -> Iterator[Finding]:
         yield Finding(name, None, "this engine waits for every pack")
         return
     depth, budget = max(2, engine.look_ahead), subject.budgets[-1]
-    found = [subject.run(budget, look_ahead)[0] for look_ahead in (0, depth)]
+    found = [subject.run(budget, look_ahead) for look_ahead in (0, depth)]
     different = sum(not np.array_equal(one, other) for one, other in zip(*found, strict=True))
     text = f"{depth} packs launched ahead against none: " + (
         "the same bits" if not different else f"{different} of {len(subject.requests)} prompts differ"
@@ -373,73 +341,11 @@ def _ahead(name: str, subject: _Subject) -> Iterator[Finding]:
     yield Finding(name, not different, text, {"look_ahead": depth, "different": different})
 
 
-def _out_of_memory(name: str, subject: _Subject) -> Iterator[Finding]:
-    """Let memory run out once: the pack must be halved, and every prompt scored."""
-    engine, budget = subject.engine, subject.budgets[0]
-    if subject.one_row:
-        yield Finding(name, None, "prompts go one at a time: there is nothing to halve")
-        return
-    device = input_device(subject.model)
-    forced: list[int] = []
-
-    def run_out(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        ids: Any = named.get("input_ids", given[0] if given else None)
-        large = ids is not None and ids.numel() > FLOOR and (isinstance(engine, PrefixSharingEngine) or len(ids) > 1)
-        if large and not forced:
-            forced.append(int(ids.numel()))
-            _ask_for_too_much(device)
-
-    hook = trunk_of(subject.model).register_forward_pre_hook(run_out, with_kwargs=True)
-    try:
-        with subject.set_to(budget):
-            found = label_logprobs(engine, subject.requests)
-            limit = engine.limit
-    finally:
-        hook.remove()
-    if not forced:
-        yield Finding(name, None, f"not tried: no pass has more than {FLOOR} tokens")
-        return
-    difference = subject.apart(found)
-    yield Finding(
-        name,
-        limit < budget and difference <= subject.tolerance,
-        f"forced at a pass of {forced[0]} tokens: budget {budget} to {limit}, every prompt scored, differs by "
-        + subject.compared(difference),
-        {"pass_tokens": forced[0], "batch_tokens": budget, "limit": limit, "difference": difference},
-    )
-
-
-def _ask_for_too_much(device: torch.device) -> None:
-    """Make a GPU's allocator fail in earnest; a CPU's would rather end the process."""
-    if device.type == "cuda":
-        torch.empty(4 * torch.cuda.mem_get_info(device)[1], dtype=torch.uint8, device=device)
-    raise torch.OutOfMemoryError("forced by the check")
-
-
-def _shared(name: str, subject: _Subject) -> Iterator[Finding]:
-    """Count the tokens that were computed against the distinct ones."""
-    engine = subject.engine
-    if not hasattr(engine, "computed_tokens"):
-        yield Finding(name, None, "this engine shares none")
-        return
-    _, computed = subject.run(subject.budgets[0])
-    distinct = len(lay_requests_out(range(len(subject.requests)), subject.requests).stream)
-    prompts = sum(len(request.ids) for request in subject.requests)
-    yield Finding(
-        name,
-        computed <= distinct if isinstance(engine, PrefixSharingEngine) else None,
-        f"{computed:,} computed, {distinct:,} distinct, {prompts:,} in all prompts",
-        {"computed": computed, "distinct": distinct, "prompts": prompts},
-    )
-
-
 #: In their order.
 CHECKS: Mapping[str, Callable[[str, _Subject], Iterator[Finding]]] = {
     "attention": _attention,
     "packed against one at a time": _packed,
     "computed ahead": _ahead,
-    "out of memory": _out_of_memory,
-    "shared tokens": _shared,
 }
 
 

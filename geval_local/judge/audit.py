@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.engine.interface import Engine, read_all
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.io.samples import Sample
-from geval_local.models.precision import Precision, dtype_name, measured
+from geval_local.models.precision import Precision, measured
 from geval_local.models.progress import OnRead
 from geval_local.prompt import render_form
 from geval_local.score import Distribution
@@ -81,22 +80,13 @@ class JudgeAudit:
     batches: int
     #: Largest difference between the packed and the one-by-one scores, on the metric's scale.
     batch_difference: float
-    #: Number of parameters, and memory in bytes, of the loaded model.
-    parameters: int
-    memory_bytes: int
-    #: Settings it runs with.
-    dtype: str
-    attention: str
+    #: The judge, and the name of its engine.
+    loaded: LoadedModel
     engine: str
     #: Reason for the dtype, and its effect on a score (measured here for half precision).
     precision: Precision
-    #: Hashes of the weights and of the tokenizer.
-    fingerprint: str
-    tokenizer_hash: str
     #: Longest prompt in tokens, including the label.
     context: int
-    #: Directory of its files.
-    directory: Path
 
 
 def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
@@ -126,7 +116,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
             )
             for form in trie.forms
         ),
-        dropped=maker.reader.labels.dropped,
+        dropped=maker.reader.dropped,
         collisions=tuple((scale.labels[short], scale.labels[long]) for short, long in trie.collisions()),
         inner_nodes=tuple(node.path for node in trie.inner_nodes),
     )
@@ -164,16 +154,10 @@ def audit_judge(
         lengths=tuple(len(request.ids) for request in requests),
         batches=sum(bool(pack.requests) for pack in engine.plan(requests)),
         batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
-        parameters=loaded.parameters,
-        memory_bytes=loaded.memory_bytes,
-        dtype=dtype_name(loaded.dtype),
-        attention=loaded.attention,
+        loaded=loaded,
         engine=engine.name,
         precision=measured(loaded.precision, loaded.model, loaded.tokenizer, style=loaded.entry.style),
-        fingerprint=loaded.fingerprint,
-        tokenizer_hash=loaded.tokenizer_hash,
         context=maker.context,
-        directory=loaded.directory,
     )
 
 

@@ -31,7 +31,7 @@ Asked = tuple[str, QuestionForm]
 def prepare_forms(
     asked: Sequence[Asked],
     prepare: Callable[[Metric, Sequence[Sample]], list[Prepared]],
-    refuse: Callable[[str], str | None],
+    refuse: Callable[[str], Prepared | None],
 ) -> list[Prepared]:
     """Turn forms about evidences into what the engine takes, or into reasons why not, in order."""
     prepared: list[Prepared | None] = [None] * len(asked)
@@ -40,7 +40,7 @@ def prepare_forms(
     for place, (text, form) in enumerate(asked):
         for one in (text, form.text):
             if one not in refused:
-                refused[one] = _refusal(one, refuse)
+                refused[one] = refuse(one)
         prepared[place] = refused[text] or refused[form.text]
         if prepared[place] is None:
             groups.setdefault(id(form.metric), (form.metric, []))[1].append(place)
@@ -51,27 +51,23 @@ def prepare_forms(
     return [entry for entry in prepared if entry is not None]
 
 
-def _refusal(text: str, refuse: Callable[[str], str | None]) -> Prepared | None:
-    try:
-        reason = refuse(text)
-    except UnscorableError as error:  # its tokens cannot be counted
-        return Prepared(None, error=str(error))
-    return None if reason is None else Prepared(None, error=reason, is_too_long=True)
-
-
-def refuse_long(text: str, count_tokens: Callable[[str], int], context: int) -> str | None:
+def refusal(text: str, count_tokens: Callable[[str], int], context: int) -> Prepared | None:
     """Say why a text is too long for a judge, as soon as its beginning shows it; None if it may not be.
 
     Otherwise a text of megabytes would be tokenized once for every question, to be refused.
     """
     size = CHARACTERS_PER_TOKEN * context
     while len(text) > 2 * context:
-        tokens = count_tokens(text[:size])
+        try:
+            tokens = count_tokens(text[:size])
+        except UnscorableError as error:
+            return Prepared(None, error=str(error))
         if tokens > context:
-            return (
+            reason = (
                 f"the prompt has more than {tokens} tokens, the judge reads {context} with the label; "
                 "shorten the evidence or the question, or take a judge that reads more"
             )
+            return Prepared(None, error=reason, is_too_long=True)
         if size >= len(text):
             break
         size *= 2

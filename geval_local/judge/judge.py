@@ -188,6 +188,7 @@ class Judge(Scorer):
 
     def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None, engine: EngineName = "auto") -> None:
         self.loaded = loaded
+        self._entry = loaded.entry
         self.name = loaded.entry.label
         self.fingerprint = loaded.fingerprint
         encoder = PromptEncoder(loaded.tokenizer, style=loaded.entry.style)
@@ -301,7 +302,7 @@ class Judge(Scorer):
     @property
     def writes_steps(self) -> bool:
         """Whether it is asked for evaluation steps, see `geval_local.models.registry.JudgeEntry`."""
-        return self.loaded.entry.writes_steps
+        return self._entry.writes_steps
 
     @property
     def generation(self) -> str:
@@ -358,11 +359,6 @@ class UnreadJudge(Judge):
     def loaded(self) -> LoadedModel:  # type: ignore[override]
         """The loaded model."""
         return self._whole.loaded
-
-    @property
-    def writes_steps(self) -> bool:
-        """See `Judge.writes_steps`."""
-        return self._entry.writes_steps
 
     def check_files(self) -> None:
         """See `Judge.check_files`; reading the weights compares the files with those that were checked."""

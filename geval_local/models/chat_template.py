@@ -249,6 +249,8 @@ def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
     """Return the text that a tokenizer's template writes around a prompt, up to the start of the answer."""
     where = _whereabouts(tokenizer)
     template = tokenizer.chat_template
+    if not template:
+        raise TokenizerError("a chat style needs a chat template, and the tokenizer has none", hint=_REMEDY)
     if isinstance(template, dict):
         if "default" not in template:
             raise TokenizerError(

@@ -6,7 +6,6 @@ finite, with finite logits.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,6 @@ from transformers.models.auto.modeling_auto import (
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from geval_local.errors import (
-    ConfigurationError,
     JudgeError,
     TokenizerError,
     UnsupportedModelError,
@@ -87,29 +85,13 @@ _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
-#: Method of a quantized checkpoint -> the package that transformers needs to read it. Fp8 and mxfp4 need kernels of
-#: the hub on a GPU (`geval_local.models.options`).
-_LIBRARIES = {
-    "aqlm": "aqlm",
-    "auto-round": "auto-round",
-    "awq": "gptqmodel",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "eetq": "eetq",
-    "gptq": "gptqmodel",
-    "hqq": "hqq",
-    "quanto": "optimum-quanto",
-    "torchao": "torchao",
-    "vptq": "vptq",
-}
 #: Keys of config.json that let transformers read other files than those that are part of the fingerprint.
 _OTHER_FILES = ("configuration_files", "transformers_weights")
-#: Keys of config.json that count layers, and those that count or measure other parts of a model.
-_LAYER_COUNTS = {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}
+#: Keys of config.json that count or measure parts of a model, but for lengths of texts and the like.
 _COUNTS = re.compile(r"^(num|n|d)_|_(size|dim|rank|layers|heads|experts)$")
 _NOT_STORED = re.compile(r"position|ctx|context|chunk|window|image|patch")
-#: Of a count that need not be the dimension of a stored tensor (labels, groups), and of token ids where no embedding
-#: is known.
+#: Of a count that need not be the dimension of a stored tensor (layers, labels, groups), and of token ids where no
+#: embedding is known.
 _MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
 _SHOWN = 3
 _PROBE_TOKENS = 16
@@ -159,30 +141,26 @@ def _check_sources(entry: JudgeEntry, directory: Path, config: dict[str, Any]) -
 
 
 def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
-    """Check that the format of a quantized checkpoint is known, and its library installed."""
-    text = config.get("text_config")
-    stored = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)
-    if stored is None:
+    """Check that the format of a quantized checkpoint is known; which package it needs, transformers says itself."""
+    stored = stored_quantization(config)
+    if stored is None or stored.get("load_in_8bit") or stored.get("load_in_4bit"):
         return
-    method = stored.get("quant_method") if isinstance(stored, dict) else None
-    if isinstance(stored, dict) and (stored.get("load_in_8bit") or stored.get("load_in_4bit")):
-        method = "bitsandbytes"
-    name = str(method).replace("_", "-")
-    package = _LIBRARIES.get(name)
+    method = stored.get("quant_method")
     # Transformers leaves out a format that it does not know, and reads the weights as if they were plain.
-    if package is None and name not in {known.replace("_", "-") for known in AUTO_QUANTIZATION_CONFIG_MAPPING}:
+    if str(method).replace("_", "-") not in {known.replace("_", "-") for known in AUTO_QUANTIZATION_CONFIG_MAPPING}:
         raise UnsupportedModelError(
             f"judge {entry.name!r}: the installed transformers does not know the quantization {method!r}, which "
             "config.json says its weights have (quantization_config)",
             hint="A newer transformers may know it: pip install --upgrade transformers. Or take a judge whose weights "
             "are not quantized.",
         )
-    if package is None or importlib.util.find_spec(package.replace("-", "_")) is not None:
-        return
-    raise ConfigurationError(
-        f"judge {entry.name!r}: its weights are quantized by {method}, which needs the package {package}",
-        hint=f"Install it: pip install {package}. Or take a judge whose weights are not quantized.",
-    )
+
+
+def stored_quantization(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Find what a configuration says about weights that are quantized; None if they are not."""
+    text = config.get("text_config")
+    stored = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)
+    return stored if stored is None or isinstance(stored, dict) else {}
 
 
 def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None:
@@ -222,20 +200,13 @@ def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     tensors = {name: one for file in files for name, one in stored_tensors(file).items()}
     if not tensors:
         return
-    numbers = [int(part) for name in tensors for part in name.split(".") if part.isdecimal() and len(part) < 10]
-    layers = max(numbers, default=len(tensors)) + 1
-    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    # A few layers more than there are show as missing weights.
+    most = max(_MOST_COUNTED, *(size for tensor in tensors.values() for size in tensor.shape))
     for key, value in numbers_in(_config(directory)):
-        if key in _LAYER_COUNTS:
-            most, stored = layers, f"the weights have at most {layers} layers"
-        elif _COUNTS.search(key) and not _NOT_STORED.search(key):
-            most, stored = max(largest, _MOST_COUNTED), f"the largest dimension of a stored tensor is {largest}"
-        else:
-            continue
-        if value > most:
+        if value > most and _COUNTS.search(key) and not _NOT_STORED.search(key):
             raise WeightsError(
                 f"judge {entry.name!r}: {directory / 'config.json'} does not fit the weights: it says {key}: {value}, "
-                f"but {stored}",
+                f"but no dimension of a stored tensor is larger than {most}",
                 hint="Check that config.json and weights belong together; copy the model's config.json again.",
             )
 

@@ -114,7 +114,7 @@ def generate_list(
 ) -> str:
     """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit."""
     stop = _Stop(tokenizer, len(ids), _is_list_over, on_token)
-    output = _generate(model, [ids], _settings(tokenizer, max_new_tokens, _beams(model, beams)), stop)
+    output = _generate(model, tokenizer, [ids], stop, max_new_tokens, _beams(model, beams))
     new = output[0, len(ids) :]
     text = str(tokenizer.decode(new, skip_special_tokens=True))
     is_ended = int(new[-1]) in _end_tokens(tokenizer) or _is_list_over(str(tokenizer.decode(new)), len(new))
@@ -139,7 +139,7 @@ def generate_paragraphs(
         alone = (generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens) for ids in prompts)
         return [text for texts in alone for text in texts]
     stop = _Stop(tokenizer, width, _is_paragraph_over)
-    output = _generate(model, prompts, _settings(tokenizer, max_new_tokens, 1), stop)
+    output = _generate(model, tokenizer, prompts, stop, max_new_tokens, beams=1)
     ends = _end_tokens(tokenizer)
     written = []
     for new in output[:, width:]:
@@ -153,17 +153,28 @@ def generate_paragraphs(
 
 def _generate(
     model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[NDArray[np.int32]],
-    config: GenerationConfig,
     stop: StoppingCriteria,
+    max_new_tokens: int,
+    beams: int,
 ) -> Any:
-    """Continue prompts, padded on the left, by the model's own loop; earlier passes have no effect."""
+    """Continue prompts, padded on the left, by the model's own loop, never sampled; earlier passes have no effect."""
     width = max(map(len, prompts))
     ids = np.zeros((len(prompts), width), dtype=np.int64)
     mask = np.zeros_like(ids)
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = prompt
         mask[row, width - len(prompt) :] = 1
+    ends = sorted(_end_tokens(tokenizer))
+    config = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=False,
+        num_beams=beams,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=ends or None,
+        pad_token_id=tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(ends, default=0),
+        bos_token_id=tokenizer.bos_token_id,
+    )
     trunk = Trunk(model)
     trunk.reset()
     return model.generate(  # type: ignore[operator]
@@ -189,16 +200,3 @@ def generation_text(model: PreTrainedModel, beams: int) -> str:
     """Describe how `generate_list` writes, for the record."""
     number = _beams(model, beams)
     return "greedy" if number == 1 else f"beam search, {number} beams"
-
-
-def _settings(tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, beams: int) -> GenerationConfig:
-    """Say how to generate: never sampled."""
-    ends = sorted(_end_tokens(tokenizer))
-    return GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=False,
-        num_beams=beams,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=ends or None,
-        pad_token_id=tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(ends, default=0),
-        bos_token_id=tokenizer.bos_token_id,
-    )

@@ -265,7 +265,7 @@ def read_gguf(
 ) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
     """Read the weights of a GGUF model for a model without weights: by the names of its parameters, and digests."""
     headers = {header.path: header for header in read_headers(files[0])}
-    contents = read_files(
+    contents, digests = read_files(
         {
             path: {one.name: (header.data_start + one.offset, tensor_size(one)) for one in header.tensors}
             for path, header in headers.items()
@@ -273,12 +273,11 @@ def read_gguf(
         hashed=hashed,
     )
     stored = {
-        tensor.name: _typed(contents[path].tensors.pop(tensor.name), tensor)
+        tensor.name: _typed(contents[path].pop(tensor.name), tensor)
         for path, header in headers.items()
         for tensor in header.tensors
         if tensor.name not in _TABLES
     }
-    digests = {path: one.digest for path, one in contents.items() if one.digest is not None}
     architecture = headers[files[0]].architecture
     return (_renamed(stored, architecture, model) or _arranged(stored, architecture, model)), digests
 

@@ -197,13 +197,8 @@ class Head:
         return logits.to(self.dtype)  # type: ignore[no-any-return]
 
     @torch.inference_mode()
-    def edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> EdgeLogprobs:
-        """Compute the log-probabilities of given tokens over the full vocabulary's softmax."""
-        return self.start_edge_logprobs(hidden, tokens).wait()
-
-    @torch.inference_mode()
-    def start_edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> PendingLogprobs:
-        """Start `edge_logprobs` without waiting for the device; same parameters."""
+    def edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> PendingLogprobs:
+        """Compute the log-probabilities of given tokens over the full vocabulary's softmax; wait for no device."""
         wanted = to_device(tokens, self.device)
         step = max(1, MAX_ELEMENTS // int(self._model.config.get_text_config().vocab_size))
         parts: list[torch.Tensor] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +59,6 @@ from geval_local.models.gguf_model import (
 from geval_local.models.memory import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, cast_weights, settle
-from geval_local.models.progress import counted_shards
 from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.models.stored import Stored, bytes_of, kept_narrow, widened_if_few
@@ -192,6 +190,7 @@ def _read_tokenizer(
                     str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
                 )
             )
+            tokenizer("x")  # settings of the wrong type only show up in use
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for the same problem
             raise TokenizerError(
                 f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
@@ -207,13 +206,6 @@ def _read_tokenizer(
         )
     if len(tokenizer) == 0:
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
-    try:
-        tokenizer("x")
-    except Exception as error:  # settings of the wrong type only show up in use
-        raise TokenizerError(
-            f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
-            hint="Restore its tokenizer_config.json; fetch it with the weights.",
-        ) from error
     if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cuts texts at random (dropout), so that no "
@@ -230,12 +222,6 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFr
     """Check that the tokenizer supports the entry's prompt style."""
     if entry.style == "completion":
         return None
-    if not tokenizer.chat_template:
-        raise TokenizerError(
-            f"judge {entry.name!r}: style {entry.style!r} needs a chat template, and its tokenizer has none",
-            hint="Set `style: completion` for it in a models file of your own, or add chat_template.jinja to its "
-            "directory.",
-        )
     try:
         frame = chat_frame(tokenizer)
     except TokenizerError as error:
@@ -380,17 +366,16 @@ def _load_weights(
         config = gguf_config(directory)
         loader, blank = _blank(AutoModelForCausalLM, config, arguments)
         state, digests = read_gguf(gguf_files(directory), blank, hashed=is_new)
-    elif _is_read_here(directory, arguments):
-        loader, blank = _blank(
-            loader_for(_read_type(directory)), arguments["config"], arguments, options.trust_remote_code
-        )
+    elif _is_on_cpu(arguments) and getattr(arguments["config"], "quantization_config", None) is None:
+        # Read into memory as they are stored. On a GPU transformers maps them, which saves a copy in main memory.
+        config = arguments["config"]
+        loader, blank = _blank(loader_for(config.model_type), config, arguments, options.trust_remote_code)
         tensors, digests = read_safetensors(weight_files(directory), hashed=is_new)
         state = {name: kept_narrow(tensors.pop(name), arguments["dtype"]) for name in list(tensors)}
     else:
         listed = weight_files(directory)
-        size = sum(file.stat().st_size for file in listed)
-        with _hashing(list(filter(is_new, listed))) as found, without_adapter(directory) as plain, counted_shards(size):
-            model, report = loader_for(_read_type(directory)).from_pretrained(
+        with _hashing(list(filter(is_new, listed))) as found, without_adapter(directory) as plain:
+            model, report = loader_for(arguments["config"].model_type).from_pretrained(
                 str(plain),
                 use_safetensors=True,
                 trust_remote_code=options.trust_remote_code,
@@ -423,14 +408,6 @@ def _hashing(files: Iterable[Path]) -> Iterator[Iterator[tuple[Path, str]]]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _is_read_here(directory: Path, arguments: dict[str, Any]) -> bool:
-    """Whether the weights are read into memory as they are stored; else transformers maps and converts them.
-
-    That is so on a GPU, where the map saves a copy in main memory, and for what has a format of its own.
-    """
-    return _is_on_cpu(arguments) and getattr(arguments["config"], "quantization_config", None) is None
-
-
 def _is_on_cpu(arguments: dict[str, Any]) -> bool:
     """Whether all of a model is to be in main memory, and not quantized on the way."""
     place = arguments["device_map"]
@@ -445,12 +422,6 @@ def _blank(loader: Any, config: Any, arguments: dict[str, Any], trust_remote_cod
             config, trust_remote_code=trust_remote_code, attn_implementation=arguments["attn_implementation"]
         )
     return type(model), model
-
-
-def _read_type(directory: Path) -> str | None:
-    """Read a model's type from its configuration, which passed `check_architecture`."""
-    kind = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("model_type")
-    return kind if isinstance(kind, str) else None
 
 
 def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:

@@ -15,8 +15,9 @@ import transformers
 from huggingface_hub import constants
 
 from geval_local.errors import ConfigurationError, first_line
+from geval_local.models.config_checks import stored_quantization
 from geval_local.models.memory import default_device
-from geval_local.models.precision import AUTO, automatic_dtype
+from geval_local.models.precision import AUTO, automatic_dtype, place_of
 from geval_local.options import JudgeOptions
 
 
@@ -28,7 +29,12 @@ def loading_arguments(options: JudgeOptions, default_dtype: str, directory: Path
     computed_in = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16  # quantized weights are not probed
     # Named even if it is None: transformers would take what config.json names, and get its code from the hub.
     attention = {"attn_implementation": options.attention}
-    return {"dtype": dtype, **attention, **placement, **_quantization(options, computed_in, directory)}
+    return {
+        "dtype": dtype,
+        **attention,
+        **placement,
+        **_quantization(options, computed_in, directory, place_of(placement)),
+    }
 
 
 def _placement(options: JudgeOptions) -> dict[str, Any]:
@@ -52,7 +58,9 @@ _HUB_KERNELS = {
 }
 
 
-def _quantization(options: JudgeOptions, dtype: torch.dtype, directory: Path | None) -> dict[str, Any]:
+def _quantization(
+    options: JudgeOptions, dtype: torch.dtype, directory: Path | None, device: torch.device
+) -> dict[str, Any]:
     stored = _stored_format(directory)
     if options.quantization == "dequantize":
         if stored not in _HUB_KERNELS:
@@ -61,7 +69,7 @@ def _quantization(options: JudgeOptions, dtype: torch.dtype, directory: Path | N
                 hint="Leave `quantization` out.",
             )
         return {"quantization_config": getattr(transformers, _HUB_KERNELS[stored][0])(dequantize=True)}
-    if stored in _HUB_KERNELS and options.quantization is None and _is_on_gpu(options):
+    if stored in _HUB_KERNELS and options.quantization is None and device.type != "cpu":  # there it is dequantized
         _check_hub_kernel(stored, _HUB_KERNELS[stored][1])
     if options.quantization is None:
         return {}
@@ -82,16 +90,8 @@ def _stored_format(directory: Path | None) -> str | None:
     file = None if directory is None else directory / "config.json"
     if file is None or not file.is_file():
         return None
-    config = json.loads(file.read_text(encoding="utf-8"))
-    stored = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config") or {}
-    method = stored.get("quant_method") if isinstance(stored, dict) else None
-    return str(method) if method is not None else None
-
-
-def _is_on_gpu(options: JudgeOptions) -> bool:
-    """Whether a judge is meant for a GPU; on a CPU transformers dequantizes by itself."""
-    device = torch.device(options.device) if options.device is not None else default_device()
-    return device.type != "cpu"
+    method = (stored_quantization(json.loads(file.read_text(encoding="utf-8"))) or {}).get("quant_method")
+    return None if method is None else str(method)
 
 
 def _check_hub_kernel(stored: str, kernel: str) -> None:

@@ -31,7 +31,7 @@ from geval_local.models.config_checks import numbers_in
 from geval_local.models.gguf_file import read_header
 from geval_local.models.head import Head, Trunk, exact_products, input_device
 from geval_local.models.memory import default_device, release_memory
-from geval_local.models.verdicts import Verdict, verdict_of
+from geval_local.models.verdicts import verdict_of
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
@@ -116,12 +116,16 @@ def decide(figures: Figures) -> tuple[str, str]:
     return "float16", f"{other}activations up to {figures.largest_activation:.3g} leave room"
 
 
-def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> torch.dtype | str:
-    """Return the dtype in which ``auto`` loads weights."""
+def place_of(placement: Mapping[str, Any]) -> torch.device:
+    """Return the device of a whole model; of one that a map spreads, the device that this is meant for."""
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
-    on_cpu = (default_device() if device is None else torch.device(device)).type == "cpu"
-    if on_cpu:
+    return default_device() if device is None else torch.device(device)
+
+
+def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> torch.dtype | str:
+    """Return the dtype in which ``auto`` loads weights."""
+    if place_of(placement).type == "cpu":
         return torch.float32
     if directory is not None and directory.is_file():
         found: torch.dtype = getattr(torch, read_header(directory).plain_dtype or "bfloat16")
@@ -138,53 +142,39 @@ def settle(
     fingerprint: str = "",
 ) -> Precision:
     """Convert a loaded model to the dtype that it will run in."""
+    asked = None if asked_for is None else "asked for"
     on_cpu = _is_on_cpu(model)
-    if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked_for is not None):
-        return Precision("asked for" if asked_for is not None else "exact to 1e-5")
+    if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked):
+        return Precision(asked or "exact to 1e-5")
     if on_cpu:
-        return Precision("asked for" if asked_for is not None else "as stored")
-    return _settle_by_probe(entry, model, tokenizer, asked_for, verdict_of(model, fingerprint) if fingerprint else None)
-
-
-def _settle_by_probe(
-    entry: JudgeEntry,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    asked_for: str | None,
-    verdict: Verdict | None,
-) -> Precision:
+        return Precision(asked or "as stored")
     if obstacle := _obstacle(model):
-        if asked_for is None and model.dtype == torch.float32 and not _is_quantized(model):
+        if asked is None and model.dtype == torch.float32 and not _is_quantized(model):
             cast_weights(model, torch.bfloat16)
-        return Precision("asked for" if asked_for is not None else f"not probed: {obstacle}")
+        return Precision(asked or f"not probed: {obstacle}")
     # On a GPU the grouped product of a mixture's experts is one kernel in bfloat16 only: in float16 it would wait for
     # the host at every layer, and compute expert after expert.
-    only = "bfloat16" if asked_for is None and has_experts(model) else asked_for
-    key = f"precision, {entry.style}, {only}"
-    kept = None if verdict is None else verdict.read(key)
-    if kept is not None:
-        noise = None if kept["noise"] is None else Noise(**kept["noise"])
+    only = "bfloat16" if asked is None and has_experts(model) else asked_for
+    verdict, key = verdict_of(model, fingerprint) if fingerprint else None, f"precision, {entry.style}, {only}"
+    if verdict is not None and (kept := verdict.read(key)) is not None:
         cast_weights(model, HALF[kept["dtype"]])
-        return Precision(kept["reason"], noise)
+        return Precision(kept["reason"], kept["noise"] and Noise(**kept["noise"]))
     try:
         figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
     except Exception as error:  # foreign code in an unusual use, or out of memory
         release_memory()
-        if asked_for is None:
+        if asked is None:
             cast_weights(model, torch.bfloat16)
-        return Precision(
-            "asked for" if asked_for is not None else f"the probe failed: {type(error).__name__}: {first_line(error)}"
-        )
+        return Precision(asked or f"the probe failed: {type(error).__name__}: {first_line(error)}")
     if only is None:
         name, reason = decide(figures)
     else:
-        why = "asked for" if asked_for is not None else "the fused product of its experts exists in bfloat16 only"
-        name, reason = only, why
+        name, reason = only, asked or "the fused product of its experts exists in bfloat16 only"
     cast_weights(model, HALF[name])
     release_memory()
     moved = figures.noise[name]
     if verdict is not None:
-        verdict.keep(key, {"dtype": name, "reason": reason, "noise": None if moved is None else asdict(moved)})
+        verdict.keep(key, {"dtype": name, "reason": reason, "noise": moved and asdict(moved)})
     return Precision(reason, moved)
 
 

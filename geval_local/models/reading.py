@@ -55,26 +55,20 @@ class StoredTensor(NamedTuple):
     size: int
 
 
-class Contents(NamedTuple):
-    """What was read from a file."""
-
-    #: The bytes of each tensor, uint8.
-    tensors: dict[str, torch.Tensor]
-    #: SHA-256 of the whole file; None if that was not asked for.
-    digest: str | None
-
-
 def read_files(
     places: Mapping[Path, Places], *, hashed: Callable[[Path], bool] = lambda file: True
-) -> dict[Path, Contents]:
-    """Read the tensors of several files, some files at a time."""
+) -> tuple[dict[Path, dict[str, torch.Tensor]], dict[Path, str]]:
+    """Read several files, some at a time: the bytes of their tensors, and the digests of those to be hashed."""
     told = meter(sum(size for own in places.values() for _, size in own.values()))
     with ThreadPoolExecutor(_READERS, thread_name_prefix="geval-local reading") as readers:
-        found = readers.map(lambda file: _read(file, places[file], told, with_digest=hashed(file)), places)
-        return dict(zip(places, found, strict=True))
+        found = list(readers.map(lambda file: _read(file, places[file], told, with_digest=hashed(file)), places))
+    digests = {file: digest for file, (_, digest) in zip(places, found, strict=True) if digest is not None}
+    return {file: tensors for file, (tensors, _) in zip(places, found, strict=True)}, digests
 
 
-def _read(file: Path, places: Places, told: Callable[[float], None], *, with_digest: bool) -> Contents:
+def _read(
+    file: Path, places: Places, told: Callable[[float], None], *, with_digest: bool
+) -> tuple[dict[str, torch.Tensor], str | None]:
     """Read tensors in the order in which they lie in a file, while another thread hashes what was read."""
     digest, tensors = hashlib.sha256(), {}
     with file.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as hasher:
@@ -107,7 +101,7 @@ def _read(file: Path, places: Places, told: Callable[[float], None], *, with_dig
         rest = file.stat().st_size - end
         if with_digest and rest > 0:
             read(rest)
-    return Contents(tensors, digest.hexdigest() if with_digest else None)
+    return tensors, digest.hexdigest() if with_digest else None
 
 
 def read_safetensors(
@@ -115,16 +109,16 @@ def read_safetensors(
 ) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
     """Read safetensors files: the tensors by name, and the digests of the files that were to be hashed."""
     headers = {file: stored_tensors(file) for file in files}
-    contents = read_files(
+    contents, digests = read_files(
         {file: {name: (one.start, one.size) for name, one in header.items()} for file, header in headers.items()},
         hashed=hashed,
     )
     tensors = {
-        name: contents[file].tensors[name].view(DTYPES[one.dtype]).reshape(one.shape)
+        name: contents[file][name].view(DTYPES[one.dtype]).reshape(one.shape)
         for file, header in headers.items()
         for name, one in header.items()
     }
-    return tensors, {file: one.digest for file, one in contents.items() if one.digest is not None}
+    return tensors, digests
 
 
 def stored_tensors(file: Path) -> dict[str, StoredTensor]:

@@ -272,7 +272,9 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
     wanted = registry.default if name is None else str(name)
     if directory is not None and wanted not in registry.judges:
         return directory_entry(directory, name=wanted)
-    entry = _named(registry, wanted)
+    # A hub id selects the known judge with that id, and its style.
+    by_hub = (entry for entry in registry.judges.values() if entry.hub == wanted)
+    entry = registry.judges.get(wanted) or next(by_hub, None)
     if entry is None and re.fullmatch(HUB_ID, wanted):
         directory = local_directory(JudgeEntry(name=wanted, hub=wanted))
         if directory is not None:
@@ -280,12 +282,6 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
     if entry is None:
         raise _unknown(registry, wanted)
     return entry
-
-
-def _named(registry: Registry, wanted: str) -> JudgeEntry | None:
-    """Look up a judge by name; a hub id selects the known judge with that id and its style."""
-    by_hub = (entry for entry in registry.judges.values() if entry.hub == wanted)
-    return registry.judges.get(wanted) or next(by_hub, None)
 
 
 def _expanded(path: str | Path) -> Path | None:
@@ -330,11 +326,6 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     text_config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     stored = text_config.get("dtype") or text_config.get("torch_dtype")
     context = next((text_config[key] for key in _CONTEXT_KEYS if type(text_config.get(key)) is int), None)
-    if context is not None and context < 1:
-        raise JudgeError(
-            f"{directory / 'config.json'}: a model that reads {context} tokens reads nothing",
-            hint="Copy the model's config.json again.",
-        )
     return JudgeEntry.model_validate(
         {
             "name": name or str(directory),
@@ -342,7 +333,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
             # Nobody publishes float64 models: float64 is for proofs, which need exactly this dtype.
             "dtype": "float64" if stored == "float64" else "auto",
             "style": "chat" if _has_chat_template(directory) else "completion",
-            "context": context,
+            "context": context if context is not None and context > 0 else None,
             "note": "style and context as the directory's own files say",
         }
     )

@@ -270,11 +270,6 @@ class PromptEncoder:
         self.tokenizer = tokenizer
         self.style = style
         self._salt = f"\ue000{secrets.token_hex(8)}\ue001"
-        if style != "completion" and not tokenizer.chat_template:
-            raise TokenizerError(
-                f"prompt style {style!r} needs a chat template, and the tokenizer has none",
-                hint="Use style: completion in the judge's entry.",
-            )
         frame = None if style == "completion" else chat_frame(tokenizer)
         written = str(tokenizer.chat_template or "") + (frame.after if frame else "")
         backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type

@@ -35,18 +35,6 @@ class DroppedForm:
     reason: str
 
 
-@dataclass(frozen=True)
-class FormLabels:
-    """The labels of a scale as tokens after one form."""
-
-    #: All usable surface forms, merged.
-    trie: LabelTrie
-    #: Surface forms that re-tokenize the form.
-    dropped: tuple[DroppedForm, ...]
-    #: The form's last tokens, which do not depend on the sample: the trie is valid for every prompt that ends in them.
-    tail: TokenIds
-
-
 def label_variants(label: str, *, case_variants: bool) -> list[str]:
     """List the spellings of a label: the label itself and, on request for words, lower, title and upper case.
 
@@ -117,6 +105,8 @@ def _unique(forms: list[SurfaceForm]) -> list[SurfaceForm]:
 class LabelReader:
     """Provider of a metric's label trie that checks its validity for each prompt.
 
+    `trie`: usable surface forms, merged. `dropped`: those that re-tokenize the form. `tail`: the form's last tokens.
+
     The trie is found once, on a form with short fields. It is valid after every prompt that ends in the same tokens
     as that form does whatever its fields hold; a prompt that does not (a tokenizer that merges across the form's last
     line) gets a trie of its own.
@@ -126,22 +116,17 @@ class LabelReader:
         self._encoder = encoder
         self._metric = metric
         fill = fill or partial(render_form, metric)
-        fillers = [fill(_filled(metric, text)) for text in ("x", "Some other text.")]
-        first, second = encoder.encode(fillers)
-        trie, dropped = find_labels(encoder, metric, fillers[0])
-        self.labels = FormLabels(trie, dropped, first[len(first) - _common_suffix(first, second) :])
-        self._tail = self.labels.tail.tobytes()  # comparing bytes costs a tenth of comparing arrays
+        forms = [fill(dict.fromkeys(metric.fields, text)) for text in ("x", "Some other text.")]
+        first, second = encoder.encode(forms)
+        self.trie, self.dropped = find_labels(encoder, metric, forms[0])
+        self.tail = first[len(first) - _common_suffix(first, second) :]
+        self._tail = self.tail.tobytes()  # comparing bytes costs a tenth of comparing arrays
 
     def trie_for(self, prompt: Prompt, ids: TokenIds) -> LabelTrie:
         """Return the label trie that is valid after this prompt."""
-        tail = self.labels.tail
-        if len(tail) > 1 and ids[-len(tail) :].tobytes() == self._tail:
-            return self.labels.trie
+        if len(self.tail) > 1 and ids[-len(self.tail) :].tobytes() == self._tail:
+            return self.trie
         return find_labels(self._encoder, self._metric, prompt)[0]
-
-
-def _filled(metric: Metric, text: str) -> Mapping[str, str]:
-    return dict.fromkeys(metric.fields, text)
 
 
 def _common_suffix(first: TokenIds, second: TokenIds) -> int:

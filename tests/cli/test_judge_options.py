@@ -123,7 +123,7 @@ def test_two_ways_that_are_one_are_refused():
     ("judge", "message"),
     [
         ("twinn", "there is no judge 'twinn'"),
-        ("twin,style=chat", "style 'chat' needs a chat template"),
+        ("twin,style=chat", "a chat style needs a chat template"),
         ("twin,dtype=fp16", "; did you mean 'float16'?"),
         ("twin,device=cuda:99", "the device 'cuda:99' cannot be used here"),
         ("broken", "no tokenizer can be loaded"),

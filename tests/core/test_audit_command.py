@@ -91,7 +91,7 @@ def test_the_example_has_the_judges_own_score_and_size(judge):
     score = judge.score_many(metric(), example_samples(metric())[:1])[0]
     assert audit.example.score == pytest.approx(score.value, abs=1e-5)
     assert audit.example.label_mass == pytest.approx(score.label_mass, rel=1e-4)
-    assert audit.parameters == sum(parameter.numel() for parameter in judge.loaded.model.parameters())
+    assert audit.loaded.parameters == sum(parameter.numel() for parameter in judge.loaded.model.parameters())
     assert len(set(audit.lengths)) > 3
     assert audit.batches < len(audit.lengths)
     assert audit.batch_difference < 1e-4

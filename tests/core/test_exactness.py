@@ -125,11 +125,15 @@ def test_the_prefix_rule_matters():
     metric = a_metric("0-10")
     maker = RequestMaker(PromptEncoder(tokenizer), metric, context=4096)
     request = maker.prepare([Sample(SAMPLES[0])])[0].request
-    root = Head(model).edge_logprobs(
-        model.model(torch.tensor(request.ids[None].astype(np.int64)))[0][:, -1],
-        np.array([tokenizer.convert_tokens_to_ids(["1"])]),
+    root = (
+        Head(model)
+        .edge_logprobs(
+            model.model(torch.tensor(request.ids[None].astype(np.int64)))[0][:, -1],
+            np.array([tokenizer.convert_tokens_to_ids(["1"])]),
+        )
+        .wait()
     )
     one = engine_probabilities(model, tokenizer, metric)[0][1]
     assert np.exp(root.logprobs[0, 0]) > 0
-    assert maker.reader.labels.trie.collisions() == [(1, 10)]
+    assert maker.reader.trie.collisions() == [(1, 10)]
     assert one != pytest.approx(float(np.exp(root.logprobs[0, 0])), rel=1e-5)

@@ -176,10 +176,9 @@ def test_several_keep_their_verdicts_at_once(monkeypatch, tmp_path):
 
 def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
-    monkeypatch.setattr(choose, "find_missing", lambda model: "Triton is not installed")
-    monkeypatch.setattr(choose, "_choose_by_time", lambda plain, sharing, padded, report: (sharing, report))
+    monkeypatch.setattr(choose, "why_no_kernel", lambda device: "Triton is not installed")
     model = tiny_model("llama", VOCAB, torch.float32)
-    assert choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1].note is not None
+    assert choose_engine(model, Head(model), "trie", verdict=verdict_of(model, "f" * 64))[1].note is not None
     assert not any((tmp_path / "verdicts").iterdir())
 
 
@@ -202,16 +201,15 @@ def test_a_second_start_probes_nothing(monkeypatch, tmp_path, kind, engine, size
     assert not passes
 
 
-@pytest.mark.parametrize(("fastest", "name"), [("trie", "trie"), ("cache", "cache"), ("padded", "padded")])
-def test_without_a_kernel_the_engine_is_chosen_by_time(monkeypatch, fastest, name):
-    monkeypatch.setattr(choose, "find_missing", lambda model: "Triton is not installed (pip install triton-windows)")
-    monkeypatch.setattr(choose, "seconds_of", lambda engine, requests: 1.0 if engine.name == fastest else 5.0)
+def test_without_a_kernel_a_gpu_shares_the_models_own_cache(monkeypatch):
+    monkeypatch.setattr(choose, "why_no_kernel", lambda device: "Triton is not installed (pip install triton-windows)")
     model = tiny_model("llama", VOCAB, torch.float32)
     engine, report = choose_engine(model, Head(model))
-    assert (engine.name, report.engine) == (name, name)
+    assert (engine.name, report.engine) == ("cache", "cache")
     assert "pip install triton-windows" in report.text
-    assert ("takes 5.0 times as long" in report.text) == (fastest != "trie")
-    assert choose_engine(model, Head(model), "trie")[0].name == "trie"
+    engine, report = choose_engine(model, Head(model), "trie")
+    assert engine.name == "trie"
+    assert "attention in pieces" in report.text
 
 
 @pytest.mark.parametrize(("platform", "package"), [("win32", "triton-windows"), ("linux", "triton")])

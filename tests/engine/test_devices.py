@@ -311,7 +311,7 @@ def test_token_numbers_survive_the_way_to_the_host():
     head, hidden = Head(model), torch.randn(1, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         model.lm_head.weight[-1] = hidden[0] * 10
-    read = head.edge_logprobs(hidden, np.array([[vocabulary - 1]]))
+    read = head.edge_logprobs(hidden, np.array([[vocabulary - 1]])).wait()
     assert read.top_tokens[0].tolist() == head.logits(hidden)[0].argsort(descending=True)[:8].tolist()
     assert read.top_tokens[0, 0] == vocabulary - 1
     assert read.logprobs.dtype == np.float64

@@ -13,7 +13,6 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import EngineReport, choose_engine
 from geval_local.engine.interface import Readout
 from geval_local.engine.prefix_sharing import attention
-from geval_local.engine.prefix_sharing import engine as sharing
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.probe import synthetic_requests
@@ -52,8 +51,7 @@ def test_a_judge_that_computes_what_it_should_passes(kind, dtype):
     check = check_engine(model, engine, report)
     assert check.failed == (), [finding.text for finding in check.findings if finding.passed is False]
     found = results(check)
-    assert found["attention"] is found[PACKED] is found["computed ahead"] is found["out of memory"] is True
-    assert found["shared tokens"] is True
+    assert found["attention"] is found[PACKED] is found["computed ahead"] is True
     assert found.get("beyond the window") is (True if kind in ("mistral", "gemma2", "gpt_oss") else None)
     packs = [finding.figures for finding in check.findings if finding.name == PACKED]
     assert len({one["batch_tokens"] for one in packs}) == 3
@@ -70,7 +68,7 @@ def test_the_other_engines_are_checked_for_what_they_do(choice):
     check = check_engine(model, engine, report)
     found = results(check)
     assert check.failed == ()
-    assert found[PACKED] is found["out of memory"] is True
+    assert found[PACKED] is True
     assert found["attention"] is None
     assert found["computed ahead"] is (True if choice == "cache" else None)
 
@@ -78,7 +76,7 @@ def test_the_other_engines_are_checked_for_what_they_do(choice):
 def test_prompts_that_go_one_at_a_time_have_nothing_to_compare():
     model = tiny_model("llama", VOCAB, torch.float32)
     found = results(checked(model, PaddedEngine(model, Head(model), batch_tokens=1)))
-    assert found[PACKED] is found["out of memory"] is None
+    assert found[PACKED] is None
 
 
 def test_the_synthetic_prompts_are_read_in_digits_too():
@@ -90,7 +88,7 @@ def test_the_synthetic_prompts_are_read_in_digits_too():
 
 
 def test_a_window_that_is_too_long_for_a_check_is_said(monkeypatch):
-    monkeypatch.setattr(self_check, "_SECONDS", 0.01)
+    monkeypatch.setitem(self_check.OPERATIONS, "cpu", 1e8)
     model = tiny_model("mistral", VOCAB, torch.float32, sliding_window=3000)
     (finding,) = [one for one in checked(model, trie_of(model)).findings if one.name == "beyond the window"]
     assert finding.passed is None
@@ -187,32 +185,6 @@ def test_figures_that_are_overwritten_before_they_are_read_fail(monkeypatch):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("broken", ["is_not_understood", "is_not_halved"])
-def test_memory_that_runs_out_and_is_not_coped_with_fails(monkeypatch, broken):
-    if broken == "is_not_understood":
-        monkeypatch.setattr("geval_local.models.memory.is_out_of_memory", lambda error: False)
-    else:
-        monkeypatch.setattr(sharing, "FLOOR", 1 << 20)
-    model = tiny_model("llama", VOCAB, torch.float32)
-    check = checked(model, trie_of(model))
-    assert check.failed == ("out of memory",)
-    (finding,) = [one for one in check.findings if one.name == "out of memory"]
-    assert ("OutOfMemoryError" if broken == "is_not_understood" else "does not fit") in finding.text
-
-
-@pytest.mark.slow
-def test_tokens_that_are_computed_twice_fail():
-    class Twice(PrefixSharingEngine):
-        def execute(self, requests, packs):
-            for _ in super().execute(requests, packs):
-                pass
-            yield from super().execute(requests, packs)
-
-    model = tiny_model("llama", VOCAB, torch.float32)
-    assert checked(model, trie_of(model, Twice)).failed == ("shared tokens",)
-
-
-@pytest.mark.sweep
 def test_a_device_that_raises_has_failed_and_is_told(monkeypatch):
     model = tiny_model("llama", VOCAB, torch.float32)
 
@@ -221,8 +193,5 @@ def test_a_device_that_raises_has_failed_and_is_told(monkeypatch):
 
     monkeypatch.setattr(model.model, "forward", broken)
     check = checked(model, trie_of(model))
-    assert check.failed == ("a pass of the model",)
-    monkeypatch.setattr(self_check, "_affordable", lambda model, limit: 10_000)
-    check = checked(model, trie_of(model))
-    assert {"attention", PACKED, "computed ahead", "out of memory"} <= set(check.failed)
+    assert {"attention", PACKED, "computed ahead"} <= set(check.failed)
     assert all("\n" not in finding.text for finding in check.findings)

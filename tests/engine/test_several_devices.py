@@ -109,7 +109,7 @@ def test_the_devices_of_apple_and_intel_are_chosen_for_and_checked_by_the_plain_
 
 @pytest.mark.slow
 def test_the_self_check_asks_no_float64_of_apples_device(monkeypatch):
-    monkeypatch.setattr("geval_local.engine.self_check.PROBE_OPERATIONS_ELSEWHERE", 0.0)
+    monkeypatch.setattr("geval_local.engine.self_check.OPERATIONS_ELSEWHERE", 0.0)
     with SimulatedDevices():
         model = tiny_model("llama", VOCAB, torch.float32).to("mps")
         padded = PaddedEngine(model, Head(model), batch_tokens=1)

@@ -123,7 +123,7 @@ def test_the_model_itself_stays_untouched(kind, dtype):
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     reader = Head(model)
     reader.logits(hidden_states(model))
-    reader.edge_logprobs(hidden_states(model), np.zeros((20, 1), dtype=np.int64))
+    reader.edge_logprobs(hidden_states(model), np.zeros((20, 1), dtype=np.int64)).wait()
     assert model.get_output_embeddings() is head
     assert head.weight.data_ptr() == embedding.weight.data_ptr()
     assert {name: tensor.dtype for name, tensor in model.state_dict().items()} == {n: t.dtype for n, t in state.items()}
@@ -137,12 +137,12 @@ def test_reading_in_slices_of_the_vocabulary_budget_gives_the_same(monkeypatch, 
     model = tiny_model("llama", VOCABULARY)
     hidden = hidden_states(model)
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (20, 5))
-    whole = Head(model).edge_logprobs(hidden, tokens)
+    whole = Head(model).edge_logprobs(hidden, tokens).wait()
     monkeypatch.setattr(readout, "MAX_ELEMENTS", elements)
     sizes = []
     logits = Head.logits
     monkeypatch.setattr(Head, "logits", lambda self, part: sizes.append(len(part)) or logits(self, part))
-    parts = Head(model).edge_logprobs(hidden, tokens)
+    parts = Head(model).edge_logprobs(hidden, tokens).wait()
     assert max(sizes) == max(1, elements // VOCABULARY)
     assert sum(sizes) == 20
     np.testing.assert_allclose(parts.logprobs, whole.logprobs, rtol=0, atol=1e-12)
@@ -153,7 +153,7 @@ def test_reading_in_slices_of_the_vocabulary_budget_gives_the_same(monkeypatch, 
 def test_edge_logprobs_are_the_full_softmax():
     model = tiny_model("qwen2", VOCABULARY)
     tokens = np.array([[4, 7, 60]] * 20)
-    read = Head(model).edge_logprobs(hidden_states(model), tokens)
+    read = Head(model).edge_logprobs(hidden_states(model), tokens).wait()
     with torch.inference_mode():
         expected = torch.log_softmax(model(TOKENS, use_cache=False).logits[0], dim=-1)
     assert read.logprobs.dtype == np.float64
@@ -165,7 +165,11 @@ def test_edge_logprobs_are_the_full_softmax():
 
 def test_a_vocabulary_smaller_than_the_list_of_other_tokens():
     model = tiny_model("llama", 5)
-    read = Head(model).edge_logprobs(hidden_states(model, torch.tensor([[1, 2, 3]])), np.zeros((3, 1), dtype=np.int64))
+    read = (
+        Head(model)
+        .edge_logprobs(hidden_states(model, torch.tensor([[1, 2, 3]])), np.zeros((3, 1), dtype=np.int64))
+        .wait()
+    )
     assert read.top_tokens.shape == (3, 5)
     np.testing.assert_allclose(read.top_probs.sum(axis=1), 1.0)
 

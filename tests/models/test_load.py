@@ -417,7 +417,7 @@ def test_a_chat_style_needs_a_template(judge, style):
     entry = find_judge(judge)
     assert entry.style == "completion"
     load_tokenizer(entry)
-    with pytest.raises(TokenizerError, match=f"style '{style}' needs a chat template") as caught:
+    with pytest.raises(TokenizerError, match=r"judge .*: a chat style needs a chat template") as caught:
         load_tokenizer(entry.model_copy(update={"style": style}))
     assert "style: completion" in caught.value.hint
     with pytest.raises(TokenizerError, match="needs a chat template"):

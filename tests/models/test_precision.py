@@ -231,7 +231,7 @@ def test_weights_that_need_a_kernel_of_the_hub_are_refused_by_name_or_dequantize
     method, kernel, tmp_path, monkeypatch
 ):
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": method}}))
-    monkeypatch.setattr(options, "_is_on_gpu", lambda chosen: True)
+    monkeypatch.setattr(options, "place_of", lambda placement: torch.device("cuda"))
     monkeypatch.setattr(options.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(ConfigurationError, match=f"stored as {method.upper()}.*kernels-community/{kernel}") as refused:
         options.loading_arguments(JudgeOptions(device="cpu"), "auto", tmp_path)

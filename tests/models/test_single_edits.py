@@ -109,7 +109,7 @@ def edits(directory: Path, seed: int = 26) -> Iterator[tuple[str, str, bytes]]:
     yield "index", "model.safetensors.index.json", b'{"weight_map": {"a": "other.safetensors"}}'
     for name in ("own.py", "custom_generate/generate.py", "adapter_model.safetensors", "tokenizer.model", "vocab.json"):
         yield f"new {name}", name, b"{}"
-    yield "adapter", "adapter_config.json", b'{"peft_type": "LORA", "target_modules": "(model|(.*)*)*X"}'
+    yield "adapter", "adapter_config.json", b'{"peft_type": "LORA", "target_modules": "model.*X"}'
 
 
 def _tokenizer_edits(directory: Path, draw: random.Random) -> Iterator[tuple[str, str, bytes]]:

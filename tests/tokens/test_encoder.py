@@ -384,7 +384,7 @@ def test_a_template_with_todays_date_gives_the_same_prompt_every_day():
 
 @pytest.mark.parametrize("style", ["chat", "chat-no-prefill"])
 def test_a_chat_style_needs_a_template(style):
-    with pytest.raises(TokenizerError, match=f"{style}.*needs a chat template") as caught:
+    with pytest.raises(TokenizerError, match="a chat style needs a chat template") as caught:
         PromptEncoder(byte_tokenizer(chat=False), style=style)
     assert "completion" in str(caught.value.hint)
     PromptEncoder(byte_tokenizer(chat=False))

@@ -96,7 +96,7 @@ def test_a_merged_new_line_is_dropped_with_a_note(name, monkeypatch):
 
 def test_a_form_that_changes_the_prompt_is_dropped_and_the_other_stays():
     encoder = PromptEncoder(byte_tokenizer(merges=[(":", " ")]))
-    labels = LabelReader(encoder, a_metric("1-3")).labels
+    labels = LabelReader(encoder, a_metric("1-3"))
     assert [form.text for form in labels.trie.forms] == ["1", "2", "3"]
     assert [(form.label, form.text) for form in labels.dropped] == [("1", " 1"), ("2", " 2"), ("3", " 3")]
     assert all("': 1'" in form.reason or "': 2'" in form.reason or "': 3'" in form.reason for form in labels.dropped)
@@ -115,7 +115,7 @@ def test_one_case_variant_is_enough_for_a_label():
     with pytest.raises(TokenizerError, match="'Yes'"):
         LabelReader(PromptEncoder(byte_tokenizer(merges=merges)), a_metric("Yes/No", case_variants=False))
     reader = LabelReader(PromptEncoder(byte_tokenizer(merges=merges)), a_metric("Yes/No"))
-    assert {form.text for form in reader.labels.trie.forms} == {"yes", "No", "no", "NO"}
+    assert {form.text for form in reader.trie.forms} == {"yes", "No", "no", "NO"}
 
 
 @pytest.mark.parametrize(
@@ -136,22 +136,22 @@ def test_label_variants(label, variants):
 
 
 def test_labels_that_differ_in_case_alone_keep_their_own_spelling_and_share_none():
-    labels = LabelReader(PromptEncoder(byte_tokenizer()), a_metric({"no": 0, "NO": 1, "Yes": 2})).labels
+    labels = LabelReader(PromptEncoder(byte_tokenizer()), a_metric({"no": 0, "NO": 1, "Yes": 2}))
     texts = {label: {form.text.strip() for form in labels.trie.forms if form.label == label} for label in range(3)}
     assert texts == {0: {"no"}, 1: {"NO"}, 2: {"Yes", "yes", "YES"}}
 
 
 def test_words_count_in_every_case_unless_the_metric_says_no():
     encoder = PromptEncoder(byte_tokenizer())
-    by_default = LabelReader(encoder, a_metric({"poor": 1, "fair": 2})).labels.trie.forms
+    by_default = LabelReader(encoder, a_metric({"poor": 1, "fair": 2})).trie.forms
     assert {form.text for form in by_default if form.label == 0} == {"poor", " poor", "Poor", " Poor", "POOR", " POOR"}
-    exact = LabelReader(encoder, a_metric({"poor": 1, "fair": 2}, case_variants=False)).labels.trie.forms
+    exact = LabelReader(encoder, a_metric({"poor": 1, "fair": 2}, case_variants=False)).trie.forms
     assert {form.text for form in exact if form.label == 0} == {"poor", " poor"}
 
 
 def test_equal_spellings_of_one_label_are_kept_once(monkeypatch):
     monkeypatch.setattr(surface, "LEADS", ("", " ", ""))
-    forms = LabelReader(PromptEncoder(byte_tokenizer()), a_metric("1-3")).labels.trie.forms
+    forms = LabelReader(PromptEncoder(byte_tokenizer()), a_metric("1-3")).trie.forms
     assert sorted(form.text for form in forms) == [" 1", " 2", " 3", "1", "2", "3"]
     assert all(isinstance(form, SurfaceForm) for form in forms)
 
@@ -164,7 +164,7 @@ def test_ordinary_prompts_share_one_trie():
     reader = LabelReader(encoder, metric)
     for text in ("x", "Ends in a new line\n", "Ends in a colon:", "- Coherence:", "\u00e9" * 40):
         prompt = render_form(metric, {"output": text})
-        assert reader.trie_for(prompt, encoder.encode([prompt])[0]) is reader.labels.trie
+        assert reader.trie_for(prompt, encoder.encode([prompt])[0]) is reader.trie
 
 
 def test_a_prompt_whose_tail_merges_differently_gets_its_own_trie():
@@ -175,8 +175,8 @@ def test_a_prompt_whose_tail_merges_differently_gets_its_own_trie():
     reader = LabelReader(encoder, metric)
     plain, odd = (render_form(metric, {"output": text}) for text in ("wow", "wow!"))
     plain_ids, odd_ids = encoder.encode([plain, odd])
-    assert reader.trie_for(plain, plain_ids) is reader.labels.trie
-    assert "1" in {form.text for form in reader.labels.trie.forms}
+    assert reader.trie_for(plain, plain_ids) is reader.trie
+    assert "1" in {form.text for form in reader.trie.forms}
     own = reader.trie_for(odd, odd_ids)
     assert "1" not in {form.text for form in own.forms}
     assert {" 1", "2", "3"} <= {form.text for form in own.forms}

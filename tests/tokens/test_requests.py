@@ -61,7 +61,7 @@ def test_a_prompt_of_exactly_the_context_fits_and_one_token_more_does_not():
     metric = a_metric()
     fields = {"source": "A source.", "output": "An output."}
     length = length_of(ENCODER, metric, **fields)
-    depth = RequestMaker(ENCODER, metric, 10_000).reader.labels.trie.depth
+    depth = RequestMaker(ENCODER, metric, 10_000).reader.trie.depth
     assert depth == 2  # " 1" and then "0"
     fitting, _ = prepare_one(metric, length + depth, **fields)
     assert fitting.error is None
@@ -85,7 +85,7 @@ def test_only_the_named_field_is_cut(missing):
     assert entry.prompt_tokens == len(entry.request.ids) == length - missing
     expected = render_form(metric, {**fields, "source": fields["source"][:-missing]}).text
     assert text_of(entry.request) == expected
-    assert entry.request.trie is maker.reader.labels.trie
+    assert entry.request.trie is maker.reader.trie
 
 
 def test_a_prompt_that_fits_is_never_cut():
@@ -152,7 +152,7 @@ def test_shortening_on_real_tokenizers(name):
     def maker_for(context):
         return makers.setdefault(context, RequestMaker(encoder, metric, context))
 
-    depth = maker_for(empty).reader.labels.trie.depth
+    depth = maker_for(empty).reader.trie.depth
     check()
 
 

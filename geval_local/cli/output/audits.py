@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from geval_local.engine.self_check import SelfCheck
     from geval_local.io.samples import Sample
     from geval_local.judge.audit import JudgeAudit, PromptAudit
-    from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
     from geval_local.models.registry import JudgeEntry
     from geval_local.options import JudgeOptions
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Tokens shown from each end of a long form.
 TOKENS_SHOWN = 24
-#: Characters of a reason that are shown.
-TEXT_SHOWN = 160
 #: Lines of a table of labels, beyond which the middle is left out.
 FORMS_SHOWN = 60
 #: Longest prompt where neither the judge's entry nor the model's configuration says one.
@@ -147,15 +144,6 @@ def show_labels(audit: PromptAudit) -> None:
         say(f"  {form.label!r} as {form.text!r}: {form.reason}")
 
 
-def show_writing(check: WritingCheck) -> None:
-    """Print whether a judge can write reasons, in a line."""
-    can = {True: "yes", False: "no", None: "not tried"}[check.can_write]
-    told = f"{can}, because {check.because}"
-    shown = " ".join(check.reason.split())[:TEXT_SHOWN]
-    wrote = f"; it wrote: {shown!r}" if shown else ""
-    _line("reasons", told + wrote)
-
-
 def _line(what: str, value: str) -> None:
     say(f"{what:<24} {value}")
 
@@ -221,12 +209,15 @@ TAIL = 400
 
 def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_text: str) -> None:
     """Print what an audit found: size, engine, the prompt's end, labels, and an example."""
+    from geval_local.models.precision import dtype_name
+
     console = result_console()
-    _line("judge", f"{name} ({audit.directory})")
-    _line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
-    _line("size", f"{short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
-    _line("precision", audit.precision.text(audit.dtype))
-    _line("attention", audit.attention)
+    loaded, dtype = audit.loaded, dtype_name(audit.loaded.dtype)
+    _line("judge", f"{name} ({loaded.directory})")
+    _line("fingerprint", f"{loaded.fingerprint}, tokenizer {loaded.tokenizer_hash}")
+    _line("size", f"{short(loaded.parameters)} parameters, {loaded.memory_bytes / 1e6:.1f} MB in {dtype}")
+    _line("precision", audit.precision.text(dtype))
+    _line("attention", loaded.attention)
     _line("engine", engine_text)
     _line("context", f"{audit.context} tokens")
     _line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
@@ -251,18 +242,21 @@ def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_
 
 def audit_record(audit: JudgeAudit) -> dict[str, Any]:
     """Describe an audit."""
+    from geval_local.models.precision import dtype_name
+
+    loaded = audit.loaded
     return {
-        "directory": str(audit.directory),
-        "fingerprint": audit.fingerprint,
-        "tokenizer": audit.tokenizer_hash,
-        "parameters": audit.parameters,
-        "memory_bytes": audit.memory_bytes,
-        "dtype": audit.dtype,
+        "directory": str(loaded.directory),
+        "fingerprint": loaded.fingerprint,
+        "tokenizer": loaded.tokenizer_hash,
+        "parameters": loaded.parameters,
+        "memory_bytes": loaded.memory_bytes,
+        "dtype": dtype_name(loaded.dtype),
         "precision": {
             "reason": audit.precision.reason,
             "noise": None if audit.precision.noise is None else asdict(audit.precision.noise),
         },
-        "attention": audit.attention,
+        "attention": loaded.attention,
         "engine": audit.engine,
         "context": audit.context,
         "prompt": label_record(audit.prompt),

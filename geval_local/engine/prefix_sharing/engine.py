@@ -264,7 +264,6 @@ class PrefixSharingEngine:
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Compute packs in order; a prompt that does not fit into memory even piecemeal gets an error."""
         table = ReadoutTable(requests)
-        failed: dict[int, str] = {}
         resume = 0
 
         def launch(pack: Pack) -> list[PendingPositions] | None:
@@ -272,14 +271,12 @@ class PrefixSharingEngine:
             if not isinstance(pack, StreamPack):
                 return None
             reads: list[PendingPositions] = []
-            resume = self._compute(pack, resume, requests, reads, failed)
+            resume = self._compute(pack, resume, requests, reads, table)
             return reads
 
         def read_out(pack: Pack, reads: list[PendingPositions]) -> list[Readout]:
             table.collect(reads)
-            return [
-                Readout(None, error=failed[index]) if index in failed else table.take(index) for index in pack.requests
-            ]
+            return [table.take(index) for index in pack.requests]
 
         padded = partial(self.padded.execute, requests)
         return computed_ahead(packs, launch, read_out, self.look_ahead, padded)
@@ -290,7 +287,7 @@ class PrefixSharingEngine:
         resume: int,
         requests: Sequence[Request],
         reads: list[PendingPositions],
-        failed: dict[int, str],
+        table: ReadoutTable,
     ) -> int:
         """Compute a pack from `resume` on; return where to continue, which is beyond its end if a prompt failed."""
         work, start = pack.work, max(pack.start, resume)
@@ -303,10 +300,7 @@ class PrefixSharingEngine:
             # Not even the smallest pack fits: give up every prompt that needs this token.
             end = work.stream.visible_until(stuck)
             for number in range(*np.searchsorted(work.places, [stuck, end])):
-                index = work.positions[number].request
-                failed[index] = (
-                    f"out of memory: a prompt of {len(requests[index].ids)} tokens does not fit even piecemeal"
-                )
+                table.fail(work.positions[number].request, "piecemeal")
             start = end
         return start
 
