@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
+from geval_local.judge.audit import example_samples
 from geval_local.metric import Metric
 from geval_local.models.generate import generate_paragraphs
 from geval_local.models.memory import is_out_of_memory, release_memory
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Most tokens of a reason.
 REASON_TOKENS = 160
+#: Most tokens of the reason by which `check_writing` judges; enough for a sentence with a citation.
+CHECK_TOKENS = 48
 #: Reasons that are written together.
 ROWS_AT_ONCE = 8
 #: A passage of this many words that stands in the text counts as cited, in quotation marks or not.
@@ -52,6 +55,27 @@ class Reason:
     error: str | None = None
     #: Whether the judge began to repeat itself; `text` ends before that.
     repeats: bool = False
+
+    @property
+    def fault(self) -> str | None:
+        """Why this reason is of no use; None if it is."""
+        if self.error is not None:
+            return self.error
+        if self.repeats:
+            return "it repeats itself"
+        return None if self.cites else "it cites nothing of the text"
+
+
+@dataclass(frozen=True)
+class WritingCheck:
+    """Whether a judge can write reasons, by one that it wrote about a built-in sample."""
+
+    #: Whether the reason is of use; None if it was not tried.
+    can_write: bool | None
+    #: Why, or why not.
+    because: str
+    #: What it wrote; empty if it wrote nothing.
+    reason: str
 
 
 def cited(reason: str, texts: Sequence[str]) -> bool:
@@ -124,3 +148,12 @@ def reason_batches(
             cites = cited(own.text, held)
             found.append((place, Reason(own.text, labels[place], digest, own.is_ended, cites, nothing, own.repeats)))
         yield found
+
+
+def check_writing(judge: Judge, metric: Metric, label: str) -> WritingCheck:
+    """Let a judge write one short reason about a built-in sample, and say whether it is of use."""
+    ((_, reason),) = write_reasons(judge, metric, example_samples(metric)[:1], [label], max_new_tokens=CHECK_TOKENS)
+    if reason.fault is not None:
+        return WritingCheck(False, reason.fault, reason.text)
+    ended = "" if reason.is_complete else f", in the first {CHECK_TOKENS} tokens"
+    return WritingCheck(True, f"it cites the text of the example{ended}", reason.text)

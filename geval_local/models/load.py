@@ -59,6 +59,7 @@ from geval_local.models.gguf_model import (
 from geval_local.models.memory import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, cast_weights, settle
+from geval_local.models.progress import counted_shards
 from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.models.stored import Stored, bytes_of, kept_narrow, widened_if_few
@@ -190,7 +191,6 @@ def _read_tokenizer(
                     str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
                 )
             )
-            tokenizer("x")  # settings of the wrong type only show up in use
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for the same problem
             raise TokenizerError(
                 f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
@@ -206,6 +206,13 @@ def _read_tokenizer(
         )
     if len(tokenizer) == 0:
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
+    try:
+        tokenizer("x")
+    except Exception as error:  # settings of the wrong type only show up in use
+        raise TokenizerError(
+            f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
+            hint="Restore its tokenizer_config.json; fetch it with the weights.",
+        ) from error
     if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cuts texts at random (dropout), so that no "
@@ -374,7 +381,8 @@ def _load_weights(
         state = {name: kept_narrow(tensors.pop(name), arguments["dtype"]) for name in list(tensors)}
     else:
         listed = weight_files(directory)
-        with _hashing(list(filter(is_new, listed))) as found, without_adapter(directory) as plain:
+        size = sum(file.stat().st_size for file in listed)
+        with _hashing(list(filter(is_new, listed))) as found, without_adapter(directory) as plain, counted_shards(size):
             model, report = loader_for(arguments["config"].model_type).from_pretrained(
                 str(plain),
                 use_safetensors=True,

@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 
 from geval_local.errors import JudgeError
+from geval_local.models.blocks import BLOCK_TYPES
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
 from geval_local.models.gguf_model import kept_tensors, read_headers, tensor_size
 from geval_local.models.reading import DTYPES, stored_tensors
@@ -129,6 +130,7 @@ _PACK, _TIMES = 3_072, 5
 _WIDE = 4
 _LAYER = re.compile(r"\.\d+\.")
 _EXPERT = re.compile(r"\.experts\.\d+\..*|\.ffn_(gate|down|up)_exps\..*")
+_SUGGESTED = ("Q8_0", "Q6_K", "Q4_K")
 
 
 @dataclass(frozen=True)
@@ -206,9 +208,15 @@ def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:
     needs, free = memory_needed(directory, dtype, entry.adapter), available_memory()
     if not free or needs.total - PROCESS <= free:  # the process is there
         return
-    packed = needs.parameters * 0.56 / 1e9  # 4.5 bits a weight
+    sizes = {kind.name: needs.parameters / kind.elements * kind.size for kind in BLOCK_TYPES.values()}
+    fitting = [name for name in _SUGGESTED if sizes[name] * 1.1 + needs.widened + needs.activations <= free]
+    smaller = (
+        f"As a GGUF file of the type {fitting[0]} ({sizes[fitting[0]] / 1e9:.1f} GB) it would fit. "
+        if fitting
+        else f"Not even its {_SUGGESTED[-1]} file ({sizes[_SUGGESTED[-1]] / 1e9:.1f} GB) would fit. "
+    )
     raise JudgeError(
         f"judge {entry.name!r} takes {needs.text}, and {free / 1e9:.1f} GB are free on this machine",
-        hint=f"Take it as a GGUF file (Q4_K: {packed:.1f} GB), end what else uses the memory, take a smaller judge "
-        "(`geval-local judges list`), or leave a part of it on the disk, which is slow: `device_map=auto`.",
+        hint=f"{smaller}Or end what else uses the memory, take a smaller judge (`geval-local judges list`), or leave a "
+        "part of it on the disk, which is slow: `device_map=auto`.",
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 #: Takes the bytes that have been read, and those of all weights.
 OnRead = Callable[[int, int], None]
@@ -34,3 +35,27 @@ def meter(total: int) -> Callable[[float], None]:
                 watcher(round(done), total)
 
     return add
+
+
+@contextmanager
+def counted_shards(total: int) -> Iterator[None]:
+    """Count while transformers fills a model from safetensors files of so many bytes.
+
+    It goes through the parameters, which may join many tensors each: all are taken for equally large.
+    """
+    from transformers.utils import logging
+
+    def counted(items: Collection[Any]) -> Iterator[Any]:
+        add = meter(total)
+        for item in items:
+            yield item
+            add(total / len(items))
+
+    def hook(factory: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return counted(given[0]) if named.get("desc") == "Loading weights" else factory(*given, **named)
+
+    former = logging.set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(former)

@@ -76,6 +76,8 @@ def test_check_prints_the_audit(tmp_path):
     for part in (judge.fingerprint, "float32", "trie", "- Clarity:", "1 opens 10", "label mass", "one by one"):
         assert part in done.stdout
     assert f"{judge.loaded.memory_bytes / 1e6:.1f} MB" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("reasons ")]
+    assert " no, because it " in line
 
 
 @pytest.mark.slow
@@ -88,6 +90,13 @@ def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
     assert record["parameters"] == Judge.load(judge_directory()).loaded.parameters
     assert 0 <= record["batch_difference"] < 1e-4
     assert record["batches"] < len(record["batch_lengths"])
+    # A random model writes nothing of use, which is told and fails nothing.
+    assert record["reasons"]["can_write"] is False
+    assert record["reasons"]["because"] in (
+        "it repeats itself",
+        "it cites nothing of the text",
+        "the judge wrote nothing",
+    )
 
 
 @pytest.mark.slow
@@ -96,9 +105,16 @@ def test_a_large_judge_on_a_cpu_is_checked_in_full_on_request(tmp_path, monkeypa
     metric.write_text(METRIC, encoding="utf-8")
     monkeypatch.setattr("geval_local.cli.commands.judges.LARGE", 1000)
     command = ("judges", "check", judge_directory(), "-m", metric)
+    done = run(*command, home=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("reasons ")]
+    assert " not tried, because on a CPU each token takes all " in line
+    assert "--self-check" in line
     record = json.loads(run(*command, "--json", home=tmp_path).stdout)
+    assert record["reasons"]["can_write"] is None
     assert len(record["batch_lengths"]) == 3
     record = json.loads(run(*command, "--json", "--self-check", home=tmp_path).stdout)
+    assert record["reasons"]["can_write"] is False
     assert len(record["batch_lengths"]) == 5
     assert record["self_check"]["passed"]
 
@@ -147,16 +163,18 @@ def test_check_checks_the_device_too(tmp_path, monkeypatch):
     command = ("judges", "check", judge_directory(), "--self-check")
     done = run(*command, home=tmp_path)
     assert done.exit_code == 0, done.stderr
-    for part in ("this device", "token budget", "probe at loading", "ok     attention", "ok     computed ahead"):
+    for part in ("this device", "token budget", "probe at loading", "ok     attention", "ok     out of memory"):
         assert part in done.stdout
+    monkeypatch.setattr("geval_local.models.memory.is_out_of_memory", lambda error: False)
     monkeypatch.setattr("geval_local.engine.self_check.distance", lambda found, expected, dtype: float("nan"))
     broken = run(*command, "--json", home=tmp_path)
     assert broken.exit_code == 1
-    assert "failed: packed against one at a time." in broken.stderr
+    assert "failed: packed against one at a time, out of memory" in broken.stderr
     record = json.loads(broken.stdout)["self_check"]
     assert record["passed"] is False
     checks = {check["name"]: check for check in record["checks"]}
     assert checks["attention"]["passed"] is True
+    assert "OutOfMemoryError" in checks["out of memory"]["text"]
     assert checks["packed against one at a time"]["figures"]["difference"] is None
     assert record["device"]["probe"]["tokens"] > 0
     assert record["device"]["torch"]

@@ -10,7 +10,7 @@ from tiny import byte_tokenizer, tiny_model
 from geval_local.io.samples import Sample
 from geval_local.judge import reason_writer as reasons
 from geval_local.judge.judge import Judge
-from geval_local.judge.reason_writer import cited, write_reasons
+from geval_local.judge.reason_writer import check_writing, cited, write_reasons
 from geval_local.metric import Metric
 from geval_local.models.generate import Paragraph, generate_paragraphs
 from geval_local.prompt import render_form, render_reason_prompt
@@ -104,6 +104,30 @@ def test_batches_are_halved_when_memory_runs_out(judge, monkeypatch):
     samples = [Sample({"output": f"text {number}"}) for number in range(5)]
     assert len(list(write_reasons(judge, METRIC, samples, ["1"] * 5))) == 5
     assert sizes == [5, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "can_write", "because"),
+    [
+        (Paragraph('It says "after eight months of repairs".', True), True, "it cites the text of the example"),
+        (Paragraph('It says "a new roof" and then', False), True, "in the first 48 tokens"),
+        (Paragraph('It says "a new roof".', False, repeats=True), False, "it repeats itself"),
+        (Paragraph("It is very good and quite clear to everyone.", True), False, "it cites nothing of the text"),
+        (Paragraph("", True), False, "the judge wrote nothing"),
+    ],
+)
+def test_whether_a_judge_can_write_follows_from_one_reason(judge, monkeypatch, written, can_write, because):
+    asked = []
+
+    def write(model, tokenizer, prompts, *, max_new_tokens):
+        asked.append((len(prompts), max_new_tokens))
+        return [written]
+
+    monkeypatch.setattr(reasons, "generate_paragraphs", write)
+    found = check_writing(judge, METRIC, "4")
+    assert (found.can_write, found.reason) == (can_write, written.text)
+    assert because in found.because
+    assert asked == [(1, 48)]
 
 
 def test_a_model_that_repeats_itself_did_not_come_to_an_end(monkeypatch):

@@ -112,11 +112,11 @@ def test_a_judge_that_does_not_fit_is_refused_before_it_is_read(tmp_path, monkey
     monkeypatch.setattr("geval_local.models.load.read_safetensors", None)
     needs = memory_needed(place, "auto")
     beside = needs.widened + needs.activations
-    for free in (0.9 * needs.weights + beside, beside):
+    for free, says in ((0.9 * needs.weights + beside, "of the type Q8_0"), (beside, "Not even its Q4_K file")):
         monkeypatch.setattr("geval_local.models.memory.available_memory", lambda free=free: int(free))
         for use in (load_model, check_judge):
             with pytest.raises(JudgeError, match=r"takes .* GB of memory, .* and 0\.\d GB are free") as caught:
                 use(find_judge(place), JudgeOptions(device="cpu"))
-            assert "as a GGUF file (Q4_K: " in caught.value.hint
+            assert says in caught.value.hint
     # A device map may leave a part on the disk.
     check_judge(find_judge(place), JudgeOptions(device_map="auto"))

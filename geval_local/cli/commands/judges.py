@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from geval_local.engine.self_check import SelfCheck
     from geval_local.judge.audit import JudgeAudit
     from geval_local.judge.judge import Judge
+    from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
     from geval_local.models.memory import Needs
     from geval_local.models.registry import JudgeEntry, Registry
@@ -152,11 +154,11 @@ def check(
 ) -> None:
     """Audit a judge on one metric, and check whether it computes on this device what it should.
 
-    Labels as tokens, the prompt's end, an example's score, batch invariance and size; then, on a GPU or with
-    --self-check, the device: attention, packs against one prompt at a time, which takes minutes. Exit code 1 if a check
-    fails.
+    Labels as tokens, the prompt's end, an example's score, batch invariance, size, and whether the judge can write a
+    reason (which is no failure); then, on a GPU or with --self-check, the device: attention, packs against one prompt
+    at a time, which takes minutes. Exit code 1 if a check fails.
     """
-    from geval_local.cli.output.audits import audit_record, self_check_record, show_audit, show_self_check
+    from geval_local.cli.output.audits import audit_record, self_check_record, show_audit, show_self_check, show_writing
     from geval_local.cli.progress import load_shown
     from geval_local.cli.scoring import EXIT_GATE
     from geval_local.judge.steps import with_pinned_steps
@@ -179,11 +181,14 @@ def check(
     engine_text = judge.engine_report.text
     if not as_json:
         show_audit(audit, judge.name, chosen, judge.encoder.style, engine_text)
+    writing = _written(judge, chosen, audit.example.mode, brief=brief)
+    if not as_json:
+        show_writing(writing)
     checked = _self_checked(judge) if self_check else None
     if as_json:
         record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **audit_record(audit)}
         own = None if checked is None else self_check_record(checked)
-        print_json(record | {"engine_report": engine_text, "self_check": own})
+        print_json(record | {"reasons": asdict(writing), "engine_report": engine_text, "self_check": own})
     elif checked is not None:
         show_self_check(checked)
     if checked is not None and checked.failed:
@@ -214,6 +219,23 @@ def _audited(judge: Judge, metric: Metric, *, brief: bool) -> JudgeAudit:
             progress.reach(done)
 
         return audit_judge(judge.loaded, judge.engine, alone, maker, brief=brief, on_read=on_read)
+
+
+def _written(judge: Judge, metric: Metric, label: str, *, brief: bool) -> WritingCheck:
+    """Try whether a judge can write a reason, and show how far it is."""
+    from geval_local.cli.progress import show_progress
+    from geval_local.judge.reason_writer import CHECK_TOKENS, WritingCheck, check_writing
+    from geval_local.models.head import trunk_of
+
+    if brief:
+        size = short(judge.loaded.parameters)
+        return WritingCheck(None, f"on a CPU each token takes all {size} weights: --self-check tries it", "")
+    with show_progress("writing a reason", CHECK_TOKENS, unit="tokens") as progress:
+        hook = trunk_of(judge.loaded.model).register_forward_hook(lambda *_: progress.advance(1))
+        try:
+            return check_writing(judge, metric, label)
+        finally:
+            hook.remove()
 
 
 def _self_checked(judge: Judge) -> SelfCheck:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from geval_local.engine.self_check import SelfCheck
     from geval_local.io.samples import Sample
     from geval_local.judge.audit import JudgeAudit, PromptAudit
+    from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
     from geval_local.models.registry import JudgeEntry
     from geval_local.options import JudgeOptions
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Tokens shown from each end of a long form.
 TOKENS_SHOWN = 24
+#: Characters of a reason that are shown.
+TEXT_SHOWN = 160
 #: Lines of a table of labels, beyond which the middle is left out.
 FORMS_SHOWN = 60
 #: Longest prompt where neither the judge's entry nor the model's configuration says one.
@@ -142,6 +145,15 @@ def show_labels(audit: PromptAudit) -> None:
     say("dropped surface forms:" + ("" if audit.dropped else " none"))
     for form in audit.dropped:
         say(f"  {form.label!r} as {form.text!r}: {form.reason}")
+
+
+def show_writing(check: WritingCheck) -> None:
+    """Print whether a judge can write reasons, in a line."""
+    can = {True: "yes", False: "no", None: "not tried"}[check.can_write]
+    told = f"{can}, because {check.because}"
+    shown = " ".join(check.reason.split())[:TEXT_SHOWN]
+    wrote = f"; it wrote: {shown!r}" if shown else ""
+    _line("reasons", told + wrote)
 
 
 def _line(what: str, value: str) -> None:
