@@ -1,8 +1,8 @@
 """Whether a judge computes on its device what it should: checks of the loaded engine that need no data.
 
 Loading probes an engine with a few short prompts. This asks more, and of the very engine that will score: attention
-against its definition, packs of several sizes against one prompt at a time, passes launched ahead against none. Speed
-and memory are for ``benchmarks/engine.py``. Nothing here prints.
+against its definition, packs of several sizes against one prompt at a time, passes launched ahead against none, memory
+that runs out. Speed and peaks are for ``benchmarks/engine.py``. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import EngineReport, expected_spans, longest_span
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.attention import PackAttention
-from geval_local.engine.prefix_sharing.engine import Launcher, PrefixSharingEngine
+from geval_local.engine.prefix_sharing.engine import FLOOR, Launcher, PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import why_no_kernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
@@ -39,7 +39,7 @@ from geval_local.engine.probe import (
 )
 from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.errors import first_line
-from geval_local.models.head import Head, exact_products, gpus_of, input_device
+from geval_local.models.head import Head, exact_products, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.verdicts import version_of
@@ -245,9 +245,13 @@ class _Subject:
         finally:
             vars(engine).update({name: before[name] for name in changed})
 
-    def apart(self, found: Sequence[NDArray[np.float64]], *, digits: bool) -> float:
-        """Say how far label log-probabilities are from those of one prompt at a time, on one of the scales."""
-        chosen = [number for number, request in enumerate(self.requests) if (request.trie.labels > 5) == digits]
+    def apart(self, found: Sequence[NDArray[np.float64]], *, digits: bool | None = None) -> float:
+        """Say how far label log-probabilities are from those of one prompt at a time; of one scale, or of both."""
+        chosen = [
+            number
+            for number, request in enumerate(self.requests)
+            if digits is None or (request.trie.labels > 5) == digits
+        ]
         return distance([found[number] for number in chosen], [self.alone[number] for number in chosen], self.dtype)
 
     def run(self, budget: int, look_ahead: int | None = None) -> list[NDArray[np.float64]]:
@@ -341,11 +345,55 @@ def _ahead(name: str, subject: _Subject) -> Iterator[Finding]:
     yield Finding(name, not different, text, {"look_ahead": depth, "different": different})
 
 
+def _out_of_memory(name: str, subject: _Subject) -> Iterator[Finding]:
+    """Let memory run out once: the pack must be halved, and every prompt scored."""
+    engine, budget = subject.engine, subject.budgets[0]
+    if subject.one_row:
+        yield Finding(name, None, "prompts go one at a time: there is nothing to halve")
+        return
+    device = input_device(subject.model)
+    forced: list[int] = []
+
+    def run_out(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        ids: Any = named.get("input_ids", given[0] if given else None)
+        large = ids is not None and ids.numel() > FLOOR and (isinstance(engine, PrefixSharingEngine) or len(ids) > 1)
+        if large and not forced:
+            forced.append(int(ids.numel()))
+            _ask_for_too_much(device)
+
+    hook = trunk_of(subject.model).register_forward_pre_hook(run_out, with_kwargs=True)
+    try:
+        with subject.set_to(budget):
+            found = label_logprobs(engine, subject.requests)
+            limit = engine.limit
+    finally:
+        hook.remove()
+    if not forced:
+        yield Finding(name, None, f"not tried: no pass has more than {FLOOR} tokens")
+        return
+    difference = subject.apart(found)
+    yield Finding(
+        name,
+        limit < budget and difference <= subject.tolerance,
+        f"forced at a pass of {forced[0]} tokens: budget {budget} to {limit}, every prompt scored, differs by "
+        + subject.compared(difference),
+        {"pass_tokens": forced[0], "batch_tokens": budget, "limit": limit, "difference": difference},
+    )
+
+
+def _ask_for_too_much(device: torch.device) -> None:
+    """Make a GPU's allocator fail in earnest; a CPU's would rather end the process."""
+    if device.type == "cuda":
+        torch.empty(4 * torch.cuda.mem_get_info(device)[1], dtype=torch.uint8, device=device)
+    raise torch.OutOfMemoryError("forced by the check")
+
+
 #: In their order.
 CHECKS: Mapping[str, Callable[[str, _Subject], Iterator[Finding]]] = {
     "attention": _attention,
     "packed against one at a time": _packed,
     "computed ahead": _ahead,
+    "out of memory": _out_of_memory,
 }
 
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +18,29 @@ from typing import Any
 
 from torch import nn
 
-from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError, first_line
+from geval_local.errors import (
+    ConfigurationError,
+    GevalError,
+    JudgeError,
+    UnsupportedModelError,
+    WeightsError,
+    first_line,
+)
 from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from geval_local.models.options import quiet
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import widen_module
 
 _SHOWN = 3
+#: How long the patterns of an adapter may take on all modules of a model; usual ones take milliseconds.
+_PATIENCE = 10.0
+_QUANTIFIER = re.compile(r"[*+{]")
+#: Peft matches a pattern with the end of a module's name.
+_TRY = (
+    "import json, re, sys\ntask = json.load(sys.stdin)\n"
+    "for name in task['names']:\n    for pattern in task['patterns']:\n"
+    "        re.match(pattern, name), re.fullmatch(rf'(.*\\.)?({pattern})', name)\n"
+)
 
 
 def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
@@ -88,8 +107,11 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
     with quiet():
         try:
             config = peft.PeftConfig.from_pretrained(str(entry.adapter), local_files_only=True)
+            _check_patterns(entry, config, [name for name, _ in model.named_modules()])
             adapted = peft.PeftModel(model, config)
             loaded = adapted.load_adapter(str(entry.adapter), "default", torch_device=str(model.device))
+        except GevalError:
+            raise
         except Exception as error:  # peft passes on any exception of its parts
             raise JudgeError(
                 f"judge {entry.name!r}: the adapter in {entry.adapter} does not fit it: {first_line(error)}",
@@ -120,3 +142,26 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
             raise JudgeError(
                 f"judge {entry.name!r}: the adapter in {entry.adapter} cannot be merged: {first_line(error)}"
             ) from error
+
+
+def _check_patterns(entry: JudgeEntry, config: Any, names: list[str]) -> None:
+    """Try an adapter's regular expressions in a process that can be ended: one may take longer than anybody lives."""
+    given = [getattr(config, key, None) for key in ("target_modules", "exclude_modules", "layers_pattern")]
+    listed = [*(getattr(config, "rank_pattern", None) or ()), *(getattr(config, "alpha_pattern", None) or ())]
+    patterns = [one for one in (*given, *listed) if isinstance(one, str) and len(_QUANTIFIER.findall(one)) > 1]
+    if not patterns:
+        return
+    task = json.dumps({"patterns": patterns, "names": names}).encode()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TRY], input=task, capture_output=True, timeout=_PATIENCE, check=False
+        )
+        problem = "are no regular expressions" if done.returncode else None
+    except subprocess.TimeoutExpired:
+        problem = f"do not come to an end within {_PATIENCE:.0f} s"
+    if problem is not None:
+        raise JudgeError(
+            f"judge {entry.name!r}: the patterns in {entry.adapter and entry.adapter / ADAPTER_CONFIG} {problem}: "
+            f"{', '.join(patterns)[:200]}",
+            hint="Write target_modules as a list of names.",
+        )

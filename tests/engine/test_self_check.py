@@ -13,6 +13,7 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import EngineReport, choose_engine
 from geval_local.engine.interface import Readout
 from geval_local.engine.prefix_sharing import attention
+from geval_local.engine.prefix_sharing import engine as sharing
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.probe import synthetic_requests
@@ -51,7 +52,7 @@ def test_a_judge_that_computes_what_it_should_passes(kind, dtype):
     check = check_engine(model, engine, report)
     assert check.failed == (), [finding.text for finding in check.findings if finding.passed is False]
     found = results(check)
-    assert found["attention"] is found[PACKED] is found["computed ahead"] is True
+    assert found["attention"] is found[PACKED] is found["computed ahead"] is found["out of memory"] is True
     assert found.get("beyond the window") is (True if kind in ("mistral", "gemma2", "gpt_oss") else None)
     packs = [finding.figures for finding in check.findings if finding.name == PACKED]
     assert len({one["batch_tokens"] for one in packs}) == 3
@@ -68,7 +69,7 @@ def test_the_other_engines_are_checked_for_what_they_do(choice):
     check = check_engine(model, engine, report)
     found = results(check)
     assert check.failed == ()
-    assert found[PACKED] is True
+    assert found[PACKED] is found["out of memory"] is True
     assert found["attention"] is None
     assert found["computed ahead"] is (True if choice == "cache" else None)
 
@@ -76,7 +77,7 @@ def test_the_other_engines_are_checked_for_what_they_do(choice):
 def test_prompts_that_go_one_at_a_time_have_nothing_to_compare():
     model = tiny_model("llama", VOCAB, torch.float32)
     found = results(checked(model, PaddedEngine(model, Head(model), batch_tokens=1)))
-    assert found[PACKED] is None
+    assert found[PACKED] is found["out of memory"] is None
 
 
 def test_the_synthetic_prompts_are_read_in_digits_too():
@@ -185,6 +186,20 @@ def test_figures_that_are_overwritten_before_they_are_read_fail(monkeypatch):
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("broken", ["is_not_understood", "is_not_halved"])
+def test_memory_that_runs_out_and_is_not_coped_with_fails(monkeypatch, broken):
+    if broken == "is_not_understood":
+        monkeypatch.setattr("geval_local.models.memory.is_out_of_memory", lambda error: False)
+    else:
+        monkeypatch.setattr(sharing, "FLOOR", 1 << 20)
+    model = tiny_model("llama", VOCAB, torch.float32)
+    check = checked(model, trie_of(model))
+    assert check.failed == ("out of memory",)
+    (finding,) = [one for one in check.findings if one.name == "out of memory"]
+    assert ("OutOfMemoryError" if broken == "is_not_understood" else "does not fit") in finding.text
+
+
+@pytest.mark.sweep
 def test_a_device_that_raises_has_failed_and_is_told(monkeypatch):
     model = tiny_model("llama", VOCAB, torch.float32)
 
@@ -193,5 +208,5 @@ def test_a_device_that_raises_has_failed_and_is_told(monkeypatch):
 
     monkeypatch.setattr(model.model, "forward", broken)
     check = checked(model, trie_of(model))
-    assert {"attention", PACKED, "computed ahead"} <= set(check.failed)
+    assert {"attention", PACKED, "computed ahead", "out of memory"} <= set(check.failed)
     assert all("\n" not in finding.text for finding in check.findings)

@@ -63,6 +63,17 @@ def values(judge):
     return [score.value for score in judge.score_many(METRIC_IN_PYTHON, SAMPLES)]
 
 
+@pytest.mark.parametrize("key", ["target_modules", "rank_pattern"])
+def test_a_pattern_without_end_is_refused(plain, adapter, monkeypatch, key):
+    monkeypatch.setattr("geval_local.models.adapter._PATIENCE", 1.0)
+    file = adapter / CONFIG
+    pattern = "(model|(.*)*)*X"
+    changes = {key: pattern if key == "target_modules" else {pattern: 3}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(JudgeError, match=r"adapter_config\.json do not come to an end within 1 s"):
+        load_model(find_judge(plain, adapter=adapter))
+
+
 def test_an_ordinary_pattern_is_taken(plain, tmp_path):
     adapter, logits = make_adapter(tmp_path / "tuned", plain, target_modules=r".*layers\.\d+\..*(q_proj|down_proj)")
     model = load_model(find_judge(plain, adapter=adapter)).model

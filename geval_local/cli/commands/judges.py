@@ -156,7 +156,7 @@ def check(
 
     Labels as tokens, the prompt's end, an example's score, batch invariance, size, and whether the judge can write a
     reason (which is no failure); then, on a GPU or with --self-check, the device: attention, packs against one prompt
-    at a time, which takes minutes. Exit code 1 if a check fails.
+    at a time, memory that runs out, which takes minutes. Exit code 1 if a check fails.
     """
     from geval_local.cli.output.audits import audit_record, self_check_record, show_audit, show_self_check, show_writing
     from geval_local.cli.progress import load_shown
