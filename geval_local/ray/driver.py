@@ -166,12 +166,9 @@ class PartsRun:
 
     def _surveyed(self, files: Sequence[Block], known: Sequence[Block]) -> list[Block]:
         """Have workers survey the files that are new or may have changed; list the blocks with the names of parts."""
-        before = {
-            (address, size, changed): list(blocks)
-            for (address, size, changed), blocks in groupby(known, attrgetter("address", "bytes", "changed"))
-        }
-        keys = [(file.address, file.bytes, file.changed) for file in files]
-        found = {file.address: before[key] for file, key in zip(files, keys, strict=True) if key in before}
+        state = attrgetter("address", "bytes", "changed")
+        before = {key: list(blocks) for key, blocks in groupby(known, state)}
+        found = {file.address: before[state(file)] for file in files if state(file) in before}
         new = [file for file in files if file.address not in found]
         settings, judge = self.manifest.settings, self.manifest.judges[0]
         while new and (settings.limit is None or sum(map(rows_in, found.values())) < settings.limit):
@@ -359,6 +356,7 @@ class PartsRun:
 def _differences(before: Manifest, wanted: Manifest) -> list[str]:
     """List what another configuration would change in the parts, but for the input's content."""
     found = before.model_copy(update={"input": wanted.input}).differences(wanted)
+    # A run on one machine applies them to what it stored; parts have them applied.
     old, new = ([metric.get("threshold") for metric in run.settings.metrics] for run in (before, wanted))
     return found if found or old == new else [f"the metrics' thresholds were {old}, are {new}"]
 

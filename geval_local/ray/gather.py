@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from geval_local.errors import OutputError
 from geval_local.grouping import Documents
 from geval_local.io.parts import PART_KEY, part_name
 from geval_local.io.samples import Sample
 from geval_local.ray.blocks import Block, block_samples
 from geval_local.ray.job import Job, is_whole
+from geval_local.ray.parts_directory import write_file
 from geval_local.runs.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ def write_bucket(table: pa.Table, job: Job) -> dict[str, list[Block]]:
     if is_whole(job, block) is None:
         about = {"run": manifest.run, "input": manifest.input.sha256, "block": block.identity}
         pq.write_table(pa.table({"row": rows}).replace_schema_metadata({PART_KEY: json.dumps(about)}), content)
-        try:
-            place.write(content.getbuffer(), mark=manifest.run)
-        except OSError as error:
-            raise OutputError(f"cannot write {place}: {error.strerror or error}", hint="Is the disk full?") from error
+        write_file(place, content.getbuffer(), manifest)
     return {"item": [block]}
 
 

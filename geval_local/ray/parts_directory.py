@@ -22,7 +22,15 @@ from geval_local.runs.own_files import OwnFiles, changed_since, hold
 
 #: The blocks of the input. Readers of data sets skip names with a leading underscore.
 BLOCKS_NAME = "_blocks.jsonl"
-_ROOM = "Free some space, or choose a place that you may write to; existing parts are kept."
+_ROOM = "Free some space, or choose a place that every worker may write to; existing parts are kept."
+
+
+def write_file(place: Place, content: bytes | memoryview, manifest: Manifest) -> None:
+    """Write a file of a run atomically."""
+    try:
+        place.write(content, mark=manifest.run)
+    except OSError as error:
+        raise OutputError(f"cannot write {place}: {error.strerror or error}", hint=_ROOM) from error
 
 
 class PartsDirectory:
@@ -70,41 +78,33 @@ class PartsDirectory:
 
     def save(self, manifest: Manifest) -> None:
         """Write the manifest."""
-        self._write(MANIFEST_NAME, manifest_text(manifest).encode(), manifest)
+        write_file(self.place.child(MANIFEST_NAME), manifest_text(manifest).encode(), manifest)
 
     def write(self, name: str, content: bytes, manifest: Manifest) -> None:
         """Write a file of the run, after the manifest names it."""
+        place = self.place.child(name)
         if self.local is not None:
             OwnFiles(self.local, manifest).check([name])
-        elif self.place.child(name).entry() is not None and not self._is_own(name, manifest):
-            raise changed_since(self.place.child(name))
+        elif place.entry() is not None and not self._is_own(name, manifest):
+            raise changed_since(place)
         made = list(dict.fromkeys([*manifest.made.get(name, []), _sha256(content)]))
         manifest.made = {**manifest.made, name: made}
         self.save(manifest)
-        self._write(name, content, manifest)
-
-    def _write(self, name: str, content: bytes, manifest: Manifest) -> None:
-        place = self.place.child(name)
-        try:
-            place.write(content, mark=manifest.run)
-        except OSError as error:
-            raise OutputError(f"cannot write {place}: {error.strerror or error}", hint=_ROOM) from error
+        write_file(place, content, manifest)
 
     def _is_own(self, name: str, manifest: Manifest) -> bool:
-        """Whether a file elsewhere is as the run wrote it."""
+        """Whether a file is as the run wrote it."""
         place = self.place.child(name)
         return place.entry() is not None and _sha256(place.read()) in manifest.made.get(name, [])
 
     def blocks(self, manifest: Manifest) -> list[Block]:
         """Read the list of blocks of the input."""
         place = self.place.child(BLOCKS_NAME)
-        content = b"" if place.entry() is None else place.read()
-        if _sha256(content) not in manifest.made.get(BLOCKS_NAME, []):
+        if not self._is_own(BLOCKS_NAME, manifest):
             raise OutputError(
-                f"{place} is {'damaged, or was edited' if content else 'missing'}",
-                hint="Restore it from a backup, or score into another directory.",
+                f"{place} is missing, or was edited", hint="Restore it from a backup, or score into another directory."
             )
-        return from_lines(content)
+        return from_lines(place.read())
 
     def _footers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Read the records of the parts; nothing of what is damaged or the user's: that is told where it is written."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
-from geval_local.errors import ConfigurationError, DataError, GevalError, OutputError
+from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.grouping import Documents
 from geval_local.io.columns import SCORES
 from geval_local.io.parts import PART_KEY
@@ -26,6 +26,7 @@ from geval_local.io.samples import Sample
 from geval_local.ray.blocks import Block, block_samples
 from geval_local.ray.gather import gathered_samples
 from geval_local.ray.job import Counts, Job, PartReport, is_whole
+from geval_local.ray.parts_directory import write_file
 from geval_local.runs.asked import Result
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord
@@ -106,14 +107,7 @@ class BlockScorer:
         judge, identity = self._met()
         with _attempt(self._job, block):
             content, counts = self._scored(block, judge, identity)
-        place = self._job.output.child(block.part)
-        try:
-            place.write(content, mark=self._job.manifest.run)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {place}: {error.strerror or error}",
-                hint="Can every worker write there, and is the disk full? Existing parts are kept.",
-            ) from error
+        write_file(self._job.output.child(block.part), content, self._job.manifest)
         return PartReport(block.part, counts, judge=identity)
 
     def _met(self) -> tuple[Judge, Identity]:
