@@ -96,7 +96,7 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
     begin, cpu = time.perf_counter(), time.process_time()
     wanted = wanted_parts(settings, given, [JudgeRecord(name="mock", choice={"name": "mock"})], metrics)
     run = PartsRun(wanted, str(output), load_mock, {}, events)
-    (summary,) = run.run()
+    (summary,) = run.run().summaries
     seconds = time.perf_counter() - begin
     tasks = run.totals.rows
     blocks = len(list(output.glob("part-*.parquet")))
@@ -304,7 +304,7 @@ def block_rows(rows: int, workers: int, bytes_in: float) -> int:
     from geval_local.runs.settings import Settings
 
     settings = Settings(window=4096, metrics=[definition(Metric.load(METRIC).with_steps(()))], workers=workers)
-    cut = choose_cut(settings, None, int(rows * bytes_in), lambda: workers)
+    cut = choose_cut(settings, int(rows * bytes_in), lambda: workers)
     return min(cut.rows, int(cut.bytes // bytes_in))
 
 

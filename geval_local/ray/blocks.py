@@ -1,19 +1,21 @@
 """Blocks: an input of many files, cut into blocks of rows that one worker reads, scores and writes.
 
 A worker surveys each file once: it hashes the content, counts the rows, finds repeated ids, and cuts the file. Blocks
-are then read independently: JSONL by byte ranges, Parquet by row groups. CSV, JSON and compressed files can be read
-only from their beginning, which bounds the number of their blocks.
+are then read independently: JSONL by byte ranges, Parquet by the row groups that they touch. CSV, JSON and compressed
+files can be read only from their beginning, which bounds the number of their blocks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -21,33 +23,34 @@ import numpy as np
 import orjson
 
 from geval_local.errors import DataError, first_line
+from geval_local.fields import resolve
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
 from geval_local.io.parts import part_name
 from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
-from geval_local.io.samples import id_hash
+from geval_local.io.samples import Sample, id_hash, samples_of
+from geval_local.metric import Metric
 from geval_local.runs.settings import Settings
 
-#: Most blocks of a file that is read from its beginning, or of one row group: it is read as many times.
+#: Most blocks of a file that is read from its beginning, or per row group: it is read about as many times.
 MOST_PIECES = 16
 #: Most repeated ids of a file that are reported row by row; more reject the file.
 MOST_REPEATED = 10_000
 #: Files beside the parts in a directory that this tool wrote.
 _NO_INPUT = (".meta.json", "manifest.json")
+_HIDDEN = re.compile(r"/[._]")
 _HEAD_BYTES = 4096
 _READ_BYTES = 1 << 20
 
 #: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
 BLOCK_TOKENS = 1 << 21
-#: Least number of packs in a block, so that texts are shared and the next pack is ready in time.
-LEAST_PACKS = 8
-PACK_TOKENS = 8192
+#: Fewest of them, if there are enough rows: several packs, so that texts are shared and the next pack is ready in time.
+LEAST_TOKENS = 1 << 16
 #: Least number of blocks per worker, if there are enough rows, so that a slow worker does not delay the end.
 BLOCKS_EACH = 4
 #: Blocks beyond which they become larger instead of more, so that the driver's memory is spared: it keeps 6 KB of
-#: each. More where there are so many workers that each would have few.
+#: each.
 MANY_BLOCKS = 20_000
-MANY_BLOCKS_EACH = 32
 #: Estimated bytes per token.
 BYTES_PER_TOKEN = 4
 #: Largest number of rows in a block.
@@ -76,7 +79,7 @@ class Block:
     start: int = 0
     stop: int = 0
     #: Rows whose id occurs earlier in the file: the row's number and the number of the first row with the id.
-    repeated: tuple[tuple[int, int], ...] = ()
+    repeated: Sequence[tuple[int, int]] = ()
     #: Name of its part.
     part: str = ""
 
@@ -124,30 +127,26 @@ def find_files(given: Sequence[str]) -> list[Block]:
 
 
 def _files_of(place: Place) -> list[Entry]:
-    known = f"Known extensions: {', '.join(FORMATS)}."
+    known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
     entry = None if is_pattern(place.address) and place.local is None else place.entry()
     if entry is not None and entry.is_file:
         if format_of(place.name) is None:
             raise DataError(f"cannot tell the format of {place} by its extension", hint=known)
         return [entry]
-    if entry is not None:
-        base = len(place.path.rstrip("/"))
-        inside = [one for one in place.entries(recursive=True) if one.is_file and _is_input(one.place.path[base:])]
-        if not inside:
-            raise DataError(f"{place} holds no file of rows", hint=known)
-        return inside
-    if is_pattern(place.address):
-        matching = [one for one in place.matches() if _is_input(one.place.name)]
-        if not matching:
-            raise DataError(f"no file of rows matches {place}", hint="Quote the pattern, and check where it begins.")
-        return matching
-    raise DataError(f"there is no file {place}", hint="Check the path, and the directory it starts from.")
-
-
-def _is_input(path: str) -> bool:
-    parts = path.strip("/").split("/")
-    hidden = any(part.startswith((".", "_")) for part in parts)
-    return not hidden and format_of(parts[-1]) is not None and not parts[-1].endswith(_NO_INPUT)
+    if entry is None and not is_pattern(place.address):
+        raise DataError(f"there is no file {place}", hint="Check the path, and the directory it starts from.")
+    base = len(place.path.rstrip("/"))
+    found = place.matches() if entry is None else place.entries(recursive=True)
+    files = [
+        one
+        for one in found
+        if one.is_file and format_of(one.place.name) is not None and not one.place.name.endswith(_NO_INPUT)
+        # `matches` has left hidden names out.
+        if entry is None or not _HIDDEN.search(one.place.path[base:])
+    ]
+    if not files:
+        raise DataError(f"no file of rows {'matches' if entry is None else 'is in'} {place}", hint=known)
+    return files
 
 
 # --- the survey -------------------------------------------------------------------------------------------------------
@@ -157,13 +156,13 @@ def survey(file: Block, cut: Cut) -> list[Block]:
     """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks."""
     with _readable(file):
         ids = _Ids(file.address)
-        blocks = (_survey_lines if _is_lines(file) else _survey_groups)(file, cut, ids)
+        blocks = (_survey_lines if _is_lines(file) else _survey_rows)(file, cut, ids)
     if not blocks:
         raise DataError(f"{file.address} holds no rows", hint="Was the file written completely?")
     repeated = ids.repeated()
     starts = [0, *(bisect_left(repeated, (block.line,)) for block in blocks[1:]), len(repeated)]
     return [
-        replace(block, repeated=tuple(repeated[start:stop]))
+        replace(block, repeated=repeated[start:stop])
         for block, (start, stop) in zip(blocks, pairwise(starts), strict=True)
     ]
 
@@ -246,52 +245,47 @@ def _id_of_line(raw: bytes, number: int) -> Any:
     return value.get("id") if isinstance(value, dict) else None
 
 
-def _survey_groups(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
-    """Survey a file that is cut between row groups, or is one group; a large group is cut into equal pieces."""
+def _survey_rows(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
+    """Survey a file that is read by row groups or from its beginning; its blocks have equally many rows."""
     numbers: Sequence[int]
     if format_of(file.place.name) == ".parquet":
         import pyarrow.parquet as pq
 
         with file.place.open() as source, pq.ParquetFile(source) as table:
             groups = [table.metadata.row_group(place) for place in range(table.num_row_groups)]
-            sizes, size = [group.num_rows for group in groups], sum(group.total_byte_size for group in groups)
+            size, pieces = sum(group.total_byte_size for group in groups), MOST_PIECES * len(groups)
             if "id" in table.schema_arrow.names:
                 for row in parquet_rows(table, file.address, columns=["id"]):
                     ids.add(row.number, row.fields.get("id"))
-        numbers = range(1, sum(sizes) + 1)
+            numbers = range(1, table.metadata.num_rows + 1)
     else:
-        numbers = array("q")
+        numbers, size, pieces = array("q"), file.bytes, MOST_PIECES
         with file.place.as_local() as path:
             for row in read_rows(path):
                 ids.add(row.number, row.fields.get("id"))
                 numbers.append(row.number)
-        sizes, size = [len(numbers)], file.bytes
-    most = max(1, min(cut.rows, cut.bytes * len(numbers) // max(size, 1)))  # as if rows were of equal size
-    counts: list[int] = []
-    is_open = False
-    for rows in filter(None, sizes):
-        if rows > most:
-            pieces = min(MOST_PIECES, -(-rows // most))
-            counts += [rows * (place + 1) // pieces - rows * place // pieces for place in range(pieces)]
-        elif is_open and counts[-1] + rows <= most:
-            counts[-1] += rows
-        else:
-            counts.append(rows)
-        is_open = rows <= most
-    firsts = np.cumsum([0, *counts]).tolist()
+    total = len(numbers)
+    most = min(cut.rows, cut.bytes * total // max(size, 1))  # as if rows were of equal size
+    step = max(1, most, -(-total // max(pieces, 1)))
     digest = hashlib.sha256()
     with file.place.lines_file() as content:
         while part := content.read(_READ_BYTES):
             digest.update(part)
     known = replace(file, sha256=digest.hexdigest())
-    return [replace(known, first=one, rows=rows, line=numbers[one]) for one, rows in zip(firsts, counts, strict=False)]
+    return [
+        replace(known, first=first, rows=min(step, total - first), line=numbers[first])
+        for first in range(0, total, step)
+    ]
 
 
 # --- the rows of a block ----------------------------------------------------------------------------------------------
 
 
-def block_rows(block: Block, columns: Sequence[str] | None = None) -> Iterator[RawRow]:
-    """Read the rows of a block; of a file that was not surveyed, its first ones, as many as `rows` says."""
+def block_rows(block: Block, choose: Callable[[list[str]], list[str] | None] | None = None) -> Iterator[RawRow]:
+    """Read the rows of a block; of a file that was not surveyed, its first ones, as many as `rows` says.
+
+    Of the columns of a Parquet file `choose` may take some, so that the others are not read.
+    """
     with _readable(block):
         place = block.place
         if block.stop or _is_lines(block):
@@ -303,11 +297,29 @@ def block_rows(block: Block, columns: Sequence[str] | None = None) -> Iterator[R
             import pyarrow.parquet as pq
 
             with place.open() as opened, pq.ParquetFile(opened) as table:
-                there = [name for name in table.schema_arrow.names if name in (columns or ())] or None
-                yield from parquet_rows(table, block.address, first=block.first, count=block.rows, columns=there)
+                columns = None if choose is None else choose(table.schema_arrow.names)
+                yield from parquet_rows(table, block.address, first=block.first, count=block.rows, columns=columns)
         else:
             with place.as_local() as path:
                 yield from islice(read_rows(path), block.first, block.first + block.rows)
+
+
+def block_samples(block: Block, settings: Settings) -> Iterator[Sample]:
+    """Read the rows of a block as samples."""
+    rows = block_rows(block, partial(_columns, settings))
+    return samples_of(rows, block.place.name, settings.fields, dict(block.repeated))
+
+
+def _columns(settings: Settings, there: list[str]) -> list[str] | None:
+    """Choose the columns to read of a Parquet file: those that are kept, and those that the run needs."""
+    if settings.columns is None:
+        return None
+    given = settings.fields.values()
+    paths = [*given, *filter(None, (settings.group_by, settings.gather_by))]
+    needed = {name for metric in settings.metrics for name in Metric.model_validate(metric).fields}
+    found = resolve(tuple(needed.difference(settings.fields)), tuple(name for name in there if name not in given))
+    wanted = {*settings.columns, "id", *found.values(), *paths, *(path.partition(".")[0] for path in paths)}
+    return [name for name in there if name in wanted] or None
 
 
 @contextmanager
@@ -334,19 +346,16 @@ def _readable(file: Block) -> Iterator[None]:
 # --- the blocks of a run ----------------------------------------------------------------------------------------------
 
 
-def choose_cut(settings: Settings, batch_tokens: int | None, size: int, workers: Callable[[], int]) -> Cut:
+def choose_cut(settings: Settings, size: int, workers: Callable[[], int]) -> Cut:
     """Choose the size of blocks: by --window, else at most a few minutes of work with several blocks per worker.
 
-    `batch_tokens` is the judge's budget, None if it is not set; `size` that of all files, in bytes; `workers` tells how
-    many the cluster has room for, unless the settings say it.
+    `size` is that of all files, in bytes; `workers` tells how many the cluster has room for, where settings do not.
     """
     if settings.block_rows is not None:
         return Cut(settings.block_rows, 1 << 62)
     prompts, count = len(settings.metrics), settings.workers or workers()
-    least = LEAST_PACKS * (batch_tokens or PACK_TOKENS) * BYTES_PER_TOKEN // prompts
-    bounded = -(-size // max(MANY_BLOCKS, MANY_BLOCKS_EACH * count))
-    most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts, bounded)
-    return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * count))))
+    least, most = (tokens * BYTES_PER_TOKEN // prompts for tokens in (LEAST_TOKENS, BLOCK_TOKENS))
+    return Cut(MOST_ROWS, max(least, -(-size // MANY_BLOCKS), min(most, size // (BLOCKS_EACH * count))))
 
 
 def rows_in(blocks: Iterable[Block]) -> int:
@@ -365,39 +374,26 @@ def limited(blocks: Sequence[Block], limit: int) -> list[Block]:
 
 
 def changed_files(before: Iterable[Block], after: Iterable[Block]) -> list[str]:
-    """List the input files that have changed, are missing, or are new."""
+    """Tell which input files have changed, are missing, or are new; nothing if there are none."""
     old, new = ({block.address: block.sha256 for block in blocks} for blocks in (before, after))
-    kinds = {
-        "the input has another content:": [name for name in new if name in old and new[name] != old[name]],
-        "the input has lost": [name for name in old if name not in new],
-        "the input has a new file:": [name for name in new if name not in old],
-    }
-    return [
-        f"{kind} {', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}"
-        for kind, names in kinds.items()
-        if names
+    changed = [
+        f"{name}{'' if name in old and name in new else ' (new)' if name in new else ' (missing)'}"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
     ]
+    more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+    return [f"the input has another content: {', '.join(changed[:_NAMED])}{more}"] if changed else []
 
 
 def to_lines(blocks: Iterable[Block]) -> bytes:
-    """Write blocks as JSON, one line per file."""
-    files: dict[str, dict[str, Any]] = {}
-    for block in map(asdict, blocks):
-        del block["part"]  # is told by the places of file and block
-        file = {name: block.pop(name) for name in ("address", "bytes", "changed", "sha256")}
-        files.setdefault(file["address"], {"file": file, "blocks": []})["blocks"].append(block)
-    return b"".join(orjson.dumps(file) + b"\n" for file in files.values())
+    """Write blocks as JSON lines."""
+    return b"".join(orjson.dumps(block) + b"\n" for block in blocks)
 
 
 def from_lines(content: bytes) -> list[Block]:
     """Read what `to_lines` wrote."""
-    return named(
-        [
-            Block(**file["file"], **block | {"repeated": tuple(map(tuple, block["repeated"]))})
-            for block in file["blocks"]
-        ]
-        for file in map(orjson.loads, content.splitlines())
-    )
+    records = map(orjson.loads, content.splitlines())
+    return [Block(**record | {"repeated": [(row, first) for row, first in record["repeated"]]}) for record in records]
 
 
 def named(files: Iterable[Sequence[Block]]) -> list[Block]:

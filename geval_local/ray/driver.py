@@ -10,31 +10,28 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
-from geval_local.fields import lookup
-from geval_local.grouping import EVERY_ROW
-from geval_local.io.columns import FIGURES, check_chosen, holds_all_input
+from geval_local.io.columns import FIGURES, holds_all_input
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import PARTS_MANIFEST, ScoredMetric, manifest_text, read_manifest
 from geval_local.io.result_manifest import Manifest as Description
-from geval_local.io.samples import samples_of
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.ray.blocks import (
     Block,
-    block_rows,
+    block_samples,
     changed_files,
     choose_cut,
     find_files,
@@ -43,22 +40,26 @@ from geval_local.ray.blocks import (
     rows_in,
     to_lines,
 )
-from geval_local.ray.cluster import cluster_share, connected, gather_blocks, score_blocks, steps_by_worker, survey_files
+from geval_local.ray.cluster import cluster_share, gather_blocks, score_blocks, steps_by_worker, survey_files
+from geval_local.ray.connection import connected
+from geval_local.ray.job import Counts, Job, PartReport, is_whole
 from geval_local.ray.parts_directory import BLOCKS_NAME, PartsDirectory
-from geval_local.ray.worker import Counts, Job, KilledError, PartReport, is_whole
+from geval_local.ray.worker import KilledError
 from geval_local.runs.completion import RunResult, add_resume_hint
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now
 from geval_local.runs.records import InputFile
 from geval_local.runs.run import Run, meet
+from geval_local.runs.run_file import check_first_rows
 from geval_local.runs.settings import Settings
 from geval_local.runs.store import MemoryStore
 from geval_local.runs.target import Target, checked_place
-from geval_local.summary import Summary
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
+
+_Item = TypeVar("_Item")
 
 #: Number of footers of parts read in parallel.
 _READERS = 16
@@ -66,60 +67,65 @@ _READERS = 16
 _NAMED = 5
 
 
-@dataclass
 class PartsRun:
     """A distributed run."""
 
-    manifest: Manifest
-    output: str
-    load: Callable[[JudgeRecord], Judge]
-    calibrations: Mapping[str, Calibrator]
-    events: RunEvents
-    seconds: float = 0.0
-    #: Outcomes that an earlier run had finished.
-    there: int = 0
-    several: bool = False
-    retry_errors: bool = False
-
-    def __post_init__(self) -> None:
-        self.directory = PartsDirectory(self.output)
-        self.metrics = [Metric.model_validate(one) for one in self.manifest.settings.metrics]
-        self.totals = Counts.none([metric.name for metric in self.metrics], self.manifest.settings.group_by)
+    def __init__(
+        self,
+        manifest: Manifest,
+        output: str,
+        load: Callable[[JudgeRecord], Judge],
+        calibrations: Mapping[str, Calibrator],
+        events: RunEvents,
+    ) -> None:
+        self.manifest = manifest
+        self.output = output
+        self.directory = PartsDirectory(output)
+        self.metrics = [Metric.model_validate(one) for one in manifest.settings.metrics]
+        self.totals = Counts.none([metric.name for metric in self.metrics], manifest.settings.group_by)
+        #: Outcomes that an earlier run had finished.
+        self.there = 0
+        self._load = load
+        self._calibrations = calibrations
+        self._events = events
+        self._retry_errors = False
+        self._several = False
+        #: Whether the directory holds this run, and nothing else.
+        self._has_begun = False
         self._cluster = ExitStack()
 
-    def run(self, *, retry_errors: bool = False, overwrite: bool = False) -> list[Summary]:
-        """Score every block that has no part."""
+    def run(self, *, retry_errors: bool = False, overwrite: bool = False) -> RunResult:
+        """Score every block that has no part; an error says how to continue."""
         begin = time.perf_counter()
-        self.retry_errors = retry_errors
+        self._retry_errors = retry_errors
         with self.directory.held(), self._cluster:
             try:
                 blocks = self._opened(overwrite=overwrite)
                 self._score(blocks if self.manifest.settings.gather_by is None else self._gathered(blocks))
                 self._finish()
             except BaseException as error:
-                if self._is_there() and self.directory.is_empty():
+                if not self._has_begun:
+                    raise
+                if self.directory.is_empty():
                     self.directory.remove(self.manifest)
+                elif isinstance(error, GevalError):
+                    add_resume_hint(error, self.output)
                 elif isinstance(error, KeyboardInterrupt):
-                    raise Interrupted(self.directory.local or self.directory.place.address) from error
+                    raise Interrupted(self.output) from error
                 raise
-        self.seconds = time.perf_counter() - begin
-        return self.totals.summaries(self.manifest.settings.gather_by)
-
-    def _is_there(self) -> bool:
-        """Whether the directory contains this run."""
-        with suppress(OutputError):
-            found = self.directory.read()
-            return found is not None and found.run == self.manifest.run
-        return False
+        return self._result(time.perf_counter() - begin)
 
     def _connect(self) -> None:
-        """Connect to the cluster until the run ends."""
+        """Connect to the cluster until the run ends; once connected, nothing happens."""
         self._cluster.enter_context(connected(self.manifest.settings.address, self.manifest.settings.workers))
-        self._connect = lambda: None  # type: ignore[method-assign]
 
-    def _stop_if_asked(self) -> None:
-        if self.events.should_stop():
-            raise Interrupted
+    def _until_stopped(self, items: Generator[_Item, None, None]) -> Iterator[_Item]:
+        """Take what workers return until the run is to stop."""
+        with closing(items):
+            for item in items:
+                yield item
+                if self._events.should_stop():
+                    raise Interrupted
 
     # --- the blocks of the input --------------------------------------------------------------------------------------
 
@@ -128,108 +134,88 @@ class PartsRun:
         directory, wanted = self.directory, self.manifest
         files = find_files(wanted.settings.inputs)
         before = directory.read()
-        other: list[str] = []
-        if before is not None and before.has_begun:
-            other = before.model_copy(update={"input": wanted.input}).differences(wanted)
-            if other and not overwrite:
-                raise self._refused(other, "replaces that run")
-        if before is None or not before.has_begun or other:
-            blocks, known = self._surveyed(files, []), None
+        begun = before if before is not None and before.has_begun else None
+        if begun is not None and (differences := _differences(begun, wanted)):
+            self._refuse(differences, overwrite, "replaces that run")
+            begun = None
+        known = [] if begun is None else directory.blocks(begun)
+        blocks = self._surveyed(files, known)
+        if begun is not None:
+            self._refuse(changed_files(known, blocks), overwrite, "replaces the parts of what has changed")
+            self.manifest = begun.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
+        else:
             if before is not None:
                 directory.remove(before)
             self.manifest.made = {}
-        else:
-            known = directory.blocks(before)
-            blocks = self._surveyed(files, known)
-            changed = changed_files(known, blocks)
-            if changed and not overwrite:
-                raise self._refused(changed, "replaces the parts of what has changed")
-            self.manifest = before.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
         described = {block.address: block for block in blocks}.values()
-        self.several = len(described) > 1
+        self._several = len(described) > 1
         self.manifest.input = input_of(wanted.settings.inputs, described, rows_in(blocks))
         directory.save(self.manifest)
+        self._has_begun = True
         if blocks != known:
             directory.write(BLOCKS_NAME, to_lines(blocks), self.manifest)
         return blocks
 
-    def _refused(self, differences: Sequence[str], remedy: str) -> OutputError:
-        return OutputError(
-            f"{self.directory.place} holds a run of another configuration: {'; '.join(differences)}",
-            hint=f"Restore that configuration, score into another directory, or add `overwrite=True`, which {remedy}.",
-        )
+    def _refuse(self, differences: Sequence[str], overwrite: bool, remedy: str) -> None:
+        if differences and not overwrite:
+            raise OutputError(
+                f"{self.directory.place} holds a run of another configuration: {'; '.join(differences)}",
+                hint="Restore that configuration, score into another directory, or add `overwrite=True`, which "
+                f"{remedy}.",
+            )
 
     def _surveyed(self, files: Sequence[Block], known: Sequence[Block]) -> list[Block]:
         """Have workers survey the files that are new or may have changed; list the blocks with the names of parts."""
-        before = {address: list(blocks) for address, blocks in groupby(known, attrgetter("address"))}
-        found = {
-            file.address: before[file.address]
-            for file in files
-            if file.address in before
-            and (before[file.address][0].bytes, before[file.address][0].changed) == (file.bytes, file.changed)
-        }
+        state = attrgetter("address", "bytes", "changed")
+        before = {key: list(blocks) for key, blocks in groupby(known, state)}
+        found = {file.address: before[state(file)] for file in files if state(file) in before}
         new = [file for file in files if file.address not in found]
         settings, judge = self.manifest.settings, self.manifest.judges[0]
         while new and (settings.limit is None or sum(map(rows_in, found.values())) < settings.limit):
             self._connect()
-            size, budget = sum(file.bytes for file in files), judge.choice.get("batch_tokens")
-            cut = choose_cut(settings, budget, size, lambda: cluster_share(None, judge).workers)
+            size = sum(file.bytes for file in files)
+            cut = choose_cut(settings, size, lambda: cluster_share(None, judge).workers)
             # With a limit, files beyond it are not read.
             step = len(new) if settings.limit is None else 1
             some, new = new[:step], new[step:]
-            for blocks in survey_files(some, cut):
-                old = before.get(blocks[0].address, [])
-                if old and old[0].sha256 == blocks[0].sha256:  # only its time has changed, so it is cut as before
-                    blocks = [replace(block, changed=blocks[0].changed) for block in old]
+            for blocks in self._until_stopped(survey_files(some, cut)):
                 found[blocks[0].address] = blocks
-                self._stop_if_asked()
         blocks = named(found[file.address] for file in files if file.address in found)
         return blocks if settings.limit is None else limited(blocks, settings.limit)
 
     def _gathered(self, blocks: Sequence[Block]) -> list[Block]:
         """Bring the rows of a document into one block, unless all are there, scored or not; list these blocks."""
-        found, rows = self.directory.gathered(self.manifest), rows_in(blocks)
-        if rows_in(found) != rows or self.retry_errors:
+        found = self.directory.gathered(self.manifest)
+        if rows_in(found) != rows_in(blocks) or self._retry_errors:
             self._connect()
-            self.events.on_load(None)
-            found = []
-            with closing(gather_blocks(blocks, self._job(self.metrics))) as buckets:
-                for block in buckets:
-                    found.append(block)
-                    self._stop_if_asked()
-            found.sort(key=attrgetter("part"))
-        if rows_in(found) != rows:
-            raise OutputError(
-                f"gathering kept {rows_in(found)} of {rows} rows", hint="This is a defect: please report it."
-            )
-        return found
+            self._events.on_load(None)
+            found = list(self._until_stopped(gather_blocks(blocks, self._job(self.metrics))))
+        return sorted(found, key=attrgetter("part"))
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
     def _score(self, blocks: Sequence[Block]) -> None:
         """Have workers score the blocks without a part."""
-        results, rows = len(self.metrics), rows_in(blocks)
+        results, rows = len(self.metrics), self.manifest.input.rows or 0
         remove_parts(self.directory.place, self.manifest.run, {block.part for block in blocks})
         missing = self._missing(blocks)
         self.there = self.totals.rows * results
         if self.there:
-            self.events.on_resume(self.there, rows * results)
+            self._events.on_resume(self.there, rows * results)
+        failures: list[tuple[Block, str]] = []
         if missing:
             self._connect()
-            self.events.on_load(None)
+            self._events.on_load(None)
             metrics = self._with_steps()
-            failures: list[tuple[Block, str]] = []
             for alone in (False, True):  # the second pass has only blocks over which workers died
                 if missing:
-                    failures += self._pass(missing, metrics, rows, alone=alone)
-            if failures:
-                raise _undone(failures, len(blocks))
-            if missing:
-                raise JudgeError(f"the cluster lost {len(missing)} blocks", hint="Resume the run: it scores them.")
+                    failures += self._pass(missing, metrics, alone=alone)
+        if failures:
+            raise _undone(failures, len(blocks))
         if self.totals.rows != rows:
-            raise OutputError(
+            raise JudgeError(
                 f"the parts in {self.directory.place} hold {self.totals.rows} rows, and the input has {rows}",
-                hint="This is a defect: please report it.",
+                hint="Resume the run: it scores what is missing.",
             )
 
     def _missing(self, blocks: Sequence[Block]) -> dict[str, Block]:
@@ -246,43 +232,41 @@ class PartsRun:
                     del missing[block.part]
         return missing
 
-    def _job(self, metrics: Sequence[Metric]) -> Job:
+    def _job(self, metrics: Sequence[Metric], *, alone: bool = False) -> Job:
         settings = self.manifest.settings.model_copy(update={"metrics": list(map(definition, metrics))})
         return Job(
             self.manifest.model_copy(update={"settings": settings}),
             self.directory.place,
-            self.calibrations,
-            several=self.several,
-            again=self.retry_errors,
+            self._calibrations,
+            several=self._several,
+            again=self._retry_errors,
+            alone=alone,
         )
 
-    def _pass(
-        self, missing: dict[str, Block], metrics: Sequence[Metric], rows: int, *, alone: bool
-    ) -> list[tuple[Block, str]]:
+    def _pass(self, missing: dict[str, Block], metrics: Sequence[Metric], *, alone: bool) -> list[tuple[Block, str]]:
         """Assign all missing blocks once; remove those that are finished or have failed."""
         failures: list[tuple[Block, str]] = []
-        record, results, is_met = self.manifest.judges[0], len(metrics), False
-        job = replace(self._job(metrics), alone=alone)
-        with closing(score_blocks(list(missing.values()), self.load, job)) as reports:
-            for report in reports:
-                if report.part not in missing:
-                    continue  # scored twice, which is one part
-                if report.counts is None:
-                    assert report.error is not None
-                    if isinstance(report.error, KilledError) and not alone:
-                        continue  # over this block, or the one that the worker scored beside it
-                    if not isinstance(report.error, DataError):
-                        raise report.error
+        results, is_met = len(metrics), False
+        for report in self._until_stopped(
+            score_blocks(list(missing.values()), self._load, self._job(metrics, alone=alone))
+        ):
+            if report.part not in missing:
+                continue  # scored twice, which is one part
+            if report.error is not None:
+                # A worker died over this block, or over the one that it scored beside it.
+                if alone or not isinstance(report.error, KilledError):
                     failures.append((missing.pop(report.part), report.error.message))
-                    continue
-                self._meet(report, metrics)
-                del missing[report.part]
-                self.totals.add(report.counts)
-                if not is_met:
-                    self.events.on_score(record.name, rows * results, self.there, self.totals.rows * results)
-                    is_met = True
-                self.events.on_progress(self.totals.rows * results)
-                self._stop_if_asked()
+                continue
+            assert report.counts is not None
+            self._meet(report, metrics)
+            del missing[report.part]
+            self.totals.add(report.counts)
+            done = self.totals.rows * results
+            if not is_met:
+                total = (self.manifest.input.rows or 0) * results
+                self._events.on_score(self.manifest.judges[0].name, total, self.there, done)
+                is_met = True
+            self._events.on_progress(done)
         return failures
 
     def _meet(self, report: PartReport, metrics: Sequence[Metric]) -> None:
@@ -290,9 +274,8 @@ class PartsRun:
         if report.judge is None:
             return
         record = self.manifest.judges[0]
-        is_new = record.fingerprint is None
         meet(record, report.judge)
-        if not is_new and record.definitions:
+        if record.definitions:
             return
         record.definitions = {metric.name: definition(metric) for metric in metrics}
         self.directory.save(self.manifest)
@@ -300,32 +283,26 @@ class PartsRun:
 
     def _with_steps(self) -> list[Metric]:
         """Return the metrics with the steps that this run started with, or new ones."""
-        record = self.manifest.judges[0]
+        record, settings = self.manifest.judges[0], self.manifest.settings
         if record.definitions:
-            return [
-                metric.with_steps(used.steps, used.steps_provenance) if metric.needs_steps else metric
-                for metric in self.metrics
-                for used in (Metric.model_validate(record.definitions[metric.name]),)
-            ]
+            return [Metric.model_validate(record.definitions[metric.name]) for metric in self.metrics]
         if not any(metric.needs_steps for metric in self.metrics):
             return self.metrics
-        return steps_by_worker(self.load, record, self.metrics, self.manifest.settings.workers, self.events.on_steps)
+        return steps_by_worker(self._load, record, self.metrics, settings.workers, self._events.on_steps)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Record the counts, and describe the results."""
-        self.events.on_write()
+        self._events.on_write()
         record, manifest, totals = self.manifest.judges[0], self.manifest, self.totals
         record.complete = True
         manifest.columns = totals.columns
         manifest.results, manifest.ended = {}, now()
         (given, *more), scored = manifest.settings.inputs, dict[str, ScoredMetric]()
         local = Place(given).local
-        if not more and local is not None and local.exists():
-            # Parts keep the scores of an input that was scored before.
-            found = read_manifest(Path(local))
-            scored = {} if found is None else dict(found.metrics)
+        if not more and local is not None and (found := read_manifest(local)) is not None:
+            scored = dict(found.metrics)  # parts keep the scores of an input that was scored before
         for metric, summary, tokens in zip(self.metrics, totals.summaries(None), totals.tokens, strict=True):
             signature, used = record.signatures[metric.name], record.definitions[metric.name]
             manifest.results[metric.name] = {
@@ -337,7 +314,7 @@ class PartsRun:
                 "planned_tokens": tokens[1],
                 "reasons": summary.to_dict()["reasons"],
             }
-            calibration = self.calibrations.get(metric.name)
+            calibration = self._calibrations.get(metric.name)
             applied = None if calibration is None else calibration.record()
             scored[metric.name] = ScoredMetric(signature, Metric.model_validate(used), summary.unscored, applied)
         file = manifest.input
@@ -347,6 +324,41 @@ class PartsRun:
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
         # What workers that were killed have left half-written.
         remove_parts(self.directory.place, manifest.run, set(part_names(self.directory.place)))
+
+    def _result(self, seconds: float) -> RunResult:
+        totals, target = self.totals, find_parts_target(self.output)
+        summaries = totals.summaries(self.manifest.settings.gather_by)
+        prompt_tokens, planned_tokens = map(sum, zip(*totals.tokens, strict=True))
+        return RunResult(
+            summaries=summaries,
+            answers=[],
+            signatures=[self.manifest.judges[0].signatures[metric.name] for metric in self.metrics],
+            files=[] if target.directory is None else [Path(self.output)],
+            lowest=[[] for _ in summaries],
+            rows=totals.rows,
+            there=self.there,
+            load_seconds=0.0,
+            steps_seconds=0.0,
+            seconds=seconds,
+            totals={
+                "rows": totals.rows * len(self.metrics),
+                "unscored": sum(summary.unscored for summary in summaries),
+                "from_cache": 0,
+                "prompt_tokens": prompt_tokens,
+                "planned_tokens": planned_tokens,
+            },
+            precisions=[],
+            manifest=self.manifest,
+            target=target,
+        )
+
+
+def _differences(before: Manifest, wanted: Manifest) -> list[str]:
+    """List what another configuration would change in the parts, but for the input's content."""
+    found = before.model_copy(update={"input": wanted.input}).differences(wanted)
+    # A run on one machine applies them to what it stored; parts have them applied.
+    old, new = ([metric.get("threshold") for metric in run.settings.metrics] for run in (before, wanted))
+    return found if found or old == new else [f"the metrics' thresholds were {old}, are {new}"]
 
 
 def input_of(given: Sequence[str], files: Iterable[Block], rows: int | None = None) -> InputFile:
@@ -393,9 +405,10 @@ def score_parts(
     events: RunEvents,
 ) -> RunResult:
     """Score files into a directory of parts; `geval_local.runs.run_file.score_file` documents what is taken."""
-    target = find_parts_target(output, options.formats)
+    place = str(find_parts_target(output, options.formats).parts)
     wanted = wanted_parts(settings.model_copy(update={"use_cache": False}), files, judges, metrics)
-    return _complete(target, wanted, calibrations, events, options.retry_errors, overwrite=options.overwrite)
+    run = PartsRun(wanted, place, _load_on_worker, calibrations, events)
+    return run.run(retry_errors=options.retry_errors, overwrite=options.overwrite)
 
 
 def resume_parts(
@@ -407,7 +420,9 @@ def resume_parts(
     retry_errors: bool,
 ) -> RunResult:
     """Continue a distributed run with the settings of its manifest."""
-    return _complete(find_parts_target(place), manifest.model_copy(deep=True), calibrations, events, retry_errors)
+    address = str(find_parts_target(place).parts)
+    run = PartsRun(manifest.model_copy(deep=True), address, _load_on_worker, calibrations, events)
+    return run.run(retry_errors=retry_errors)
 
 
 def read_parts_manifest(address: str) -> Manifest:
@@ -448,19 +463,12 @@ def wanted_parts(
     inputs = [one if is_address(one) else os.path.abspath(one) for one in (os.fspath(path) for path in given)]
     files = find_files(inputs)
     first = files[0]
-    rows = list(samples_of(block_rows(replace(first, rows=ROWS_CHECKED)), first.place.name, settings.fields))
+    rows = list(block_samples(replace(first, rows=ROWS_CHECKED), settings.model_copy(update={"columns": None})))
     if not rows:
         raise DataError(f"{first.address} holds no rows", hint="Was the file written completely?")
     check_rows(rows, metrics, first.address, settings.fields)
-    grouping = None if settings.group_by == EVERY_ROW else settings.group_by
-    for field, what in ((grouping, "group"), (settings.gather_by, "gather")):
-        if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
-            raise DataError(
-                f"{first.address}: the field {field!r} to {what} by is missing",
-                hint=f"Columns: {', '.join(map(str, rows[0].fields))}.",
-            )
     columns = [name for name in settings.columns or () if name not in FIGURES]
-    check_chosen(columns, rows, [metric.name for metric in metrics])
+    check_first_rows(rows, first.address, metrics, settings.model_copy(update={"columns": columns}))
     keeps_all = settings.columns is None or holds_all_input(settings.columns)
     update = {
         "inputs": inputs,
@@ -468,49 +476,6 @@ def wanted_parts(
         "group_by": settings.group_by or settings.gather_by,
     }
     return Manifest.new(input_of(inputs, files), settings.model_copy(update=update), list(judges))
-
-
-def _complete(
-    target: Target,
-    wanted: Manifest,
-    calibrations: Mapping[str, Calibrator],
-    events: RunEvents,
-    retry_errors: bool,
-    *,
-    overwrite: bool = False,
-) -> RunResult:
-    """Follow a distributed run to its end; an error says how to continue it."""
-    assert target.parts is not None
-    run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events)
-    try:
-        summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
-    except GevalError as error:
-        if not run.directory.is_empty():
-            add_resume_hint(error, target.parts)
-        raise
-    prompt_tokens, planned_tokens = map(sum, zip(*run.totals.tokens, strict=True))
-    return RunResult(
-        summaries=summaries,
-        answers=[],
-        signatures=[run.manifest.judges[0].signatures[metric.name] for metric in run.metrics],
-        files=[Path(target.parts)] if target.directory is not None else [],
-        lowest=[[] for _ in summaries],
-        rows=run.totals.rows,
-        there=run.there,
-        load_seconds=0.0,
-        steps_seconds=0.0,
-        seconds=run.seconds,
-        totals={
-            "rows": run.totals.rows * len(run.metrics),
-            "unscored": sum(summary.unscored for summary in summaries),
-            "from_cache": 0,
-            "prompt_tokens": prompt_tokens,
-            "planned_tokens": planned_tokens,
-        },
-        precisions=[],
-        manifest=run.manifest,
-        target=target,
-    )
 
 
 def _load_on_worker(record: JudgeRecord) -> Judge:

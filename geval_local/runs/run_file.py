@@ -344,13 +344,19 @@ def _calibrations(
 
 def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options: RunOptions) -> None:
     """Check that a file can be scored, by its first rows."""
-    group_by = options.group_by
     first = check_input(file, metrics, limit=options.limit, mapping=options.fields, encoding=options.encoding)
-    if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):
-        raise DataError(
-            f"{file}: the field {group_by!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
-        )
-    check_chosen(options.columns, first, [metric.name for metric in metrics])
+    check_first_rows(first, file, metrics, options)
+
+
+def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
+    """Check that the first rows have the fields to group and gather by, and the columns that were asked for."""
+    grouping = None if options.group_by == EVERY_ROW else options.group_by
+    for field, what in ((grouping, "group"), (options.gather_by, "gather")):
+        if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
+            raise DataError(
+                f"{where}: the field {field!r} to {what} by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
+            )
+    check_chosen(options.columns, rows, [metric.name for metric in metrics])
 
 
 def resume(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cli_run import METRIC, good_rows, write_rows
 
-from geval_local.ray.parts_directory import merge_parts
+from geval_local.ray.merge import merge_parts
 
 #: Families that name another machine, and their addresses as strace writes them.
 ADDRESS = re.compile(r'sin_addr=inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^"]+)"')

@@ -52,7 +52,7 @@ def test_blocks_have_the_rows_of_the_file(tmp_path, name, cut):
     assert [len(list(block_rows(block))) for block in blocks] == [block.rows for block in blocks]
     assert max(block.rows for block in blocks) <= max(cut.rows, -(-len(expected) // MOST_PIECES))
     assert list(block_rows(replace(file, rows=3))) == expected[:3]
-    assert from_lines(to_lines(blocks)) == named([blocks])
+    assert from_lines(to_lines(named([blocks]))) == named([blocks])
 
 
 def test_ids_that_are_there_twice_are_told_by_block(tmp_path):
@@ -60,7 +60,7 @@ def test_ids_that_are_there_twice_are_told_by_block(tmp_path):
     path.write_text("".join(json.dumps({"id": number % 6}) + "\n" for number in range(8)))
     (file,) = find_files([str(path)])
     blocks = survey(file, Cut(3, 1 << 60))
-    assert [block.repeated for block in blocks] == [(), (), ((7, 1), (8, 2))]
+    assert [block.repeated for block in blocks] == [[], [], [(7, 1), (8, 2)]]
     path.write_text("".join(json.dumps({"id": 0}) + "\n" for _ in range(10_010)))
     (file,) = find_files([str(path)])
     with pytest.raises(DataError, match="10009 rows repeat the id of an earlier row, the first of them row 2"):

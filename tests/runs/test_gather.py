@@ -96,6 +96,14 @@ def test_documents_keep_the_order_of_the_input_within_a_block(file, tmp_path, wo
     assert all(one < other for one, other in itertools.pairwise(ids) if one % DOCUMENTS == other % DOCUMENTS)
 
 
+def test_rows_are_gathered_by_a_column_that_is_not_kept(file, tmp_path, workers):
+    rows = [row | {"other": row["id"] // 4} for row in map(json.loads, file.read_text().splitlines()[:20])]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    carry_out(tmp_path / "run", [tmp_path / "in.parquet"], columns=["id"], group_by="other", gather_by="doc_id")
+    documents = [row["id"] % DOCUMENTS for row in rows_of(tmp_path / "run")]
+    assert len(list(itertools.groupby(documents))) == DOCUMENTS
+
+
 def test_a_run_goes_on_with_and_without_its_buckets(file, tmp_path, workers):
     directory = tmp_path / "run"
     whole = carry_out(directory, [file], gather_by="doc_id")

@@ -18,7 +18,7 @@ from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local.errors import JudgeError
 from geval_local.judge.judge import Judge
-from geval_local.ray.parts_directory import merge_parts
+from geval_local.ray.merge import merge_parts
 from geval_local.runs.directory import open_run
 from geval_local.runs.exporter import Exporter, deliver
 from geval_local.runs.manifest import read_manifest

@@ -25,9 +25,11 @@ from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.ray import driver
 from geval_local.ray.blocks import Block, choose_cut
-from geval_local.ray.cluster import WorkerShare, _own_settings, share_out, watched_head
-from geval_local.ray.parts_directory import merge_parts
-from geval_local.ray.worker import BlockScorer, Job, pack, unpack
+from geval_local.ray.cluster import WorkerShare, share_out
+from geval_local.ray.connection import own_settings, watched_head
+from geval_local.ray.job import Job
+from geval_local.ray.merge import merge_parts
+from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
 from geval_local.runs.settings import Settings
@@ -78,6 +80,23 @@ def test_parts_are_merged_into_the_bytes_of_one_process(file, tmp_path, workers)
     assert (reason["reason"], reason["count"], reason["rows"]) == ("the field 'output' is empty", 4, [6, 23, 40, 57])
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_blocks_of_any_file_are_the_windows_of_one_process(file, tmp_path, workers, suffix):
+    import pyarrow as pa
+
+    given, rows = tmp_path / f"in.{suffix}", read(file)
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), given, row_group_size=25)
+    else:
+        with given.open("w", newline="") as target:
+            writer = csv.DictWriter(target, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    carry_out(tmp_path / "run", [given])
+    assert merge_parts(tmp_path / "run", tmp_path / "merged.jsonl") == ROWS
+    assert (tmp_path / "merged.jsonl").read_bytes() == whole(given, tmp_path / "whole").read_bytes()
+
+
 def test_the_closing_figures_are_those_of_one_process(file, tmp_path, workers):
     from geval_local.runs.run_file import score_file
 
@@ -122,7 +141,7 @@ def test_files_of_every_format_keep_order_and_reasons(file, tmp_path, workers):
     assert run.totals.rows == ROWS + 2
     reasons = {reason.text: reason.rows for reason in run.summaries[0].reasons}
     assert reasons["the field 'output' is empty"] == ("a.csv:6", "b.parquet:3", "c.jsonl.gz:5", "d.ndjson:10")
-    assert json.loads((tmp_path / "run" / "_blocks.jsonl").read_text().splitlines()[1])["file"]["bytes"] > 0
+    assert json.loads((tmp_path / "run" / "_blocks.jsonl").read_text().splitlines()[1])["bytes"] > 0
 
 
 def test_columns_that_are_not_asked_for_are_neither_read_nor_kept(tmp_path, workers, file):
@@ -203,6 +222,7 @@ def test_what_changed_is_refused_for_what_it_concerns(file, tmp_path, workers):
         ({"threshold": 2.0}, "`threshold` was None, is 2.0"),
         ({"estimator": {"kind": "mode", "n": 20, "seed": 0}}, "`estimator` was"),
         ({"metrics": METRICS[:1]}, "metrics were"),
+        ({"metrics": [METRICS[0].model_copy(update={"threshold": 2.0}), *METRICS[1:]]}, "the metrics' thresholds were"),
         ({"judge": "other"}, "judges were mock, are other"),
         ({"fields": {"output": "output"}}, "`fields` was"),
     ):
@@ -407,9 +427,8 @@ def test_a_schema_that_does_not_fit_is_refused_before_anything(tmp_path, workers
 
 def test_another_version_on_a_worker_is_refused(file):
     job = Job(wanted(file), Place("/none"), version="0.0.1")
-    (report,) = unpack(BlockScorer(mock, job)(pack(Block("/none", 0, 0, part="part-000000-000000.parquet"))))
-    assert type(report.error) is ConfigurationError
-    assert f"a worker runs geval-local {__version__}, the driver 0.0.1" in report.error.message
+    with pytest.raises(ConfigurationError, match=f"a worker runs geval-local {__version__}, the driver 0.0.1"):
+        BlockScorer(mock, job)({"item": Block("/none", 0, 0, part="part-000000-000000.parquet")})
 
 
 def test_what_memory_taught_holds_for_the_next_block(file, tmp_path, workers):
@@ -535,21 +554,21 @@ def test_too_small_a_cluster_is_refused(nodes, workers, choice, message):
         (1 << 27, 64, 256, 512),  # several for every worker, to the last
         (1 << 20, 64, 1, 8),  # but several packs in each
         (3 << 40, 8, 15_000, 20_000),  # the driver keeps every block in memory
-        (3 << 40, 1000, 30_000, 32_000),  # and every worker has a few dozen
+        (3 << 40, 1000, 15_000, 20_000),
     ],
 )
 def test_blocks_are_neither_too_many_for_the_driver_nor_too_large_for_workers(size, workers, least, most):
     settings = Settings(metrics=[definition(METRICS[0])], window=4096, workers=workers)
-    blocks = -(-size // choose_cut(settings, None, size, lambda: workers).bytes)
+    blocks = -(-size // choose_cut(settings, size, lambda: workers).bytes)
     assert least <= blocks <= most
 
 
 def test_workers_of_an_own_cluster_are_no_nicer_than_the_command(monkeypatch):
     # Ray's default starves them beside other work: the driver only waits for them.
     monkeypatch.delenv("RAY_worker_niceness", raising=False)
-    assert _own_settings()["RAY_worker_niceness"] == "0"
+    assert own_settings()["RAY_worker_niceness"] == "0"
     monkeypatch.setenv("RAY_worker_niceness", "5")
-    assert "RAY_worker_niceness" not in _own_settings()
+    assert "RAY_worker_niceness" not in own_settings()
 
 
 def test_a_head_that_is_gone_is_told_once(caplog):

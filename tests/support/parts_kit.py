@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 import pytest
 from run_kit import METRICS
 
-from geval_local.errors import GevalError
 from geval_local.io.parts import PartRows
 from geval_local.metric import Metric
 from geval_local.ray import driver
 from geval_local.ray.blocks import survey
 from geval_local.ray.driver import PartsRun, wanted_parts
-from geval_local.ray.worker import BlockScorer, KilledError, PartReport, pack, rows_of_block, unpack, write_bucket
+from geval_local.ray.gather import rows_of_block, write_bucket
+from geval_local.ray.job import PartReport
+from geval_local.ray.worker import BlockScorer, KilledError
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord, definition
 from geval_local.runs.settings import Settings
@@ -58,13 +59,9 @@ class Workers:
     def _gather(self, blocks, job):
         self.gathered += 1
         numbered = reversed(list(enumerate(blocks)))
-        tables = [rows_of_block(pack(one), job, len(blocks)) for one in numbered]
-        rows = pa.concat_tables(tables)
+        rows = pa.Table.from_pylist([row for one in numbered for row in rows_of_block({"item": one}, job, len(blocks))])
         for bucket in sorted(set(rows.column("bucket").to_pylist()), reverse=True):
-            (found,) = unpack(write_bucket(rows.filter(pc.field("bucket") == bucket), job))
-            if isinstance(found, GevalError):
-                raise found
-            yield found
+            yield from write_bucket(rows.filter(pc.field("bucket") == bucket), job)["item"]
 
     def _score(self, blocks, load, job):
         given = [BlockScorer(load, job) for _ in range(job.manifest.settings.workers or 1)]
@@ -72,7 +69,7 @@ class Workers:
             if block.part in self.deadly:
                 yield PartReport(block.part, error=KilledError("4 workers were killed while they scored it"))
                 continue
-            (report,) = unpack(given[number % len(given)](pack(block)))
+            report = given[number % len(given)]({"item": block})["item"]
             self.scored.append(block.part)
             yield report
 
@@ -103,7 +100,7 @@ def carry_out(
     asked = Settings(**(base | {"distributed": "ray", "workers": 2, "block_rows": rows} | settings))
     wanted = wanted_parts(asked, given, [JudgeRecord(name=judge, choice={"name": judge})], metrics)
     run = PartsRun(wanted, str(directory), load, {}, Events())
-    run.summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
+    run.summaries = run.run(retry_errors=retry_errors, overwrite=overwrite).summaries
     return run
 
 

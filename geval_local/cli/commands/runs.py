@@ -57,12 +57,20 @@ def merge(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The .jsonl, .csv or .parquet file to write.")
     ],
-    columns: options.Columns = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Columns of a CSV file, by commas, of those that the parts have: input columns, row, figures such as "
+            "score or probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
+            "input,score,error.",
+        ),
+    ] = None,
     csv_safe: options.CsvSafe = False,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Merge the parts of a distributed run into one file, in input order, with a manifest beside it."""
-    from geval_local.ray.parts_directory import merge_parts
+    from geval_local.ray.merge import merge_parts
 
     wanted = RunOptions(columns=columns).columns
     rows = merge_parts(run, output, columns=wanted, csv_safe=csv_safe, overwrite=overwrite)

@@ -1,0 +1,195 @@
+"""The cluster to work on: the one at hand, one at an address, or one of this machine's own that goes again.
+
+An own one keeps to this machine and this user: its processes listen on the loopback address only, its token is known
+to its own processes, and its files lie in a private directory that is removed with it. It sends no usage statistics,
+looks up no name and asks no cloud's metadata address.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from geval_local.errors import ConfigurationError
+
+logger = logging.getLogger("geval_local")
+
+#: Holds for every own cluster of this process: Ray reads its token once.
+_TOKEN = secrets.token_hex(32)
+#: Longest temporary directory behind which Ray's sockets still fit into the 107 characters of a socket's name.
+_LONGEST_BASE = 24
+#: Seconds in which Ray's processes have let go of their files.
+_REMOVAL_SECONDS = 10.0
+#: Seconds between two looks at the head of a cluster, and looks in vain after which it counts as gone.
+_LOOK_SECONDS = 3.0
+_LOOKS = 3
+
+
+@contextmanager
+def connected(address: str | None, workers: int | None) -> Iterator[None]:
+    """Connect to the cluster at hand, to the one at `address`, or to a temporary one on this machine."""
+    # Read when Ray is imported and when its processes start.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Or else every restart policy of Ray Data's own is announced as an error on stderr.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    imported: Any = sys.modules.get("ray")
+    if imported is not None and imported.is_initialized():
+        yield
+        return
+    with ExitStack() as stack:
+        if address is None:
+            stack.enter_context(_environment(own_settings()))
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigurationError(
+                "Ray is not installed, and `distributed=ray` needs it", hint="pip install 'geval-local[ray]'"
+            ) from error
+        options: dict[str, Any] = {"address": address or "local"}
+        if address is None:
+            _confine(stack)
+            options |= {"include_dashboard": False, "_temp_dir": str(stack.enter_context(_private_directory()))}
+            if workers is not None and workers > (os.cpu_count() or 1):
+                options["num_cpus"] = workers
+        _initialize(options)
+        stack.callback(ray.shutdown)
+        stack.enter_context(watched_head(ray.get_runtime_context().gcs_address))
+        yield
+
+
+def _initialize(options: dict[str, Any]) -> None:
+    import ray
+
+    # Ray takes SIGTERM for itself; it is the caller's.
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
+    try:
+        with _without_stderr():
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises a bare one where a machine is too busy to begin
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigurationError(
+            f"cannot reach a Ray cluster at {options['address']}: {told}",
+            hint="`ray start --head` begins one; if that cluster asks for a token, set RAY_AUTH_MODE and "
+            "RAY_AUTH_TOKEN as there; leave `address` out for a cluster of this machine's own.",
+        ) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]:
+    """Log an error when a cluster's head at HOST:PORT stays silent: Ray soon ends this process, without a word."""
+    host, _, port = address.rpartition(":")
+    is_over = threading.Event()
+
+    def watch() -> None:
+        failed = 0
+        while failed < _LOOKS and not is_over.wait(seconds):
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+                failed = 0
+            except OSError:
+                failed += 1
+        if failed == _LOOKS:
+            logger.error(
+                "the head of the Ray cluster at %s does not answer; if it is gone, Ray ends this run within a minute; "
+                "finished blocks are kept: start the cluster, then repeat the command",
+                address,
+            )
+
+    thread = threading.Thread(target=watch, name="watched-head", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def own_settings() -> dict[str, str]:
+    """Say what an own cluster's processes find in their environment; what the user has set stays."""
+    settings = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    if "RAY_worker_niceness" not in os.environ:
+        # Ray's workers are 15 times nicer than everybody else, and get next to nothing beside other work. Here they are
+        # the command itself, whose first process only waits for them.
+        settings["RAY_worker_niceness"] = "0"
+    if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        # Or else Ray writes one into ~/.ray/auth_token, where everybody may read it.
+        settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
+    return settings
+
+
+@contextmanager
+def _environment(settings: dict[str, str]) -> Iterator[None]:
+    """Set variables of the environment for a while."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """Make a directory for a cluster's logs, sockets and spilled objects that only this user may enter, and remove it.
+
+    Ray opens the directory that it is given to everybody, so it is given one inside.
+    """
+    base = tempfile.gettempdir()
+    short = base if len(base) <= _LONGEST_BASE or not os.path.isdir("/tmp") else "/tmp"
+    directory = Path(tempfile.mkdtemp(prefix="geval-ray-", dir=short))
+    try:
+        yield directory / "r"
+    finally:
+        end = time.monotonic() + _REMOVAL_SECONDS
+        while directory.exists() and time.monotonic() < end:
+            shutil.rmtree(directory, ignore_errors=True)
+            if directory.exists():  # a process of the cluster has just written its last line
+                time.sleep(0.1)
+
+
+def _confine(stack: ExitStack) -> None:
+    """Keep an own cluster on the loopback address, and start no dashboard process.
+
+    Even without its pages the dashboard process looks for a cloud's metadata address, and no option switches it off. A
+    Ray that names these things otherwise is not affected: tests/house/test_network.py tells.
+    """
+    from ray._private import ray_constants, services
+
+    stack.enter_context(patch.object(services, "start_api_server", lambda *_, **__: (None, None), create=True))
+    # The constant is read when Ray is imported, which may be long ago.
+    stack.enter_context(patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False, create=True))
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Silence what Ray's own code writes past Python; what matters in it is raised."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,135 @@
+"""What the driver tells the workers of a run, and what they report: a few kilobytes per block, never a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from geval_local import __version__
+from geval_local.errors import DataError, OutputError
+from geval_local.grouping import DocumentCounts
+from geval_local.io.parts import about_part
+from geval_local.io.places import Place
+from geval_local.ray.blocks import Block
+from geval_local.runs.events import Calibrator
+from geval_local.runs.manifest import Manifest
+from geval_local.runs.run import Identity
+from geval_local.summary import Summary, Sums
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, for its workers."""
+
+    #: Its manifest; the metrics in it have their final evaluation steps.
+    manifest: Manifest
+    #: The directory of parts.
+    output: Place
+    #: Metric -> map of its scores.
+    calibrations: Mapping[str, Calibrator] = field(default_factory=dict)
+    #: Whether the input has several files, so that messages name the file of a row.
+    several: bool = False
+    #: Whether parts with failed scores are replaced.
+    again: bool = False
+    #: Whether a worker scores one block at a time, so that its block is the cause if it dies.
+    alone: bool = False
+    #: Version of the driver.
+    version: str = __version__
+
+
+@dataclass
+class Counts:
+    """Sums over the rows of a part, or of all parts so far; their size does not depend on the number of rows."""
+
+    #: Figures per metric, and counts of documents.
+    sums: list[Sums]
+    documents: DocumentCounts
+    #: Per metric, tokens of the prompts and tokens that went through the model.
+    tokens: list[list[int]]
+    rows: int = 0
+    #: Missing scores whose cause is not the row.
+    failed: int = 0
+    #: Input columns -> Arrow types.
+    columns: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def none(cls, metrics: Sequence[str], group_by: str | None) -> Counts:
+        """Return those of no row."""
+        return cls([Sums(metric) for metric in metrics], DocumentCounts(group_by), [[0, 0] for _ in metrics])
+
+    def add(self, more: Counts) -> None:
+        """Add those of other rows."""
+        self.rows += more.rows
+        self.failed += more.failed
+        for own, other in zip(self.sums, more.sums, strict=True):
+            own.add(other)
+        self.tokens = [[*map(sum, zip(*pair, strict=True))] for pair in zip(self.tokens, more.tokens, strict=True)]
+        self.documents += more.documents
+        for name, kind in more.columns.items():
+            # Types differ where a column is empty in one part, or has only integers.
+            self.columns[name] = kind if self.columns.get(name, kind) == kind else f"{self.columns[name]} or {kind}"
+
+    def summaries(self, gather_by: str | None) -> list[Summary]:
+        """Return the summaries, one per metric."""
+        documents = self.documents
+        told, pieces, count = documents.told, documents.distinct, documents.documents
+        if documents.field is not None and documents.field != gather_by and pieces > count:
+            told += (
+                f"; about {count} documents are in {pieces} pieces, since blocks cut them: each piece counts as one, "
+                f"and its shared text is computed again (`gather_by={documents.field}` would bring {pieces - count} "
+                "of them together)"
+            )
+        return [sums.summary(told, grouped=documents.field is not None) for sums in self.sums]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return vars(self) | {"sums": [one.to_record() for one in self.sums], "documents": asdict(self.documents)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Counts:
+        """Restore them from plain values."""
+        documents = record["documents"]
+        return cls(
+            [Sums.from_record(one) for one in record["sums"]],
+            DocumentCounts(**{**documents, "smallest": tuple(documents["smallest"])}),
+            [[int(count) for count in pair] for pair in record["tokens"]],
+            int(record["rows"]),
+            int(record["failed"]),
+            dict(record["columns"]),
+        )
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """What became of a block."""
+
+    part: str
+    #: Sums over the rows of the part; None where there is none, for the reason in `error`.
+    counts: Counts | None = None
+    error: DataError | None = None
+    #: Identity of the worker's judge; None for a part that was there.
+    judge: Identity | None = None
+
+
+def is_whole(job: Job, block: Block) -> Counts | None:
+    """Read the counts in a block's part; None if the block has to be scored."""
+    place = job.output.child(block.part)
+    about = about_part(place)
+    if about is None:
+        return None
+    if about.get("run") != job.manifest.run:
+        raise OutputError(
+            f"{place} belongs to another run than the manifest beside it",
+            hint="Put back the files that belong here, or score into another directory.",
+        )
+    if about.get("block") != block.identity or about.get("signatures") != job.manifest.judges[0].signatures:
+        return None  # of this run, but not scored, or of an earlier state of the file or the judge
+    try:
+        counts = Counts.from_record(about["report"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutputError(
+            f"{place} is damaged: its footer is inconsistent",
+            hint="Delete it and resume; its rows are scored again.",
+        ) from error
+    return None if job.again and counts.failed else counts

@@ -1,0 +1,72 @@
+"""The parts of a finished distributed run as one file, with its manifest beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.ownership import file_sha256
+from geval_local.io.parts import PartRows
+from geval_local.io.places import Place
+from geval_local.io.result_manifest import PARTS_MANIFEST, check_results, parse_manifest, rows_path, write_manifest
+from geval_local.io.results import read_score
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
+from geval_local.runs.exporter import with_rows
+from geval_local.runs.run_file import read_run
+
+
+def merge_parts(
+    run: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    csv_safe: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Write the rows of a finished distributed run into one file, with its manifest beside it."""
+    address, target = os.fspath(run), Path(output)
+    manifest = read_run(address)
+    if manifest.settings.distributed is None:
+        raise ConfigurationError(
+            f"{address} is no distributed run: it has its results in one file already",
+            hint="Other formats: `geval-local score FILE ... --format NAME`.",
+        )
+    if manifest.ended is None:
+        raise ConfigurationError(
+            f"the run in {address} is not finished", hint=f"Finish it: geval-local resume {shlex.quote(address)}"
+        )
+    ResultWriter.check(target)
+    check_results(target, overwrite=overwrite)
+    directory = Place(address)
+    place = directory.child(PARTS_MANIFEST)
+    description = parse_manifest(json.loads(place.read()), place)
+    names, count = list(manifest.results), 0
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(ResultWriter.open(file, names, columns=columns, csv_safe=csv_safe))
+            for file in with_rows([target])
+        ]
+        for row in PartRows(directory):
+            figures = dict(row.get("geval") or {})
+            scores = {name: read_score(name, figures.pop(name, None), f"{address}, row {row.number}") for name in names}
+            fields = {name: value for name, value in row.items() if name != "geval"}
+            earlier = {name: own for name, own in figures.items() if own is not None}
+            for writer in writers:
+                writer.write(Sample(fields | ({"geval": earlier} if earlier else {}), row.number), scores)
+            count += 1
+        if count != manifest.input.rows:
+            raise OutputError(
+                f"the parts in {address} hold {count} rows, and the run had {manifest.input.rows}",
+                hint=f"Score what is missing: geval-local resume {shlex.quote(address)}",
+            )
+    rows = rows_path(target)
+    kept = file_sha256(rows) if target.suffix.lower() == ".csv" else None
+    write_manifest(target, replace(description, results_sha256=file_sha256(target), rows_sha256=kept))
+    return count
