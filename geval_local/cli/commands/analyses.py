@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -212,35 +211,31 @@ def compare(
     Runs whose signatures differ in keys not named by --across are rejected.
     """
     from geval_local.analysis.comparison import compare as find
-    from geval_local.cli.output.console import note
-    from geval_local.cli.output.tables import show_study
-    from geval_local.fields import read_mapping
+    from geval_local.cli.output.tables import show_analysis
     from geval_local.io.ownership import check_replaceable
     from geval_local.report.comparison_page import write_compared
     from geval_local.report.page import PAGE, check_target
     from geval_local.runs.directory import result_file
 
-    mapping = read_mapping(rows.fields or [])
     if written.page is not None:
         target = check_target(written.page, *map(result_file, runs))
         check_replaceable(target, PAGE, overwrite=written.overwrite)
-    study = find(
+    study = show_analysis(
+        find,
         runs,
-        metrics=metric or (),
-        across=across or (),
-        human=rows.human,
-        group_by=rows.group_by,
-        fields=mapping,
+        metrics=metric,
+        across=across,
         estimator=estimator,
         largest=count,
         plan=plan,
         seed=seed,
+        as_json=as_json,
         **asdict(systems),
+        **asdict(rows),
         **asdict(agreement),
     )
     if written.page is not None:
         note(f"wrote {write_compared(study, written.page)}; open it in any browser")
-    show_study(study, as_json=as_json)
 
 
 def estimate(
@@ -265,10 +260,10 @@ def estimate(
     make the interval shorter; where it does not, the ratings alone count, and that is said.
     """
     from geval_local.analysis.estimates import estimate as find
-    from geval_local.cli.output.tables import show_study
-    from geval_local.fields import read_mapping
+    from geval_local.cli.output.tables import show_analysis
 
-    found = find(
+    show_analysis(
+        find,
         file,
         human or (),
         metric=metric,
@@ -277,9 +272,9 @@ def estimate(
         system=system,
         baseline=baseline,
         group_by=group_by,
-        fields=read_mapping(fields or []),
+        fields=fields,
+        as_json=as_json,
     )
-    show_study(found, as_json=as_json)
 
 
 def bias(
@@ -304,21 +299,21 @@ def bias(
     With --human or --rater also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
     """
     from geval_local.analysis.biases import bias as find
-    from geval_local.cli.output.tables import show_study
-    from geval_local.fields import read_mapping
+    from geval_local.cli.output.tables import show_analysis
 
-    found = find(
+    show_analysis(
+        find,
         file,
         side,
         metric=metric,
         human=human,
-        raters=raters or (),
+        raters=raters,
         group_by=group_by,
-        between=between or (),
-        fields=read_mapping(fields or []),
+        between=between,
+        fields=fields,
         seed=seed,
+        as_json=as_json,
     )
-    show_study(found, as_json=as_json)
 
 
 def calibrate(
@@ -344,22 +339,17 @@ def calibrate(
     """
     from geval_local.analysis.calibration import FORMAT, save_calibration
     from geval_local.analysis.calibration import calibrate as fit
-    from geval_local.cli.output.console import note, print_json
-    from geval_local.cli.output.tables import show_study
+    from geval_local.cli.output.tables import show_analysis
     from geval_local.io.ownership import check_replaceable
     from geval_local.runs.directory import result_file
 
     if output.resolve() == result_file(run).resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     check_replaceable(output, FORMAT, overwrite=overwrite)
-    study = fit(run, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed)
+    study = show_analysis(
+        fit, run, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed, as_json=as_json
+    )
     save_calibration(study.calibration, output)
-    if as_json:
-        print_json(study.to_dict() | {"output": str(output)})
-        for text, is_warning in study.remarks():
-            note(text, "yellow" if is_warning else "")
-    else:
-        show_study(study, as_json=False)
     if study.calibration.held_out.helps:
         note(f"next: geval-local score FILE --metric {study.calibration.metric} --calibration {output}")
     else:
@@ -372,9 +362,7 @@ def jury(
         list[Path], typer.Argument(metavar="RUN RUN ...", help="Result files, or run directories, over the same rows.")
     ],
     *,
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the runs have several.")
-    ] = None,
+    metric: options.OneMetric = None,
     weights: Annotated[
         Literal["equal", "human"],
         typer.Option(help="Alike, or by agreement with people on other documents."),
@@ -394,37 +382,28 @@ def jury(
     """Average several judges' label distributions, item by item, and show where they disagree."""
     from geval_local.analysis.juries import jury as deliberate
     from geval_local.analysis.juries import save_jury
-    from geval_local.cli.output.tables import show_study
-    from geval_local.fields import read_mapping
+    from geval_local.cli.output.tables import show_analysis
+    from geval_local.io.result_manifest import check_results
+    from geval_local.io.writer import ResultWriter
     from geval_local.runs.directory import result_file
 
-    mapping = read_mapping(fields or [])
     if output is not None:
-        _check_output(output, [result_file(path) for path in runs], overwrite=overwrite)
-    study = deliberate(
+        if ResultWriter.check(output) in [result_file(path).resolve() for path in runs]:
+            raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
+        check_results(output, overwrite=overwrite)
+    study = show_analysis(
+        deliberate,
         runs,
         metric=metric,
         weights=weights,
         human=human,
         group_by=group_by,
-        fields=mapping,
+        fields=fields,
         largest=count,
         seed=seed,
+        as_json=as_json,
         **asdict(agreement),
     )
     if output is not None:
         save_jury(study, output)
-    show_study(study, as_json=as_json)
-    if output is not None:
         note(f"wrote {output}")
-
-
-def _check_output(output: Path, inputs: Sequence[Path], *, overwrite: bool) -> None:
-    """Reject an output that cannot be written, is one of the runs, or is a user's file."""
-    from geval_local.io.result_manifest import check_results
-    from geval_local.io.writer import ResultWriter
-
-    target = ResultWriter.check(output)
-    if target in [path.resolve() for path in inputs]:
-        raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
-    check_results(output, overwrite=overwrite)

@@ -129,9 +129,10 @@ def preferences(
     Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
     """
     from geval_local.analysis.pairs import rank
-    from geval_local.cli.output.tables import show_study
+    from geval_local.cli.output.tables import show_analysis
 
-    found = rank(
+    show_analysis(
+        rank,
         runs,
         metric=metric,
         human=human,
@@ -141,5 +142,5 @@ def preferences(
         coefficient=coefficient,
         target=new,
         every_pair=every_pair,
+        as_json=as_json,
     )
-    show_study(found, as_json=as_json)

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def reasons(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl file: one reason per row.")],
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the run has several.")
-    ] = None,
+    metric: options.OneMetric = None,
     lowest: Annotated[int | None, typer.Option(metavar="N", min=1, help="The rows with the N lowest scores.")] = None,
     entropy: Annotated[
         float | None,

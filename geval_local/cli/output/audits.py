@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.output.console import FOLDED, note, print_json, print_rows, result_console, say
 from geval_local.errors import DataError, UnscorableError
+from geval_local.io.columns import plain
 
 if TYPE_CHECKING:
     from geval_local.engine.self_check import SelfCheck
@@ -200,19 +200,12 @@ def self_check_record(checked: SelfCheck) -> dict[str, Any]:
     """Give what a device was found to do as plain JSON values."""
     return {
         "passed": not checked.failed,
-        "device": _finite(checked.device),
+        "device": plain(checked.device),
         "checks": [
-            {"name": one.name, "passed": one.passed, "text": one.text, "figures": _finite(one.figures)}
+            {"name": one.name, "passed": one.passed, "text": one.text, "figures": plain(one.figures)}
             for one in checked.findings
         ],
     }
-
-
-def _finite(value: Any) -> Any:
-    """Write figures that are not numbers as null: JSON has no NaN."""
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 #: Characters shown by `check` from the end of the rendered prompt.
