@@ -280,23 +280,19 @@ class Gates:
 
     def read(self) -> list[Gate]:
         """Read them as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``."""
-        from geval_local.evaluation.gates import Gate, Limit
+        from geval_local.evaluation.gates import Gate, Limit, parse_limit
 
         given = {"mean": self.fail_under, "label_mass": self.label_mass}
         gates = [Gate(name, Limit(">=", least, False)) for name, least in given.items() if least is not None]
         if self.max_unscored is None:
             return gates
-        is_share = self.max_unscored.strip().endswith("%")
         try:
-            limit = float(self.max_unscored.strip().rstrip("%")) / 100 if is_share else int(self.max_unscored)
+            return [*gates, Gate("unscored", parse_limit("unscored", f"<= {self.max_unscored}"))]
         except ValueError:
-            limit = -1
-        if not 0 <= limit <= (1 if is_share else float("inf")):
             raise ConfigurationError(
                 f"--max-unscored {self.max_unscored!r} is not a limit",
                 hint="Give a count such as 5, or a share such as 2%.",
-            )
-        return [*gates, Gate("unscored", Limit("<=", limit, is_share))]
+            ) from None
 
 
 Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]

@@ -153,9 +153,9 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
                 if any(summary.metric in failure for failure in result.failures):
                     show_lowest(summary.metric, rows, LOWEST_SHOWN)
         for name, run in result.runs.items():
-            show_unscored([(f"unscored in {one.metric} of {name}", one.reasons) for one in run.summaries])
+            show_unscored(run, f" of {name}")
         for run in result.runs.values():
-            show_signatures([one.metric for one in run.summaries], run.signatures, run)
+            show_signatures(run)
         for run in result.runs.values():
             files = ", ".join(shlex.quote(str(file)) for file in run.files)
             note(f"wrote {files}", "dim")
