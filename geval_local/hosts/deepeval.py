@@ -331,14 +331,9 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
             if answer["type"] == "noul":
                 answers.nouls[name] = NoulAnswer(probability=answer["noul"])
             elif answer["type"] == "choice":
-                answers.choices[name] = ChoiceAnswer(
-                    choice=answer["choice"], probabilities=answer["probabilities"], confidence=answer["confidence"]
-                )
+                answers.choices[name] = ChoiceAnswer.model_validate(answer)
             else:
-                by_level = {int(level): p for level, p in answer["probabilities"].items()}
-                answers.scores[name] = ScoreAnswer(
-                    score=answer["score"], probabilities=by_level, confidence=answer["confidence"]
-                )
+                answers.scores[name] = ScoreAnswer.model_validate(answer)
         usage = written["usage"]
         return answers, EvaluationCost(0.0, usage["input_tokens"], usage["output_tokens"])
 
@@ -347,8 +342,7 @@ def _asked(question: SystemOneQuestion) -> dict[str, Any]:
     """Write a question as the dialect has it: DeepEval's objects name the parts differently."""
     if isinstance(question, NoulQuestion):
         sides = {"true": question.true, "false": question.false}
-        described = {side: text for side, text in sides.items() if text is not None}
-        return {"type": "noul", "instructions": question.instructions, **({"criteria": described} if described else {})}
+        return {"type": "noul", "instructions": question.instructions, "criteria": sides}
     if isinstance(question, ChoiceQuestion):
         return {"type": "choice", "instructions": question.instructions, "criteria": dict(question.options)}
     return {"type": "score", "instructions": question.instructions, "criteria": list(question.levels)}
