@@ -76,9 +76,9 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Put the single options of a group in the place of each parameter of a verb that is one.
 
-    A group is a class of `Options`; ``list[JudgeOptions]`` are judges, each by a ``--judge`` of its own whose other
-    options are shared. A dataclass, whose fields are options as a verb declares them, is a group too, and stands where
-    its parameter does; the others come last.
+    A group is a class of `Options`, whose described fields are options; ``list[JudgeOptions]`` are judges, each by a
+    ``--judge`` of its own whose other options are shared. A dataclass, whose fields are options as a verb declares
+    them, is a group too, and stands where its parameter does; the others come last.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
@@ -95,7 +95,8 @@ def takes_options(
                 added += [_parameter(JudgeOptions, name, many=many and name == "name") for name in names]
                 groups[parameter.name] = names, _judges if many else _one_judge
             elif isinstance(kind, type) and issubclass(kind, Options):
-                names = list(run_only or kind.model_fields) if kind is RunOptions else list(kind.model_fields)
+                described = [name for name, field in kind.model_fields.items() if field.description]
+                names = list(run_only or described) if kind is RunOptions else described
                 added += [_parameter(kind, name) for name in names]
                 groups[parameter.name] = names, functools.partial(_checked, kind)
             elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
