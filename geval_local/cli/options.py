@@ -14,7 +14,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, OutputError
 from geval_local.fields import nearest
 from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
@@ -422,3 +422,13 @@ def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric])
                 f"{option} {value:g} is outside the scale {metric.scale.text} of {metric.name}",
                 hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
             )
+
+
+def check_new_yaml(output: Path, what: str) -> None:
+    """Reject a YAML file that cannot be written, or exists: files that users edit are never replaced."""
+    if output.suffix not in (".yaml", ".yml"):
+        raise OutputError(f"cannot write {output}: {what} ends in .yaml or .yml")
+    if output.is_symlink() or output.exists():
+        raise OutputError(f"{output} is there already", hint="Choose another name with -o; nothing was changed.")
+    if not output.parent.is_dir():
+        raise OutputError(f"cannot write {output}: there is no directory {output.parent}")

@@ -48,10 +48,7 @@ def init(
     if schema:
         typer.echo(schema_text(), nl=False)
         return
-    if output.suffix not in (".yaml", ".yml"):
-        raise OutputError(f"cannot write {output}: the file of an evaluation ends in .yaml or .yml")
-    if output.is_symlink() or output.exists():
-        raise OutputError(f"{output} is there already", hint="Choose another name with -o; nothing was changed.")
+    options.check_new_yaml(output, "the file of an evaluation")
     start = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
     described = output.with_name(SCHEMA_NAME)
     try:
