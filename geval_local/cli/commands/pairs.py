@@ -65,7 +65,6 @@ def pairs(
     from geval_local.evaluation.gates import failures
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan
-    from geval_local.metric import Metric
     from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_target
 
@@ -73,18 +72,14 @@ def pairs(
     chosen = [name for name, value in asked.items() if value is not None and name != "seed"]
     if len(chosen) > 1:
         raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
-    if not metric:
-        raise ConfigurationError(
-            "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
-        )
+    metrics = options.chosen_metrics(options.Rated(metric), no_steps=no_steps)
     rule = chosen[0] if chosen else "all"
     plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
     gates = options.Gates(max_unscored=max_unscored).read()
-    metrics = [Metric.load(name).with_steps(()) if no_steps else Metric.load(name) for name in metric]
     columns = [EVERYTHING] if "csv" in find_target(output).formats else None
     result = watch(
         lambda events: score_file(
-            file, metrics, judges, output, run, columns=columns, metric_names=metric, pairs=plan, events=events
+            file, metrics, judges, output, run, columns=columns, metric_names=metric or (), pairs=plan, events=events
         ),
         file.name,
         results=2 * len(metrics) * len(judges),

@@ -244,30 +244,26 @@ def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_
 
 def audit_record(audit: JudgeAudit) -> dict[str, Any]:
     """Describe an audit."""
+    names = ("fingerprint", "parameters", "memory_bytes", "dtype", "attention", "engine", "context")
+    precision, example = audit.precision, audit.example
     return {
         "directory": str(audit.directory),
-        "fingerprint": audit.fingerprint,
         "tokenizer": audit.tokenizer_hash,
-        "parameters": audit.parameters,
-        "memory_bytes": audit.memory_bytes,
-        "dtype": audit.dtype,
+        **{name: getattr(audit, name) for name in names},
         "precision": {
-            "reason": audit.precision.reason,
-            "noise": None if audit.precision.noise is None else asdict(audit.precision.noise),
+            "reason": precision.reason,
+            "noise": None if precision.noise is None else asdict(precision.noise),
         },
-        "attention": audit.attention,
-        "engine": audit.engine,
-        "context": audit.context,
         "prompt": label_record(audit.prompt),
         "example": {
-            "score": audit.example.score,
-            "label_mass": audit.example.label_mass,
-            "probabilities": audit.example.probabilities,
-            "other_tokens": [list(pair) for pair in audit.other_tokens],
+            "score": example.score,
+            "label_mass": example.label_mass,
+            "probabilities": example.probabilities,
+            "other_tokens": audit.other_tokens,
         },
         "batch_difference": audit.batch_difference,
         "batches": audit.batches,
-        "batch_lengths": list(audit.lengths),
+        "batch_lengths": audit.lengths,
     }
 
 
