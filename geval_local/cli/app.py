@@ -11,8 +11,6 @@ from typer.core import TyperCommand
 
 from geval_local import __version__
 from geval_local.cli.commands import analyses, judges, metrics, pairs, runs, score
-from geval_local.cli.commands.reasons import reasons
-from geval_local.cli.commands.report import report
 from geval_local.cli.commands.run import init, run
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.ending import EXIT_CODES, Verbs
@@ -34,11 +32,11 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "merge": (runs.merge, "geval-local merge runs/big -o scores.jsonl"),
     "steps": (metrics.steps, "geval-local steps my_metric.yaml -j qwen2.5-7b"),
     "reasons": (
-        reasons,
+        runs.reasons,
         "geval-local reasons scored.csv -m assistant/helpfulness --lowest 10 -o reasons.jsonl",
     ),
     "report": (
-        report,
+        runs.report,
         "geval-local report scored.csv -o report.html",
         "geval-local report runs/a runs/b -o site/",
     ),

@@ -3,8 +3,7 @@
 - `score`, `serve`: scores and decisions
 - `pairs`: comparisons of two outputs, and what they say of systems
 - `run`: one file for an evaluation
-- `runs`: what is done with runs that have begun or ended
-- `reasons`: why chosen rows got their scores
+- `runs`: what is done with runs that have begun or ended; why rows got their scores; pages
 - `metrics`, `judges`: what scores are made with
-- `analyses`, `report`: what scores are worth
+- `analyses`: what scores are worth
 """
