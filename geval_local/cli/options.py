@@ -8,14 +8,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.fields import nearest
+from geval_local.fields import nearest, read_mapping
 from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from geval_local.evaluation.gates import Gate
     from geval_local.metric import Metric
     from geval_local.score import Estimator
+
+_Found = TypeVar("_Found")
 
 
 # --- what the shell offers --------------------------------------------------------------------------------------------
@@ -432,3 +434,9 @@ def check_new_yaml(output: Path, what: str) -> None:
         raise OutputError(f"{output} is there already", hint="Choose another name with -o; nothing was changed.")
     if not output.parent.is_dir():
         raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
+
+
+def analyse(find: Callable[..., _Found], *given: Any, fields: Sequence[str] | None = None, **options: Any) -> _Found:
+    """Make an analysis with the options that were given; it has its own defaults for the others."""
+    asked = {name: value for name, value in options.items() if value is not None}
+    return find(*given, fields=read_mapping(fields or ()), **asked)

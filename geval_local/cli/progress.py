@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -66,7 +65,6 @@ class Progress:
             console=console,
             transient=True,
             disable=not console.is_terminal,
-            get_time=lambda: time.monotonic(),
         )
 
     @property

@@ -211,7 +211,7 @@ def compare(
     Runs whose signatures differ in keys not named by --across are rejected.
     """
     from geval_local.analysis.comparison import compare as find
-    from geval_local.cli.output.tables import show_analysis
+    from geval_local.cli.output.tables import show_study
     from geval_local.io.ownership import check_replaceable
     from geval_local.report.comparison_page import write_compared
     from geval_local.report.page import PAGE, check_target
@@ -220,7 +220,7 @@ def compare(
     if written.page is not None:
         target = check_target(written.page, *map(result_file, runs))
         check_replaceable(target, PAGE, overwrite=written.overwrite)
-    study = show_analysis(
+    study = options.analyse(
         find,
         runs,
         metrics=metric,
@@ -229,13 +229,13 @@ def compare(
         largest=count,
         plan=plan,
         seed=seed,
-        as_json=as_json,
         **asdict(systems),
         **asdict(rows),
         **asdict(agreement),
     )
     if written.page is not None:
         note(f"wrote {write_compared(study, written.page)}; open it in any browser")
+    show_study(study, as_json=as_json)
 
 
 def estimate(
@@ -260,9 +260,9 @@ def estimate(
     make the interval shorter; where it does not, the ratings alone count, and that is said.
     """
     from geval_local.analysis.estimates import estimate as find
-    from geval_local.cli.output.tables import show_analysis
+    from geval_local.cli.output.tables import show_study
 
-    show_analysis(
+    study = options.analyse(
         find,
         file,
         human or (),
@@ -273,8 +273,8 @@ def estimate(
         baseline=baseline,
         group_by=group_by,
         fields=fields,
-        as_json=as_json,
     )
+    show_study(study, as_json=as_json)
 
 
 def bias(
@@ -299,9 +299,9 @@ def bias(
     With --human or --rater also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
     """
     from geval_local.analysis.biases import bias as find
-    from geval_local.cli.output.tables import show_analysis
+    from geval_local.cli.output.tables import show_study
 
-    show_analysis(
+    study = options.analyse(
         find,
         file,
         side,
@@ -312,8 +312,8 @@ def bias(
         between=between,
         fields=fields,
         seed=seed,
-        as_json=as_json,
     )
+    show_study(study, as_json=as_json)
 
 
 def calibrate(
@@ -339,17 +339,18 @@ def calibrate(
     """
     from geval_local.analysis.calibration import FORMAT, save_calibration
     from geval_local.analysis.calibration import calibrate as fit
-    from geval_local.cli.output.tables import show_analysis
+    from geval_local.cli.output.tables import show_study
     from geval_local.io.ownership import check_replaceable
     from geval_local.runs.directory import result_file
 
     if output.resolve() == result_file(run).resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     check_replaceable(output, FORMAT, overwrite=overwrite)
-    study = show_analysis(
-        fit, run, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed, as_json=as_json
+    study = options.analyse(
+        fit, run, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed
     )
     save_calibration(study.calibration, output)
+    show_study(study, as_json=as_json)
     if study.calibration.held_out.helps:
         note(f"next: geval-local score FILE --metric {study.calibration.metric} --calibration {output}")
     else:
@@ -382,7 +383,7 @@ def jury(
     """Average several judges' label distributions, item by item, and show where they disagree."""
     from geval_local.analysis.juries import jury as deliberate
     from geval_local.analysis.juries import save_jury
-    from geval_local.cli.output.tables import show_analysis
+    from geval_local.cli.output.tables import show_study
     from geval_local.io.result_manifest import check_results
     from geval_local.io.writer import ResultWriter
     from geval_local.runs.directory import result_file
@@ -391,7 +392,7 @@ def jury(
         if ResultWriter.check(output) in [result_file(path).resolve() for path in runs]:
             raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
         check_results(output, overwrite=overwrite)
-    study = show_analysis(
+    study = options.analyse(
         deliberate,
         runs,
         metric=metric,
@@ -401,9 +402,10 @@ def jury(
         fields=fields,
         largest=count,
         seed=seed,
-        as_json=as_json,
         **asdict(agreement),
     )
     if output is not None:
         save_jury(study, output)
+    show_study(study, as_json=as_json)
+    if output is not None:
         note(f"wrote {output}")

@@ -124,9 +124,9 @@ def preferences(
     Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
     """
     from geval_local.analysis.pairs import rank
-    from geval_local.cli.output.tables import show_analysis
+    from geval_local.cli.output.tables import show_study
 
-    show_analysis(
+    study = options.analyse(
         rank,
         runs,
         metric=metric,
@@ -137,5 +137,5 @@ def preferences(
         coefficient=coefficient,
         target=new,
         every_pair=every_pair,
-        as_json=as_json,
     )
+    show_study(study, as_json=as_json)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-
 from geval_local.analysis.tables import Study, Table
 from geval_local.cli.output.console import as_options, new_table, note, print_json, print_table, result_console, say
-from geval_local.fields import read_mapping
 
 #: The names of rows get at least this many characters, if they have them.
 FIRST_WIDTH = 24
-_Study = TypeVar("_Study", bound=Study)
 #: Columns of words, which may be long; the others contain figures and are never wrapped.
 WORDY = ("groups skipped", "items left out", "output", "test")
 
@@ -57,13 +52,3 @@ def show_study(study: Study, *, as_json: bool) -> None:
     for text, is_warning in study.remarks():
         if is_warning or not as_json:
             note(text, "yellow" if is_warning else "")
-
-
-def show_analysis(
-    find: Callable[..., _Study], *given: Any, as_json: bool, fields: Sequence[str] | None = None, **options: Any
-) -> _Study:
-    """Make an analysis with the options that were given, and show what it finds."""
-    asked = {name: value for name, value in options.items() if value is not None}
-    study = find(*given, fields=read_mapping(fields or ()), **asked)
-    show_study(study, as_json=as_json)
-    return study
