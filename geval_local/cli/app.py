@@ -10,20 +10,8 @@ import typer
 from typer.core import TyperCommand
 
 from geval_local import __version__
-from geval_local.cli.commands import judges, metrics, runs
-from geval_local.cli.commands.bias import bias
-from geval_local.cli.commands.calibrate import calibrate
-from geval_local.cli.commands.compare import compare
-from geval_local.cli.commands.decide import decide
-from geval_local.cli.commands.estimate import estimate
-from geval_local.cli.commands.jury import jury
-from geval_local.cli.commands.meta_eval import meta_eval
-from geval_local.cli.commands.pairs import pairs
-from geval_local.cli.commands.preferences import preferences
-from geval_local.cli.commands.reasons import reasons
-from geval_local.cli.commands.report import report
+from geval_local.cli.commands import analyses, judges, metrics, pairs, runs, score
 from geval_local.cli.commands.run import init, run
-from geval_local.cli.commands.score import score
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.ending import EXIT_CODES, Verbs
 from geval_local.cli.output.console import set_verb, show_log
@@ -33,34 +21,34 @@ ABOUT = "Score texts with G-Eval on local language models: exact label probabili
 #: Verb -> what does it, and the examples that end its help.
 VERBS: dict[str, tuple[Any, ...]] = {
     "score": (
-        score,
+        score.score,
         "geval-local score chats.csv -m assistant/helpfulness --field output='bot reply' -o scored.csv",
         "geval-local score chats.csv -m rag/faithfulness -j model.gguf --fail-under 3.5",
     ),
-    "decide": (decide, "geval-local decide tickets.jsonl -q questions.yaml --state message -o decisions.csv"),
+    "decide": (score.decide, "geval-local decide tickets.jsonl -q questions.yaml --state message -o decisions.csv"),
     "resume": (runs.resume, "geval-local resume runs/first"),
     "init": (init, "geval-local init chats.csv"),
     "run": (run, "geval-local run evaluation.yaml --set data.chats.limit=10"),
     "merge": (runs.merge, "geval-local merge runs/big -o scores.jsonl"),
     "steps": (metrics.steps, "geval-local steps my_metric.yaml -j qwen2.5-7b"),
     "reasons": (
-        reasons,
+        runs.reasons,
         "geval-local reasons scored.csv -m assistant/helpfulness --lowest 10 -o reasons.jsonl",
     ),
     "report": (
-        report,
+        runs.report,
         "geval-local report scored.csv -o report.html",
         "geval-local report runs/a runs/b -o site/",
     ),
     "export": (runs.export, "geval-local export runs/first --mlflow"),
-    "meta-eval": (meta_eval, "geval-local meta-eval scored.jsonl --human rating"),
-    "compare": (compare, "geval-local compare runs/a runs/b -m assistant/helpfulness"),
-    "estimate": (estimate, "geval-local estimate scored.jsonl --human rating --share 4"),
-    "pairs": (pairs, "geval-local pairs outputs.jsonl -m summarization/coherence --group-by doc -o pairs.jsonl"),
-    "preferences": (preferences, "geval-local preferences pairs.jsonl"),
-    "bias": (bias, "geval-local bias scored.jsonl --side system_id"),
-    "calibrate": (calibrate, "geval-local calibrate scored.jsonl --human rating -o calibration.json"),
-    "jury": (jury, "geval-local jury runs/a runs/b -o jury.jsonl"),
+    "meta-eval": (analyses.meta_eval, "geval-local meta-eval scored.jsonl --human rating"),
+    "compare": (analyses.compare, "geval-local compare runs/a runs/b -m assistant/helpfulness"),
+    "estimate": (analyses.estimate, "geval-local estimate scored.jsonl --human rating --share 4"),
+    "pairs": (pairs.pairs, "geval-local pairs outputs.jsonl -m summarization/coherence --group-by doc -o pairs.jsonl"),
+    "preferences": (pairs.preferences, "geval-local preferences pairs.jsonl"),
+    "bias": (analyses.bias, "geval-local bias scored.jsonl --side system_id"),
+    "calibrate": (analyses.calibrate, "geval-local calibrate scored.jsonl --human rating -o calibration.json"),
+    "jury": (analyses.jury, "geval-local jury runs/a runs/b -o jury.jsonl"),
     "serve": (serve, "geval-local serve -j nano --port 8000"),
     "cache": (runs.cache, "geval-local cache"),
     "metrics list": (metrics.list_metrics, "geval-local metrics list"),

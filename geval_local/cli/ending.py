@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import typer
@@ -40,22 +40,26 @@ def open_closed_streams() -> None:
 
 
 class Stream:
-    """A text stream with its own error handling, in which control characters are visible."""
+    """A text stream with its own handling of errors, in which control characters are visible."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Handle the errors of a write."""
+        raise NotImplementedError
 
     def write(self, text: str) -> int:
         """Write text of any origin."""
         if not text.isprintable():
             parts = enumerate(_STYLES.split(text))
             text = "".join(part if place % 2 else visible(part) for place, part in parts)
-        self.write_rendered(text)
-        return len(text)
+        return self.rendered.write(text)
 
-    def write_rendered(self, text: str) -> None:
-        """Write text whose control characters are ours."""
-        raise NotImplementedError
+    def flush(self) -> None:
+        """Hand on what is buffered."""
+        with self.guarded():
+            self._stream.flush()
 
     @property
     def rendered(self) -> _Rendered:
@@ -76,7 +80,8 @@ class _Rendered:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        self._stream.write_rendered(text)
+        with self._stream.guarded():
+            self._stream._stream.write(text)
         return len(text)
 
 
@@ -87,20 +92,10 @@ class ClosedPipeError(OutputError):
 class _Results(Stream):
     """stdout: a failed write raises a plain error, and keeps raising it if it is ignored."""
 
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self._error: OutputError | None = None
-
-    def write_rendered(self, text: str) -> None:
-        with self._in_words():
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        with self._in_words():
-            self._stream.flush()
+    _error: OutputError | None = None
 
     @contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def guarded(self) -> Iterator[None]:
         if self._error is not None:
             raise self._error
         try:
@@ -123,13 +118,8 @@ class _Results(Stream):
 class _Messages(Stream):
     """stderr: write errors are ignored, so that the work goes on."""
 
-    def write_rendered(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
+    def guarded(self) -> AbstractContextManager[None]:
+        return contextlib.suppress(OSError)
 
 
 @contextmanager

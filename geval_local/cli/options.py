@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from geval_local.errors import ConfigurationError
-from geval_local.fields import nearest
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.fields import nearest, read_mapping
 from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from geval_local.evaluation.gates import Gate
     from geval_local.metric import Metric
     from geval_local.score import Estimator
+
+_Found = TypeVar("_Found")
 
 
 # --- what the shell offers --------------------------------------------------------------------------------------------
@@ -76,40 +78,40 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Put the single options of a group in the place of each parameter of a verb that is one.
 
-    A parameter annotated `JudgeOptions` is a judge, ``list[JudgeOptions]`` are judges, each by a ``--judge`` of its own
-    whose other options are shared, and `RunOptions` are those of a run. A dataclass, whose fields are options as a verb
-    declares them, stands where its parameter does.
+    A group is a class of `Options`, whose described fields are options; ``list[JudgeOptions]`` are judges, each by a
+    ``--judge`` of its own whose other options are shared. A dataclass, whose fields are options as a verb declares
+    them, is a group too, and stands where its parameter does; the others come last.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(verb)
         own: list[inspect.Parameter] = []
-        groups: list[tuple[str, type[Options], list[str], bool]] = []
-        gathered: dict[str, Any] = {}
+        added: list[inspect.Parameter] = []
+        # Parameter of the verb -> the names of its options, and what makes a group of their values.
+        groups: dict[str, tuple[list[str], Callable[[dict[str, Any]], Any]]] = {}
         for parameter in inspect.signature(verb, eval_str=True).parameters.values():
             kind = hints.get(parameter.name)
             if kind in (JudgeOptions, list[JudgeOptions]):
+                many = kind != JudgeOptions
                 names = [name for name in JudgeOptions.model_fields if name not in judge_without]
-                groups.append((parameter.name, JudgeOptions, names, kind == list[JudgeOptions]))
-            elif kind is RunOptions:
-                groups.append((parameter.name, RunOptions, list(run_only or RunOptions.model_fields), False))
+                added += [_parameter(JudgeOptions, name, many=many and name == "name") for name in names]
+                groups[parameter.name] = names, _judges if many else _one_judge
+            elif isinstance(kind, type) and issubclass(kind, Options):
+                described = [name for name, field in kind.model_fields.items() if field.description]
+                names = list(run_only or described) if kind is RunOptions else described
+                added += [_parameter(kind, name) for name in names]
+                groups[parameter.name] = names, functools.partial(_checked, kind)
             elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                gathered[parameter.name] = kind
-                members = inspect.signature(kind, eval_str=True).parameters.values()
-                own += [one.replace(kind=parameter.kind) for one in members]
+                members = inspect.signature(kind, eval_str=True).parameters
+                own += [one.replace(kind=parameter.kind) for one in members.values()]
+                groups[parameter.name] = list(members), functools.partial(_made, kind)
             else:
                 own.append(parameter)
-        added = [
-            _parameter(group, name, many=many and name == "name") for _, group, names, many in groups for name in names
-        ]
 
         @functools.wraps(verb)
         def wrapped(*given: Any, **named: Any) -> None:
-            for parameter, group in gathered.items():
-                named[parameter] = group(**{one.name: named.pop(one.name) for one in dataclasses.fields(group)})
-            for parameter, group, names, many in groups:
-                values = {name: named.pop(name) for name in names}
-                named[parameter] = _judges(values, many=many) if group is JudgeOptions else _checked(group, values)
+            for parameter, (names, make) in groups.items():
+                named[parameter] = make({name: named.pop(name) for name in names})
             verb(*given, **named)
 
         # Typer builds the command line from these two.
@@ -120,6 +122,10 @@ def takes_options(
     return decorate
 
 
+def _made(kind: type, values: Mapping[str, Any]) -> Any:
+    return kind(**values)
+
+
 def _flag(field: FieldInfo) -> Flag:
     return next((one for one in field.metadata if isinstance(one, Flag)), Flag())
 
@@ -128,7 +134,7 @@ def _option_names(name: str, field: FieldInfo) -> tuple[str, ...]:
     return _flag(field).names or (f"--{name.replace('_', '-')}",)
 
 
-def _parameter(group: type[Options], name: str, *, many: bool) -> inspect.Parameter:
+def _parameter(group: type[Options], name: str, *, many: bool = False) -> inspect.Parameter:
     """Give one option as a parameter that typer understands."""
     kind = _kind(group.model_fields[name])
     if kind is bool:
@@ -158,18 +164,7 @@ def option_of(group: type[Options], name: str, *, many: bool = False) -> Any:
         show_default=False,
         autocompletion=_COMPLETIONS.get(name)
         or ((lambda incomplete: [one for one in choices if one.startswith(incomplete)]) if choices else None),
-        min=next((one.ge for one in _all_metadata(field) if getattr(one, "ge", None) is not None), None)
-        if kind is int
-        else None,
     )
-
-
-def _all_metadata(field: FieldInfo) -> list[Any]:
-    """List the constraints of a field, also those of the alternatives of its type."""
-    found = list(field.metadata)
-    for one in get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else ():
-        found += getattr(one, "__metadata__", ())
-    return [inner for one in found for inner in (getattr(one, "metadata", None) or [one])]
 
 
 def _kind(field: FieldInfo) -> Any:
@@ -196,20 +191,20 @@ def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None 
         raise ConfigurationError("\n".join(told)) from None
 
 
-def _judges(values: Mapping[str, Any], *, many: bool) -> Any:
-    """Build one judge, or a list of those that are named; the default judge if none is."""
-    given = values.get("name")
-    named = (given or [None]) if many else [given]
-    judges = [_judge(one, values) for one in named]
-    return judges if many else judges[0]
+def _one_judge(values: Mapping[str, Any]) -> JudgeOptions:
+    return _judge(values.get("name"), values)
+
+
+def _judges(values: Mapping[str, Any]) -> list[JudgeOptions]:
+    return [_judge(one, values) for one in values["name"] or [None]]
 
 
 def _judge(text: str | None, values: Mapping[str, Any]) -> JudgeOptions:
-    """Build a judge from ``NAME,KEY=VALUE,...`` and the options that all judges share."""
+    """Build a judge from ``NAME,KEY=VALUE,...`` and the options that all judges share; the default one of no text."""
     shared: JudgeOptions = _checked(JudgeOptions, {**values, "name": None})
     if text is None:
         return shared
-    name, own = split_judge(text, shared.models_file)
+    name, own = split_judge(text)
     known = {key.replace("_", "-"): key for key in values if key not in ("name", "models_file")}
     for key in own:
         if key not in known:
@@ -222,44 +217,16 @@ def _judge(text: str | None, values: Mapping[str, Any]) -> JudgeOptions:
     return shared.model_copy(update={"name": name, **{key: getattr(checked, key) for key in given}})
 
 
-def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str]]:
-    """Split ``NAME,KEY=VALUE,...`` into the name and its options.
-
-    Names and values may contain commas themselves: the name is the longest beginning that is a directory or a known
-    judge; failing that, it ends before the first ``,KEY=``. A part without ``=`` belongs to the value before it.
-    """
-    if "," not in text:
-        return text, {}
-    parts = text.split(",")
-    known = next((place for place in range(len(parts), 0, -1) if _is_judge(",".join(parts[:place]), models_file)), None)
-    if known is None:
-        known = next((place for place, part in enumerate(parts) if place and "=" in part), len(parts))
+def split_judge(text: str) -> tuple[str, dict[str, str]]:
+    """Split ``NAME,KEY=VALUE,...`` into the name and its options; both names and values may hold commas themselves."""
+    name, *own = re.split(r",(?=[^,=]+=)", text)
     options: dict[str, str] = {}
-    last = None
-    for part in parts[known:]:
-        key, equals, value = part.partition("=")
-        if not equals and last is None:
-            raise ConfigurationError(
-                f"--judge {text!r}: {part!r} is not an option", hint="Write options of one judge as NAME,KEY=VALUE."
-            )
-        if not equals:
-            options[str(last)] += f",{part}"
-            continue
-        last = key.strip()
-        if last in options:
-            raise ConfigurationError(f"--judge {text!r}: {last} is given twice")
-        options[last] = value.strip()
-    return ",".join(parts[:known]), options
-
-
-def _is_judge(name: str, models_file: Path | None) -> bool:
-    from geval_local.models.registry import find_judge
-
-    try:
-        find_judge(name, models_file)
-    except ConfigurationError:
-        return Path(name).is_dir()
-    return True
+    for part in own:
+        key, value = (half.strip() for half in part.split("=", 1))
+        if key in options:
+            raise ConfigurationError(f"--judge {text!r}: {key} is given twice")
+        options[key] = value
+    return name, options
 
 
 # --- options of several verbs -----------------------------------------------------------------------------------------
@@ -316,23 +283,19 @@ class Gates:
 
     def read(self) -> list[Gate]:
         """Read them as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``."""
-        from geval_local.evaluation.gates import Gate, Limit
+        from geval_local.evaluation.gates import Gate, Limit, parse_limit
 
         given = {"mean": self.fail_under, "label_mass": self.label_mass}
         gates = [Gate(name, Limit(">=", least, False)) for name, least in given.items() if least is not None]
         if self.max_unscored is None:
             return gates
-        is_share = self.max_unscored.strip().endswith("%")
         try:
-            limit = float(self.max_unscored.strip().rstrip("%")) / 100 if is_share else int(self.max_unscored)
+            return [*gates, Gate("unscored", parse_limit("unscored", f"<= {self.max_unscored}"))]
         except ValueError:
-            limit = -1
-        if not 0 <= limit <= (1 if is_share else float("inf")):
             raise ConfigurationError(
                 f"--max-unscored {self.max_unscored!r} is not a limit",
                 hint="Give a count such as 5, or a share such as 2%.",
-            )
-        return [*gates, Gate("unscored", Limit("<=", limit, is_share))]
+            ) from None
 
 
 Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]
@@ -461,3 +424,19 @@ def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric])
                 f"{option} {value:g} is outside the scale {metric.scale.text} of {metric.name}",
                 hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
             )
+
+
+def check_new_yaml(output: Path, what: str) -> None:
+    """Reject a YAML file that cannot be written, or exists: files that users edit are never replaced."""
+    if output.suffix not in (".yaml", ".yml"):
+        raise OutputError(f"cannot write {output}: {what} ends in .yaml or .yml")
+    if output.is_symlink() or output.exists():
+        raise OutputError(f"{output} is there already", hint="Choose another name with -o; nothing was changed.")
+    if not output.parent.is_dir():
+        raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
+
+
+def analyse(find: Callable[..., _Found], *given: Any, fields: Sequence[str] | None = None, **options: Any) -> _Found:
+    """Make an analysis with the options that were given; it has its own defaults for the others."""
+    asked = {name: value for name, value in options.items() if value is not None}
+    return find(*given, fields=read_mapping(fields or ()), **asked)

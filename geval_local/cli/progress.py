@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from geval_local.cli.output.console import message_console, note
 from geval_local.models.progress import watch_reading
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskID
+    from rich.progress import Task
 
     from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
@@ -25,42 +22,21 @@ HEARTBEAT = 20.0
 _BYTES = "bytes"
 
 
-@dataclass
-class _Phase:
-    """One phase of the work."""
-
-    #: Description of the phase.
-    label: str
-    #: Total number of items.
-    total: int | None = None
-    #: Unit of the count; empty for a phase that is not counted.
-    unit: str = ""
-    #: Items per unit.
-    each: int = 1
-    #: Items done before the phase started.
-    there: int = 0
-    #: Items done.
-    done: int = 0
-    #: Start time, monotonic, seconds.
-    start: float = field(default_factory=lambda: time.monotonic())
-
-    def figures(self) -> str:
-        """Describe the progress, the rate and the remaining time."""
-        seconds = time.monotonic() - self.start
-        told, rate = [], 0.0
-        if self.unit == _BYTES:
-            told.append(f"{self.done / 1e9:.1f} of {(self.total or 0) / 1e9:.1f} GB")
-            rate = self.done / max(seconds, 1e-9)
-        elif self.unit:
-            of = "" if self.total is None else f" of {self.total // self.each}"
-            told.append(f"{self.done // self.each}{of} {self.unit}")
-            rate = max(0, self.done - self.there) / self.each / max(seconds, 1e-9)
-            told += [f"{rate:.3g} {self.unit}/s"] if rate else []
-        if rate and self.total is not None:
-            told.append(f"{_clock(max(0, self.total - self.done) / self.each / rate)} left")
-        else:
-            told.append(f"{_clock(seconds)} so far")
-        return ", ".join(told)
+def _figures(task: Task) -> str:
+    """Describe the progress of a phase, its rate and the remaining time; `task.fields` are those of `begin`."""
+    seconds, done, total, each = task.elapsed or 0.0, int(task.completed), task.total, task.fields["each"]
+    unit = task.fields["unit"]
+    told, rate = [], 0.0
+    if unit == _BYTES:
+        told.append(f"{done / 1e9:.1f} of {(total or 0) / 1e9:.1f} GB")
+        rate = done / max(seconds, 1e-9)
+    elif unit:
+        of = "" if total is None else f" of {int(total) // each}"
+        told.append(f"{done // each}{of} {unit}")
+        rate = max(0, done - task.fields["there"]) / each / max(seconds, 1e-9)
+        told += [f"{rate:.3g} {unit}/s"] if rate else []
+    left = "" if total is None or not rate else f"{_clock(max(0, total - done) / each / rate)} left"
+    return ", ".join([*told, left or f"{_clock(seconds)} so far"])
 
 
 def _clock(seconds: float) -> str:
@@ -70,12 +46,30 @@ def _clock(seconds: float) -> str:
 
 
 class Progress:
-    """The current phase, for `show_progress`."""
+    """The current phase, for `show_progress`: a bar on a terminal, and elsewhere `line`."""
 
-    def __init__(self, bar: Bar | None = None) -> None:
-        self._bar = bar
-        self._task: TaskID | None = None
-        self._phase: _Phase | None = None
+    def __init__(self) -> None:
+        from rich import progress
+
+        class Figures(progress.ProgressColumn):
+            max_refresh = 0.5
+
+            def render(self, task: Task) -> str:
+                return _figures(task)
+
+        console = message_console()
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=20),
+            Figures(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    @property
+    def _phase(self) -> Task | None:
+        return next(iter(self.bar.tasks), None)
 
     def begin(
         self,
@@ -87,40 +81,29 @@ class Progress:
         there: int = 0,
         done: int = 0,
     ) -> None:
-        """Start the next phase."""
+        """Start the next phase: its items, how many of them make a unit, and how many were there before."""
+        for task in self.bar.task_ids:
+            self.bar.remove_task(task)
         # What was there, or done before the clock starts, is not part of the rate.
-        self._phase = _Phase(label, total, unit, each, max(there, done), done)
-        if self._bar is not None:
-            if self._task is not None:
-                self.fill()
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(label, total=total, completed=done)
-
-    def fill(self) -> None:
-        """Fill the bar of a phase that is done, whether its total was known or not."""
-        phase = self._phase
-        if self._bar is not None and self._task is not None and phase is not None and phase.done:
-            self._bar.update(self._task, total=phase.done, completed=phase.done, refresh=True)
+        self.bar.add_task(label, total=total, completed=done, unit=unit, each=each, there=max(there, done))
 
     def advance(self, count: int) -> None:
         """Add to the number of items done."""
-        if self._phase is not None:
-            self.reach(self._phase.done + count)
+        for task in self.bar.task_ids:
+            self.bar.advance(task, count)
 
     def reach(self, count: int) -> None:
         """Set the number of items done."""
-        if self._phase is not None:
-            self._phase.done = count
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=count)
+        for task in self.bar.task_ids:
+            self.bar.update(task, completed=count)
 
     def read(self, done: int, total: int) -> None:
         """Show how much of a judge's weights has been read while it is loaded."""
         phase = self._phase
-        if phase is None or phase.unit not in ("", _BYTES):
+        if phase is None or phase.fields["unit"] not in ("", _BYTES):
             return
-        if not phase.unit:
-            self.begin(phase.label, total, unit=_BYTES)
+        if not phase.fields["unit"]:
+            self.begin(phase.description, total, unit=_BYTES)
         self.reach(done)
         if done >= total:  # what is left is no reading: checks, and a probe of the precision
             self.begin(f"checking what was read, {total / 1e9:.1f} GB")
@@ -137,48 +120,23 @@ class Progress:
     def line(self) -> str | None:
         """Describe the current phase in one line; None without one."""
         phase = self._phase
-        return None if phase is None else f"{phase.label}: {phase.figures()}"
-
-    def figures(self) -> str:
-        """Describe the progress of the current phase."""
-        return "" if self._phase is None else self._phase.figures()
+        return None if phase is None else f"{phase.description}: {_figures(phase)}"
 
 
 @contextmanager
 def show_progress(label: str | None = None, total: int | None = None, *, unit: str = "rows") -> Iterator[Progress]:
     """Show progress on stderr while the context is open."""
-    shown = _shown_as_bar() if message_console().is_terminal else _shown_as_lines()
-    with shown as progress, watch_reading(progress.read):
+    progress = Progress()
+    shown = _told_in_lines(progress) if progress.bar.disable else progress.bar
+    with shown, watch_reading(progress.read):
         if label is not None:
             progress.begin(label, total, unit=unit)
         yield progress
 
 
 @contextmanager
-def _shown_as_bar() -> Iterator[Progress]:
-    from rich import progress
-
-    class Figures(progress.ProgressColumn):
-        max_refresh = 0.5
-
-        def render(self, task: progress.Task) -> str:
-            return own.figures()
-
-    bar = progress.Progress(
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(bar_width=20),
-        Figures(),
-        console=message_console(),
-        transient=True,
-    )
-    own = Progress(bar)
-    with bar:
-        yield own
-
-
-@contextmanager
-def _shown_as_lines() -> Iterator[Progress]:
-    progress, over = Progress(), threading.Event()
+def _told_in_lines(progress: Progress) -> Iterator[None]:
+    over = threading.Event()
 
     def tell() -> None:
         while not over.wait(HEARTBEAT):
@@ -188,7 +146,7 @@ def _shown_as_lines() -> Iterator[Progress]:
     teller = threading.Thread(target=tell, name="progress", daemon=True)
     teller.start()
     try:
-        yield progress
+        yield
     finally:
         over.set()
         teller.join()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from geval_local.cli.output.console import note
-from geval_local.cli.output.run_summary import LOWEST_SHOWN, show_decisions, show_reasons, show_result
+from geval_local.cli.output.run_summary import LOWEST_SHOWN, show_reasons, show_result
 from geval_local.cli.progress import Progress, show_progress
 from geval_local.evaluation.gates import Gate, checked, failures
 from geval_local.runs.completion import RunResult
@@ -92,11 +92,7 @@ def follow(
         show_reasons(result.files[0], reasons.result, as_json=as_json)
         return
     failed = failures(gates, result.summaries, answers=result.answers)
-    if result.answers:
-        show_decisions(result, failed, as_json=as_json)
-    else:
-        held = checked(gates, result.summaries)
-        show_result(result, failed, gates=held, lowest=lowest, as_json=as_json)
+    show_result(result, failed, gates=checked(gates, result.summaries), lowest=lowest, as_json=as_json)
     if failed:
         raise typer.Exit(EXIT_GATE)
 

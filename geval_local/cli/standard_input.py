@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from geval_local.cli.output.console import note
 from geval_local.errors import DataError, GevalError
-from geval_local.files import private_home
+from geval_local.files import home_folder
 
 STANDARD_INPUT = Path("-")
 _BLOCK = 1 << 20
@@ -34,34 +34,25 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
         raise DataError(
             "- reads JSONL from standard input, and that is a terminal", hint="cat FILE | geval-local ... -"
         )
-    path, stays = _spool(sys.stdin.buffer, keep=keep)
-    if keep and not stays:
-        note(f"standard input could only be kept in {path.parent}: this run cannot be resumed", "yellow")
-    needed = keep_after and stays
-    try:
-        yield path
-    except (GevalError, KeyboardInterrupt):
-        needed = keep and stays
-        raise
-    finally:
-        if not needed:
-            path.unlink(missing_ok=True)
-            if not stays:
-                with contextlib.suppress(OSError):
-                    path.parent.rmdir()
+    folder = home_folder("stdin") if keep else None
+    with TemporaryDirectory(prefix="geval-local-") if folder is None else nullcontext(folder) as place:
+        if keep and folder is None:
+            note(f"standard input could only be kept in {place}: this run cannot be resumed", "yellow")
+        path = _spool(sys.stdin.buffer, Path(place))
+        needed = keep_after and folder is not None
+        try:
+            yield path
+        except (GevalError, KeyboardInterrupt):
+            needed = folder is not None
+            raise
+        finally:
+            if not needed:
+                path.unlink(missing_ok=True)
 
 
-def _spool(source: BinaryIO, *, keep: bool) -> tuple[Path, bool]:
-    """Write the input to a file that only this user can read; return whether it can be found again."""
-    try:
-        if not keep:
-            raise OSError
-        folder = private_home("stdin")
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".jsonl")
-        stays = True
-    except OSError:
-        folder, stays = Path(tempfile.mkdtemp(prefix="geval-local-")), False
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".jsonl")
+def _spool(source: BinaryIO, folder: Path) -> Path:
+    """Write the input to a file that only this user can read, named after its content."""
+    handle, name = tempfile.mkstemp(dir=folder, suffix=".jsonl")
     digest = hashlib.sha256()
     try:
         with os.fdopen(handle, "wb") as file:
@@ -70,11 +61,8 @@ def _spool(source: BinaryIO, *, keep: bool) -> tuple[Path, bool]:
                 file.write(block)
         path = folder / f"stdin-{digest.hexdigest()[:16]}.jsonl"
         os.replace(name, path)
-    except BaseException as error:
+    except OSError as error:
+        raise DataError(f"cannot keep standard input in {folder}: {error.strerror or error}") from error
+    finally:
         Path(name).unlink(missing_ok=True)
-        if not stays:
-            folder.rmdir()
-        if isinstance(error, OSError):
-            raise DataError(f"cannot keep standard input in {folder}: {error.strerror or error}") from error
-        raise
-    return path, stays
+    return path

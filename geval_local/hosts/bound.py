@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -221,25 +221,6 @@ def laid_out(parts: Mapping[str, Any]) -> dict[str, Any]:
         elif name in ("inputs", "outputs"):
             row[name[:-1]] = given[name]
     return {**row, **given}
-
-
-def score_together(rows: Sequence[tuple[BoundMetric, Mapping[str, Any]]]) -> list[Score]:
-    """Score rows of one judge in one go, whatever their metrics and thresholds; nobody else waits for the judge."""
-    from geval_local.engine.window import read_window
-
-    judge = rows[0][0].judge
-
-    def score() -> list[Score]:
-        prepared = [judge.prepare(bound.metric, [bound.sample(row)])[0] for bound, row in rows]
-        readouts = read_window(judge.engine, prepared, lambda count: None)
-        return [
-            judge.outcome(entry, readout).score(
-                bound.metric, estimator=bound.estimator or Estimator(), threshold=bound.threshold
-            )
-            for (bound, _), entry, readout in zip(rows, prepared, readouts, strict=True)
-        ]
-
-    return shared_batcher(judge).call(score).result()
 
 
 def _metric(metric: MetricLike) -> Metric:

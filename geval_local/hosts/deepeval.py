@@ -292,28 +292,24 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
         self, state: Any, questions: dict[str, SystemOneQuestion]
     ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
         """Answer questions about one state."""
-        request = self._request(state, questions)
-        return self._answers(request, self._submit(request).result())
+        request, asked = self._ask(state, questions)
+        return self._answers(request, asked.result())
 
     async def a_decide(
         self, state: Any, questions: dict[str, SystemOneQuestion]
     ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
         """Answer questions without holding up the event loop; as `decide`."""
-        request = self._request(state, questions)
-        return self._answers(request, await asyncio.wrap_future(self._submit(request)))
+        request, asked = self._ask(state, questions)
+        return self._answers(request, await asyncio.wrap_future(asked))
 
-    def _request(self, state: Any, questions: dict[str, SystemOneQuestion]) -> SystemOneRequest:
+    def _ask(self, state: Any, questions: dict[str, SystemOneQuestion]) -> tuple[SystemOneRequest, Future[Decision]]:
         asked = {name: _asked(question) for name, question in questions.items()}
-        body = {"model": self.judge.name, "state": state, "questions": asked}
         try:
-            return read_model(SystemOneRequest, body, "/v1/systemone")
+            body = {"model": self.judge.name, "state": state, "questions": asked}
+            request = read_model(SystemOneRequest, body, "/v1/systemone")
+            return request, shared_batcher(self.judge).decide(*request.asked(), rotations=self.rotations)
         except Refused as refused:
             raise DeepEvalError(refused.message) from None
-
-    def _submit(self, request: SystemOneRequest) -> Future[Decision]:
-        try:
-            state, questions = request.asked()
-            return shared_batcher(self.judge).decide(state, questions, rotations=self.rotations)
         except GevalError as error:
             raise DeepEvalError(str(error)) from error
 
@@ -331,14 +327,9 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
             if answer["type"] == "noul":
                 answers.nouls[name] = NoulAnswer(probability=answer["noul"])
             elif answer["type"] == "choice":
-                answers.choices[name] = ChoiceAnswer(
-                    choice=answer["choice"], probabilities=answer["probabilities"], confidence=answer["confidence"]
-                )
+                answers.choices[name] = ChoiceAnswer.model_validate(answer)
             else:
-                by_level = {int(level): p for level, p in answer["probabilities"].items()}
-                answers.scores[name] = ScoreAnswer(
-                    score=answer["score"], probabilities=by_level, confidence=answer["confidence"]
-                )
+                answers.scores[name] = ScoreAnswer.model_validate(answer)
         usage = written["usage"]
         return answers, EvaluationCost(0.0, usage["input_tokens"], usage["output_tokens"])
 
@@ -347,8 +338,7 @@ def _asked(question: SystemOneQuestion) -> dict[str, Any]:
     """Write a question as the dialect has it: DeepEval's objects name the parts differently."""
     if isinstance(question, NoulQuestion):
         sides = {"true": question.true, "false": question.false}
-        described = {side: text for side, text in sides.items() if text is not None}
-        return {"type": "noul", "instructions": question.instructions, **({"criteria": described} if described else {})}
+        return {"type": "noul", "instructions": question.instructions, "criteria": sides}
     if isinstance(question, ChoiceQuestion):
         return {"type": "choice", "instructions": question.instructions, "criteria": dict(question.options)}
     return {"type": "score", "instructions": question.instructions, "criteria": list(question.levels)}

@@ -255,18 +255,16 @@ def _report(tests: list[_Test]) -> None:
 
 
 def _scores(claims: list[_Claim]) -> list[Score | str]:
-    """Score claims, those on one judge together; where that fails, say why."""
-    from geval_local.hosts.bound import score_together
-
-    found: dict[int, Score | str] = {}
-    for judge in dict.fromkeys(id(claim.bound.judge) for claim in claims):
-        own = {place: claim for place, claim in enumerate(claims) if id(claim.bound.judge) == judge}
+    """Score claims together; where that fails, say why."""
+    # All are handed in before the first is waited for, so that the judge's batcher computes them as a file's rows.
+    waiting = [claim.bound.submit(claim.fields) for claim in claims]
+    found: list[Score | str] = []
+    for claim, future in zip(claims, waiting, strict=True):
         try:
-            found.update(zip(own, score_together([(one.bound, one.fields) for one in own.values()]), strict=True))
-        except Exception as error:  # each of these tests fails with it, and the others do not
-            for place, claim in own.items():
-                found[place] = f"{claim.bound.metric.name}: scoring failed: {type(error).__name__}: {error}"
-    return [found[place] for place in range(len(claims))]
+            found += future.result()
+        except Exception as error:  # this test fails with it, and the others do not
+            found.append(f"{claim.bound.metric.name}: scoring failed: {type(error).__name__}: {error}")
+    return found
 
 
 def _with_failures(item: pytest.Item, report: pytest.TestReport, said: list[str]) -> pytest.TestReport:

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import hmac
 import html
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -438,15 +437,7 @@ def _page(app: FastAPI) -> str:
         f"<tr><td><code>{html.escape(route)}</code></td><td>{html.escape(gives)}</td></tr>"
         for route, gives in _shown(app).items()
     )
-    example = {
-        "model": ALIAS,
-        "input": "I was charged twice. Please refund one of the payments.",
-        "questions": [{"type": "predicate", "name": "refund", "instructions": "The customer asks for a refund."}],
-    }
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>geval-local</title>"
-        "<style>body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;padding:0 1em}td{padding:.2em 1em .2em 0}"
-        "pre{background:#eee;padding:1em;overflow:auto}</style>"
-        f"<h1>geval-local {__version__}</h1><table>{rows}</table><h2>POST /v1/decisions</h2>"
-        f"<pre>{html.escape(json.dumps(example, indent=2))}</pre><p><a href='/openapi.json'>openapi.json</a></p></html>"
+        f"<h1>geval-local {__version__}</h1><table>{rows}</table><p><a href='/openapi.json'>openapi.json</a></p></html>"
     )

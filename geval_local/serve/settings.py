@@ -7,47 +7,78 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ByteSize, Field, model_validator
+from typing_extensions import Self
 
 from geval_local.errors import ConfigurationError
-from geval_local.options import JudgeOptions
+from geval_local.options import Flag, JudgeOptions, Options
 
 KEY_VARIABLE = "GEVAL_LOCAL_API_KEY"
-_SIZE = re.compile(r"(\d+)\s*(|B|KB|MB|GB|KiB|MiB|GiB)", re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_Positive = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """Settings of a server."""
+def _whole_size(size: object) -> object:
+    """Refuse what pydantic would read only the beginning of, such as ``1,5MiB``."""
+    if isinstance(size, str) and not re.fullmatch(r"\s*\d+\s*[A-Za-z]*\s*", size):
+        raise ValueError(f"{size!r} is not a size; write it like 16MiB")
+    return size
 
-    host: str = "127.0.0.1"
-    port: int = 8399
-    api_key: str | None = None
-    max_body: int = 16 << 20
-    queue: int = 512
-    rotations: int = 1
+
+class ServeSettings(Options):
+    """Settings of a server; those with a description are options of ``geval-local serve``."""
+
+    host: Annotated[
+        str,
+        Field(description="Address to listen on; one that others can reach needs an API key. Absent: 127.0.0.1."),
+    ] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on. Absent: 8399.")] = 8399
+    api_key_file: Annotated[
+        Path | None,
+        Flag(metavar="FILE"),
+        Field(description=f"Holds the key that clients must send. Absent: {KEY_VARIABLE}."),
+    ] = None
+    api_key: str | None = Field(default=None, repr=False)
+    max_body: Annotated[
+        ByteSize,
+        BeforeValidator(_whole_size),
+        Flag(metavar="SIZE"),
+        Field(ge=1, description="Largest body of a request, also unpacked, such as 500KB. Absent: 16MiB."),
+    ] = ByteSize(16 << 20)
+    queue: Annotated[
+        _Positive,
+        Flag(metavar="N"),
+        Field(description="Calls per judge that may wait; more get 429. Absent: 512."),
+    ] = 512
+    rotations: Annotated[
+        _Positive,
+        Flag(metavar="N"),
+        Field(description="Orders in which a question's options are shown, unless a request sets it. Absent: 1."),
+    ] = 1
+    log_requests: Annotated[
+        bool, Field(description="Log route, status and time of every request; never its texts.")
+    ] = False
     body_seconds: float = 60.0
     head_seconds: float = 20.0
-    connections: int = 4096
-    log_requests: bool = False
+    connections: _Positive = 4096
 
-    def __post_init__(self) -> None:
-        if self.api_key is not None and (
-            not self.api_key or not self.api_key.isascii() or not self.api_key.isprintable()
-        ):
+    @model_validator(mode="before")
+    @classmethod
+    def _with_key(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return given if given.get("api_key") is not None else {**given, "api_key": read_key(given.get("api_key_file"))}
+
+    def _checked(self) -> Self:
+        key = self.api_key
+        if key is not None and (not key or not key.isascii() or not key.isprintable()):
             raise ConfigurationError("the API key is empty or holds what no header can: use printable ASCII")
-        if self.api_key is None and not is_loopback(self.host):
+        if key is None and not is_loopback(self.host):
             raise ConfigurationError(
                 f"listening on {self.host}, where others can reach it, needs an API key",
-                hint=f"Give `api_key` or set {KEY_VARIABLE}, or listen on 127.0.0.1.",
+                hint=f"Give `api_key_file` or set {KEY_VARIABLE}, or listen on 127.0.0.1.",
             )
-        for name in ("max_body", "queue", "rotations", "connections"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is at least 1, not {getattr(self, name)}")
-        if not 0 <= self.port <= 65535:
-            raise ConfigurationError(f"there is no port {self.port}")
+        return self
 
 
 def is_loopback(host: str) -> bool:
@@ -58,15 +89,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def parse_size(text: str) -> int:
-    """Parse a number of bytes such as ``16MiB``, ``500KB`` or ``1048576``."""
-    match = _SIZE.fullmatch(text.strip())
-    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
-    if not size:
-        raise ConfigurationError(f"{text!r} is not a size", hint="Write it like 16MiB.")
-    return size
 
 
 def read_key(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -10,6 +10,7 @@ import time
 import traceback
 import uuid
 from datetime import datetime, timezone
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -37,21 +38,14 @@ class Counters:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
         model = ["model"]
-        self._requests = Counter(
-            "geval_requests", "Requests by route and status.", ["route", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "geval_request_seconds", "Time of a request.", ["route"], buckets=_SECONDS, registry=registry
-        )
-        self._questions = Counter("geval_questions", "Questions and rows answered.", model, registry=registry)
-        self._tokens = Counter("geval_prompt_tokens", "Distinct prompt tokens of decisions.", model, registry=registry)
-        self._batches = Histogram(
-            "geval_batch_prompts", "Prompts per batch.", model, buckets=_PROMPTS, registry=registry
-        )
-        self._batch_seconds = Histogram(
-            "geval_batch_seconds", "Time of a batch.", model, buckets=_SECONDS, registry=registry
-        )
+        self._requests = counter("geval_requests", "Requests by route and status.", ["route", "status"])
+        self._seconds = histogram("geval_request_seconds", "Time of a request.", ["route"], buckets=_SECONDS)
+        self._questions = counter("geval_questions", "Questions and rows answered.", model)
+        self._tokens = counter("geval_prompt_tokens", "Distinct prompt tokens of decisions.", model)
+        self._batches = histogram("geval_batch_prompts", "Prompts per batch.", model, buckets=_PROMPTS)
+        self._batch_seconds = histogram("geval_batch_seconds", "Time of a batch.", model, buckets=_SECONDS)
         self._pending = Gauge("geval_pending_calls", "Calls that wait or are under way.", model, registry=registry)
 
     def watch(self, model: str, batcher: Batcher) -> None:

@@ -92,7 +92,7 @@ def test_no_in_sample_figure_is_shown(here):
     assert "held out: 5 folds over 6 groups" in shown
     assert "constant" in shown
     record = json.loads(calibrate(here, "--json").stdout)
-    assert set(record) == {"metric", "human", "method", "grouping", "temperature", "knots", "held_out", "output"}
+    assert set(record) == {"metric", "human", "method", "grouping", "temperature", "knots", "held_out"}
     refused = run(
         *("calibrate", "a.jsonl", "--human", "rating.clarity", "--group-by", "source", "--folds", 1, "-o", "x.json"),
         home=here,

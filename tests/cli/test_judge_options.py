@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_rows(tmp_path / "data.jsonl", good_rows(4))
     (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
     (tmp_path / "bare.yaml").write_text(METRIC.split("steps:")[0], encoding="utf-8")
-    for name in ("twin", "a,b", "c,style=chat"):
+    for name in ("twin", "a,b"):
         shutil.copytree(judge_directory(), tmp_path / name)
     return tmp_path
 
@@ -54,15 +54,13 @@ def score(here: Path, *arguments: object):
         ("a,b", "a,b", {}),
         ("a,b,style=chat", "a,b", {"style": "chat"}),
         ("./a,b,style=chat", "./a,b", {"style": "chat"}),
-        ("c,style=chat", "c,style=chat", {}),
-        ("c,style=chat,dtype=float64", "c,style=chat", {"dtype": "float64"}),
         ("org/unknown,style=chat", "org/unknown", {"style": "chat"}),
         ("un,known", "un,known", {}),
         ("nano,device-map=x,y,style=chat", "nano", {"device-map": "x,y", "style": "chat"}),
     ],
 )
-def test_the_name_is_the_longest_beginning_that_is_a_judge(here, text, name, options):
-    assert split_judge(text, None) == (name, options)
+def test_the_name_goes_on_to_the_first_option(text, name, options):
+    assert split_judge(text) == (name, options)
 
 
 def test_options_of_one_judge_go_before_those_of_all(here, loaded):
@@ -82,7 +80,7 @@ def test_options_of_one_judge_go_before_those_of_all(here, loaded):
         ("twin,style=chta", "style: 'chta' is none of 'completion', 'chat' or 'chat-no-prefill'; did you mean 'chat'?"),
         ("twin,batch-tokens=0", "batch-tokens: Input should be greater than or equal to 1"),
         ("twin,batch-tokens=many", "batch-tokens: Input should be a valid integer"),
-        ("twin,chat", "'chat' is not an option"),
+        ("twin,chat", "there is no judge 'twin,chat'"),
         ("twin,style=chat,style=chat", "style is given twice"),
     ],
 )

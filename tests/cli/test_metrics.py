@@ -46,7 +46,7 @@ def test_new_writes_a_commented_file_that_validates_and_overwrites_nothing(tmp_p
     text = file.read_text(encoding="utf-8")
     again = run("metrics", "new", "other", "-o", file, home=tmp_path)
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "is there already" in again.stderr
     assert file.read_text(encoding="utf-8") == text
 
 

@@ -128,7 +128,7 @@ def test_a_new_file_gets_the_whole_metric(tmp_path, writes):
     assert Metric.load(file).steps == ("Read both texts.", "Compare them.", "Choose a score.")
     again = steps(tmp_path, "summarization/fluency", "-o", file)
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "is there already" in again.stderr
 
 
 @pytest.mark.slow

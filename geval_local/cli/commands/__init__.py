@@ -1,10 +1,9 @@
 """One module per verb, or per group of verbs; each checks its options and calls the module that does the work.
 
-- `score`, `decide`, `serve`: scores and decisions
+- `score`, `serve`: scores and decisions
 - `pairs`: comparisons of two outputs, and what they say of systems
 - `run`: one file for an evaluation
-- `runs`: what is done with runs that have begun or ended
-- `reasons`: why chosen rows got their scores
+- `runs`: what is done with runs that have begun or ended; why rows got their scores; pages
 - `metrics`, `judges`: what scores are made with
-- `meta_eval`, `compare`, `bias`, `calibrate`, `jury`, `report`: what scores are worth
+- `analyses`: what scores are worth
 """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import complete_judge, complete_metric, takes_options
 from geval_local.cli.output.audits import short
-from geval_local.cli.output.console import new_table, note, print_json, print_table, show_text
+from geval_local.cli.output.console import FIGURE, FOLDED, WHOLE, note, print_json, print_rows, show_text
 from geval_local.errors import GevalError
 from geval_local.options import JudgeOptions
 
@@ -25,11 +24,9 @@ if TYPE_CHECKING:
     from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
     from geval_local.models.memory import Needs
-    from geval_local.models.registry import JudgeEntry, Registry
+    from geval_local.models.registry import JudgeEntry
 
 DEFAULT_METRIC = "summarization/coherence"
-#: Upper ends of the groups of `list`, GB (1e9 bytes): common GPU sizes.
-MEMORY_GROUPS = (4, 8, 16, 24, 48, 80)
 #: On a CPU a judge of more weights takes seconds for a token that it writes, and minutes for a long example.
 LARGE = 500_000_000
 
@@ -39,56 +36,36 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
     from geval_local.models.registry import load_registry, local_directory
 
     registry = load_registry(models)
-    present = {name: local_directory(entry) is not None for name, entry in registry.judges.items()}
+    here = {name: local_directory(entry) is not None for name, entry in registry.judges.items()}
     files = {name: files_gb(entry) for name, entry in registry.judges.items()}
     if as_json:
         records = [
             entry.model_dump(mode="json")
-            | {"default": name == registry.default, "present": present[name], "files_gb": files[name]}
+            | {"default": name == registry.default, "present": here[name], "files_gb": files[name]}
             for name, entry in registry.judges.items()
         ]
         print_json(records)
         return
-    show_registry(registry, present, files)
+    rows = [
+        (
+            entry.name + (" (default)" if entry.name == registry.default else ""),
+            _known(entry, "parameters", short),
+            "-" if (gb := files[entry.name] or entry.memory_gb) is None else _size(gb),
+            _known(entry, "context", str),
+            _kind(entry) or "-",
+            _known(entry, "license", str),
+            "yes" if here[entry.name] else "no",
+        )
+        for entry in sorted(registry.judges.values(), key=_memory)
+    ]
+    figures = [(name, FIGURE) for name in ("parameters", "memory", "context")]
+    # Only a licence may be folded: a name or a figure that is cut cannot be copied.
+    words = [("kind", WHOLE), ("licence", FOLDED), ("here", WHOLE)]
+    print_rows([("judge", WHOLE), *figures, *words], rows, narrow=False)
     if any(entry.unconfirmed for entry in registry.judges.values()):
         note("?: no source confirms it")
     note("memory is that of the weights alone, as they are stored; on a CPU about 1.5 GB come with it")
     note("next: geval-local judges check NAME, or geval-local judges fetch NAME")
-
-
-def show_registry(registry: Registry, present: Mapping[str, bool], files: Mapping[str, float | None]) -> None:
-    """Print the judges by the memory that their weights need, which are `present`, and how large their `files` are."""
-    table = new_table(narrow=False)
-    for heading in ("judge", "parameters", "memory", "context", "kind", "licence", "here"):
-        figure = heading in ("parameters", "memory", "context")
-        # Only a licence may be folded: a name or a figure that is cut cannot be copied.
-        table.add_column(heading, justify="right" if figure else "left", no_wrap=heading != "licence")
-    for heading, entries in _by_memory(registry.judges.values()):
-        table.add_section()
-        table.add_row(f"[bold]{heading}[/bold]")
-        for entry in entries:
-            table.add_row(
-                "  " + entry.name + (" (default)" if entry.name == registry.default else ""),
-                _known(entry, "parameters", short),
-                "-" if (gb := files[entry.name] or entry.memory_gb) is None else _size(gb),
-                _known(entry, "context", str),
-                _kind(entry) or "-",
-                _known(entry, "license", str),
-                "yes" if present[entry.name] else "no",
-            )
-    print_table(table)
-
-
-def _by_memory(entries: Iterable[JudgeEntry]) -> Iterator[tuple[str, list[JudgeEntry]]]:
-    """Yield the non-empty groups, smallest first: heading, and judges by memory."""
-    known = sorted((entry for entry in entries if entry.memory_gb is not None), key=_memory)
-    for lower, upper in pairwise((0.0, *MEMORY_GROUPS, math.inf)):
-        group = [entry for entry in known if lower < _memory(entry) <= upper]
-        if group:
-            yield f"weights up to {upper:g} GB" if upper < math.inf else f"weights above {lower:g} GB", group
-    unknown = [entry for entry in entries if entry.memory_gb is None]
-    if unknown:
-        yield "weights of unknown size", unknown
 
 
 def files_gb(entry: JudgeEntry) -> float | None:

@@ -11,7 +11,7 @@ from geval_local.cli import options
 from geval_local.cli.options import complete_metric, takes_options
 from geval_local.cli.output.console import WHOLE, note, print_json, print_rows, show_text
 from geval_local.cli.progress import load_shown, show_progress
-from geval_local.errors import ConfigurationError, MetricError, OutputError
+from geval_local.errors import ConfigurationError, MetricError
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def new(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.")],
 ) -> None:
     """Write a commented metric file to start from; an existing file is never overwritten."""
+    from geval_local.evaluation.start import write_new
     from geval_local.metric import Metric
     from geval_local.metric_file import TEMPLATE
 
-    if output.suffix not in (".yaml", ".yml"):
-        raise OutputError(f"cannot write {output}: a metric file ends in .yaml or .yml")
+    options.check_new_yaml(output, "a metric file")
     text = TEMPLATE.format(name=name)
     try:
         Metric.from_yaml(text)
@@ -85,13 +85,7 @@ def new(
             f"{name!r} is not a metric name",
             hint="Use letters, digits, '_', '-' and '.', with '/' between parts, such as support/clarity.",
         ) from error
-    try:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise OutputError(f"{output} exists already", hint="Choose another name.") from None
-    except OSError as error:
-        raise OutputError(f"cannot write {output}: {error.strerror}") from error
+    write_new(output, text)
     note(f"wrote {output}; edit it, then: geval-local metrics validate {output}")
 
 
@@ -128,7 +122,7 @@ def steps(
     if given.template is not None:
         raise ConfigurationError(f"{given.name} is a prompt used verbatim; its steps are part of its text")
     if output is not None:
-        _check_output(output)
+        options.check_new_yaml(output, "a metric file")
     file = Path(metric) if Path(metric).suffix in (".yaml", ".yml") else None
     if given.steps is not None and not force and (file is not None or output is None):
         more = "--force rewrites them" if file is not None else "-o FILE.yaml writes a metric with those of the judge"
@@ -146,15 +140,6 @@ def steps(
         place = f"the metric with its steps is in {output}"
     _show_steps(complete, as_json=as_json)
     note(place)
-
-
-def _check_output(output: Path) -> None:
-    if output.suffix not in (".yaml", ".yml"):
-        raise OutputError(f"cannot write {output}: a metric file ends in .yaml or .yml")
-    if output.exists():
-        raise OutputError(f"{output} exists already", hint="Choose another name.")
-    if not output.parent.is_dir():
-        raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
 
 
 def _write_into(file: Path | None, given: Metric, judge_options: JudgeOptions) -> tuple[Metric, str]:

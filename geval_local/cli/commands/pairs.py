@@ -1,4 +1,4 @@
-"""``geval-local pairs``: which of two outputs is better."""
+"""``geval-local pairs`` and ``preferences``: which of two outputs is better, and what that says of systems."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ def pairs(
     from geval_local.evaluation.gates import failures
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan
-    from geval_local.metric import Metric
     from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_target
 
@@ -73,18 +72,14 @@ def pairs(
     chosen = [name for name, value in asked.items() if value is not None and name != "seed"]
     if len(chosen) > 1:
         raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
-    if not metric:
-        raise ConfigurationError(
-            "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
-        )
+    metrics = options.chosen_metrics(options.Rated(metric), no_steps=no_steps)
     rule = chosen[0] if chosen else "all"
     plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
     gates = options.Gates(max_unscored=max_unscored).read()
-    metrics = [Metric.load(name).with_steps(()) if no_steps else Metric.load(name) for name in metric]
     columns = [EVERYTHING] if "csv" in find_target(output).formats else None
     result = watch(
         lambda events: score_file(
-            file, metrics, judges, output, run, columns=columns, metric_names=metric, pairs=plan, events=events
+            file, metrics, judges, output, run, columns=columns, metric_names=metric or (), pairs=plan, events=events
         ),
         file.name,
         results=2 * len(metrics) * len(judges),
@@ -104,3 +99,43 @@ def pairs(
             note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
     if failed:
         raise typer.Exit(EXIT_GATE)
+
+
+def preferences(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Results of `pairs`, or of `score`, whose outputs are then compared."),
+    ],
+    metric: options.OneMetric = None,
+    human: options.Human = None,
+    ratings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Rows that hold the ratings; results of `score` hold them themselves."),
+    ] = None,
+    group_by: options.GroupBy = None,
+    system: options.System = None,
+    coefficient: options.Coefficient = "spearman",
+    new: options.New = None,
+    every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Rank systems by comparisons, side by side where several runs are given; with ratings also against people.
+
+    Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
+    """
+    from geval_local.analysis.pairs import rank
+    from geval_local.cli.output.tables import show_study
+
+    study = options.analyse(
+        rank,
+        runs,
+        metric=metric,
+        human=human,
+        ratings=ratings,
+        group_by=group_by,
+        system=system,
+        coefficient=coefficient,
+        target=new,
+        every_pair=every_pair,
+    )
+    show_study(study, as_json=as_json)

@@ -48,10 +48,7 @@ def init(
     if schema:
         typer.echo(schema_text(), nl=False)
         return
-    if output.suffix not in (".yaml", ".yml"):
-        raise OutputError(f"cannot write {output}: the file of an evaluation ends in .yaml or .yml")
-    if output.is_symlink() or output.exists():
-        raise OutputError(f"{output} is there already", hint="Choose another name with -o; nothing was changed.")
+    options.check_new_yaml(output, "the file of an evaluation")
     start = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
     described = output.with_name(SCHEMA_NAME)
     try:
@@ -153,9 +150,9 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
                 if any(summary.metric in failure for failure in result.failures):
                     show_lowest(summary.metric, rows, LOWEST_SHOWN)
         for name, run in result.runs.items():
-            show_unscored([(f"unscored in {one.metric} of {name}", one.reasons) for one in run.summaries])
+            show_unscored(run, f" of {name}")
         for run in result.runs.values():
-            show_signatures([one.metric for one in run.summaries], run.signatures, run)
+            show_signatures(run)
         for run in result.runs.values():
             files = ", ".join(shlex.quote(str(file)) for file in run.files)
             note(f"wrote {files}", "dim")

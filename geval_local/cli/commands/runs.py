@@ -1,19 +1,22 @@
-"""``geval-local resume``, ``merge``, ``export`` and ``cache``: what is done with runs that have begun or ended."""
+"""What is done with runs that have begun or ended: ``geval-local resume``, ``merge``, ``reasons``, ``report`` ..."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note, print_json, say
-from geval_local.errors import ConfigurationError
-from geval_local.options import RunOptions
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.options import JudgeOptions, RunOptions
+
+if TYPE_CHECKING:
+    from geval_local.judge.judge import Judge
 
 
 @takes_options()
@@ -77,6 +80,162 @@ def merge(
     note(f"{rows} rows in {output}")
 
 
+@takes_options(run_only=("fields", "overwrite"))
+def reasons(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl file: one reason per row.")],
+    metric: options.OneMetric = None,
+    lowest: Annotated[int | None, typer.Option(metavar="N", min=1, help="The rows with the N lowest scores.")] = None,
+    entropy: Annotated[
+        float | None,
+        typer.Option(metavar="NATS", min=0.0, help="The rows whose probabilities have at least this entropy."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All scored rows.")] = False,
+    tokens: Annotated[int, typer.Option(metavar="N", min=8, max=2**31, help="Most tokens of a reason.")] = 160,
+    as_json: options.Json = False,
+    *,
+    judge: JudgeOptions,
+    run_options: RunOptions,
+) -> None:
+    """Let the judge of a run write why rows got their scores, citing the text; no score changes.
+
+    The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
+    they do is recorded. An interrupted command goes on where it was when it is given again.
+    """
+    from geval_local.analysis.preferences import holds_pairs
+    from geval_local.analysis.results import ScoredRun, figures_of
+    from geval_local.cli.output.run_summary import show_reasons
+    from geval_local.cli.scoring import watch
+    from geval_local.io.input_checks import check_rows
+    from geval_local.io.results import numbered
+    from geval_local.io.samples import Sample
+    from geval_local.runs.reasons import chosen_places
+    from geval_local.runs.run_file import reason_file
+    from geval_local.signature import judge_name, signature_differences, signature_parts
+
+    scored = ScoredRun(run, run_options.fields)
+    if output.suffix.lower() != ".jsonl":
+        raise OutputError(f"cannot write {output}: reasons are JSON lines", hint="Give it a name that ends in .jsonl.")
+    if output.resolve() == scored.path.resolve():
+        raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
+    name = scored.one_metric(metric)
+    origin = scored.origin(name)
+    if holds_pairs(scored.rows[0], name) and "output_a" not in scored.rows[0]:
+        raise ConfigurationError(
+            f"{scored.path} holds pairs, whose texts stay in their input: there is nothing to cite",
+            hint="Reasons explain the scores of single outputs: score the input, and give that run.",
+        )
+    places = chosen_places(
+        figures_of(scored.rows, name, scored.path), lowest=lowest, entropy=entropy, everything=everything
+    )
+    rows = list(numbered(scored.rows))
+    chosen = [Sample(rows[place][1], rows[place][0], scored.path.name, None, scored.mapping) for place in places]
+    check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
+    scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
+    choice = judge.model_copy(update={"name": judge.name or scorer})
+
+    def load(given: JudgeOptions) -> Judge:
+        from geval_local.judge.judge import Judge  # brings torch, which a file that is complete does not need
+
+        loaded = Judge.load(given)
+        differ = signature_differences(origin.signature, str(loaded.signature(origin.definition)))
+        if "judge" in differ:
+            if judge.name is None:
+                raise ConfigurationError(
+                    f"the judge {scorer!r} of {scored.path} is another one now",
+                    hint="Name with --judge who is to write the reasons.",
+                )
+            told = f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}"
+            note(told, "yellow")
+        if not loaded.writes_steps:
+            note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
+        return loaded
+
+    result = watch(
+        lambda events: reason_file(
+            scored.path,
+            origin.definition,
+            [sample.row for sample in chosen],
+            choice,
+            output,
+            result=name,
+            tokens=tokens,
+            fields=scored.mapping,
+            load=load,
+            events=events,
+            overwrite=run_options.overwrite,
+        ),
+        scored.path.name,
+        unit="reasons",
+    )
+    show_reasons(output, name, as_json=as_json, is_new=result is not None)
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Result files of `score`, or run directories.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PAGE",
+            help="The .html file to write; for several runs a directory, NAME/: a page for each, and an overview.",
+        ),
+    ],
+    human: options.Human = None,
+    group_by: options.GroupBy = None,
+    system: options.System = None,
+    estimator: options.Estimators = None,
+    reasons: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="What `reasons` wrote for the run, shown beside its rows; may be repeated."),
+    ] = None,
+    fields: options.Fields = None,
+    lowest: options.Lowest = 3,
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most rows that charts and list of a page hold; tables are of all.")
+    ] = 20_000,
+    title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
+    from geval_local.analysis.preferences import holds_pairs
+    from geval_local.cli.output.run_summary import reasons_command, show_lowest
+    from geval_local.fields import counted, read_mapping
+    from geval_local.io.results import load_results, lowest_rows
+    from geval_local.report.reports import report as write
+    from geval_local.runs.directory import result_file
+
+    mapping = read_mapping(fields or [])
+    is_folder = len(runs) > 1 or output.is_dir()
+    written = write(
+        runs,
+        output,
+        human=human or (),
+        group_by=group_by,
+        system=system,
+        estimators=options.read_estimators(estimator, others=True),
+        reasons=reasons or (),
+        fields=mapping,
+        rows=rows,
+        title=title,
+        overwrite=overwrite,
+    )
+    for name, reason in written.failed.items():
+        note(f"not shown: {name}: {reason}", "yellow")
+    for run in [] if is_folder else runs:
+        found = lowest_rows(load_results(result_file(run), mapping), lowest)
+        for metric, worst in found.items():
+            show_lowest(metric, worst, lowest)
+        shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
+        if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
+            note(f"why the lowest are low: {reasons_command(run, shown[0][0], lowest)}")
+    pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
+    note(f"wrote {written.path}{pages}; open it in any browser")
+
+
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
     mlflow: Annotated[
@@ -97,7 +256,7 @@ def export(
     """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
     from geval_local.analysis.results import ScoredRun
     from geval_local.fields import read_mapping
-    from geval_local.report.reports import report
+    from geval_local.report.reports import report as write
 
     if not mlflow:
         raise ConfigurationError("nothing says where the run is to go", hint="Write --mlflow.")
@@ -111,7 +270,7 @@ def export(
             f"mlflow cannot be imported: {error}", hint="Install it: pip install 'geval-local[mlflow]'"
         ) from error
     with TemporaryDirectory() as directory:
-        page = report([run], Path(directory) / "report.html", fields=scored.mapping).path
+        page = write([run], Path(directory) / "report.html", fields=scored.mapping).path
         number = log_results(
             scored.path,
             fields=scored.mapping,

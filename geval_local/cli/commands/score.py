@@ -1,4 +1,4 @@
-"""``geval-local score``: the options, checked before anything expensive happens."""
+"""``geval-local score`` and ``decide``: the options, checked before anything expensive happens."""
 
 from __future__ import annotations
 
@@ -96,3 +96,70 @@ def _one(file: list[str]) -> Path:
             hint="Several files, directories and addresses are for --distributed ray.",
         )
     return Path(file[0])
+
+
+_OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit", "encoding")
+
+
+@takes_options(run_only=_OPTIONS)
+def decide(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="JSONL, JSON, CSV or Parquet; one evidence per row. - reads JSONL from standard input."
+        ),
+    ],
+    questions: Annotated[
+        Path,
+        typer.Option("--questions", "-q", metavar="FILE", help="A YAML or JSON file of named questions."),
+    ],
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column that holds the evidence, or a dotted path into one; several make one evidence, each a "
+            "paragraph under its name, or under HEADING=COLUMN. Absent: the column `state`.",
+        ),
+    ] = None,
+    output: options.Output = None,
+    rotations: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Number of orders in which the options are shown; answers are means over them."
+        ),
+    ] = 1,
+    max_unscored: options.MaxUnscored = None,
+    as_json: options.Json = False,
+    *,
+    judges: list[JudgeOptions],
+    run: RunOptions,
+) -> None:
+    """Answer typed questions about every row of a file, with exact probabilities.
+
+    The evidence of a row is computed once for all its questions. Without -o only the closing table is printed. With it,
+    finished work is kept at every moment: the same command, or `geval-local resume`, goes on after an interruption. A
+    row or a question without an answer keeps its place, with the reason.
+    """
+    from geval_local.cli.scoring import follow
+    from geval_local.cli.standard_input import input_file
+    from geval_local.io.input_checks import DEFAULT_STATE
+    from geval_local.questions.question import load_questions
+    from geval_local.runs.asked import question_metrics
+    from geval_local.runs.run_file import decide_file
+    from geval_local.runs.target import find_target
+
+    gates = options.Gates(max_unscored=max_unscored).read()
+    asked = load_questions(questions)
+    target = find_target(output, run.formats, "decisions")
+    options.check_csv(run, target.formats)
+    with input_file(file, keep=target.directory is not None, keep_after=target.is_directory) as path:
+        follow(
+            lambda events: decide_file(
+                path, asked, judges, output, run, state=state or DEFAULT_STATE, rotations=rotations, events=events
+            ),
+            path.name,
+            gates,
+            results=len(question_metrics(asked, rotations)) * len(judges),
+            judges=len(judges),
+            as_json=as_json,
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,6 +12,7 @@ import typer
 from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions
+from geval_local.serve.settings import ServeSettings, bound, named
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -24,28 +24,11 @@ INSTALL = "Install it with `pip install 'geval-local[serve]'`."
 
 @takes_options()
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs an API key.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8399,
-    api_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key-file", metavar="FILE", help="Holds the key that clients must send. Absent: GEVAL_LOCAL_API_KEY."
-        ),
-    ] = None,
-    max_body: Annotated[str, typer.Option(metavar="SIZE", help="Largest body of a request, also unpacked.")] = "16MiB",
-    queue: Annotated[int, typer.Option(metavar="N", help="Calls per judge that may wait; more get 429.")] = 512,
-    rotations: Annotated[
-        int, typer.Option(metavar="N", help="Orders in which a question's options are shown, unless a request sets it.")
-    ] = 1,
-    log_requests: Annotated[
-        bool, typer.Option("--log-requests", help="Log route, status and time of every request; never its texts.")
-    ] = False,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="json: one object a line on stderr, for machines.")
     ] = "text",
     *,
+    settings: ServeSettings,
     judges: list[JudgeOptions],
 ) -> None:
     """Serve judges to the clients of /v1/decisions, /v1/systemone and /v1/score.
@@ -53,17 +36,6 @@ def serve(
     It listens at once; while libraries are imported and judges are loaded, /ready and all that needs them answer 503.
     On Ctrl-C or SIGTERM it accepts no more requests and finishes those in progress.
     """
-    from geval_local.serve.settings import ServeSettings, bound, named, parse_size, read_key
-
-    settings = ServeSettings(
-        host=host,
-        port=port,
-        api_key=read_key(api_key),
-        max_body=parse_size(max_body),
-        queue=queue,
-        rotations=rotations,
-        log_requests=log_requests,
-    )
     try:
         import uvicorn
 
@@ -76,13 +48,13 @@ def serve(
 
         log_json()
     choices = named(judges)
-    listening = bound(host, port)
+    listening = bound(settings.host, settings.port)
     port = listening.getsockname()[1]
     failures: list[BaseException] = []
 
     def on_loaded(error: BaseException | None) -> None:
         if error is None and not server.should_exit:
-            logger.info("serving %s on http://%s:%d (the routes: /docs)", ", ".join(choices), host, port)
+            logger.info("serving %s on http://%s:%d (the routes: /docs)", ", ".join(choices), settings.host, port)
         if error is not None:
             failures.append(error)
             server.should_exit = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.output.console import FOLDED, note, print_json, print_rows, result_console, say
 from geval_local.errors import DataError, UnscorableError
+from geval_local.io.columns import plain
 
 if TYPE_CHECKING:
     from geval_local.engine.self_check import SelfCheck
@@ -200,19 +200,12 @@ def self_check_record(checked: SelfCheck) -> dict[str, Any]:
     """Give what a device was found to do as plain JSON values."""
     return {
         "passed": not checked.failed,
-        "device": _finite(checked.device),
+        "device": plain(checked.device),
         "checks": [
-            {"name": one.name, "passed": one.passed, "text": one.text, "figures": _finite(one.figures)}
+            {"name": one.name, "passed": one.passed, "text": one.text, "figures": plain(one.figures)}
             for one in checked.findings
         ],
     }
-
-
-def _finite(value: Any) -> Any:
-    """Write figures that are not numbers as null: JSON has no NaN."""
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 #: Characters shown by `check` from the end of the rendered prompt.
@@ -256,7 +249,7 @@ def audit_record(audit: JudgeAudit) -> dict[str, Any]:
     """Describe an audit."""
     from geval_local.models.precision import dtype_name
 
-    loaded = audit.loaded
+    loaded, precision, example = audit.loaded, audit.precision, audit.example
     return {
         "directory": str(loaded.directory),
         "fingerprint": loaded.fingerprint,
@@ -265,22 +258,22 @@ def audit_record(audit: JudgeAudit) -> dict[str, Any]:
         "memory_bytes": loaded.memory_bytes,
         "dtype": dtype_name(loaded.dtype),
         "precision": {
-            "reason": audit.precision.reason,
-            "noise": None if audit.precision.noise is None else asdict(audit.precision.noise),
+            "reason": precision.reason,
+            "noise": None if precision.noise is None else asdict(precision.noise),
         },
         "attention": loaded.attention,
         "engine": audit.engine,
         "context": audit.context,
         "prompt": label_record(audit.prompt),
         "example": {
-            "score": audit.example.score,
-            "label_mass": audit.example.label_mass,
-            "probabilities": audit.example.probabilities,
-            "other_tokens": [list(pair) for pair in audit.other_tokens],
+            "score": example.score,
+            "label_mass": example.label_mass,
+            "probabilities": example.probabilities,
+            "other_tokens": audit.other_tokens,
         },
         "batch_difference": audit.batch_difference,
         "batches": audit.batches,
-        "batch_lengths": list(audit.lengths),
+        "batch_lengths": audit.lengths,
     }
 
 

@@ -31,7 +31,7 @@ from geval_local.summary import mass_warning
 if TYPE_CHECKING:
     from geval_local.runs.completion import RunResult
     from geval_local.score import Score
-    from geval_local.summary import QuestionSummary, Reason, Summary
+    from geval_local.summary import QuestionSummary, Summary
 
 #: Most reasons shown per metric; `--json` has them all.
 REASONS_SHOWN = 8
@@ -49,18 +49,20 @@ def show_result(
     lowest: int = LOWEST_SHOWN,
     as_json: bool,
 ) -> None:
-    """Print a run's figures to stdout, and its warnings, gates and next commands to stderr."""
+    """Print a run's scores or answers to stdout, and its warnings, gates and next commands to stderr."""
+    show_warnings(result)
     if as_json:
         print_json(run_record(result, lowest) | {"failed_gates": list(failures)})
-        show_warnings(result)
     else:
-        show_warnings(result)
-        show_summaries(result.summaries)
-        show_pace(result, len(result.summaries), "scores")
-        show_unscored([(f"unscored in {summary.metric}", summary.reasons) for summary in result.summaries])
+        if result.answers:
+            _show_answers(result.answers)
+        else:
+            show_summaries(result.summaries)
+        _show_pace(result)
+        show_unscored(result)
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
             show_lowest(summary.metric, rows, lowest)
-        show_signatures([one.metric for one in result.summaries], result.signatures, result)
+        show_signatures(result)
         _show_next(result, lowest)
     show_gates(failures, gates)
 
@@ -76,12 +78,16 @@ def show_gates(failures: Sequence[str], gates: int) -> None:
 def show_warnings(result: RunResult, prefix: str = "") -> None:
     """Warn of low label mass and of rows that were cut; every line begins with `prefix`."""
     is_plain = any(judge.choice.get("style") == "completion" for judge in result.manifest.judges)
-    for summary, signature in zip(result.summaries, result.signatures, strict=True):
+    # Where questions are asked there are signatures and no summaries.
+    for summary, signature in zip(result.summaries, result.signatures, strict=False):
         if summary.low_mass_share > 0:
             note(prefix + low_mass_warning(summary, signature, is_plain=is_plain), "yellow")
         if summary.shortened:
             told = f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context"
             note(prefix + told, "yellow")
+    for answer in result.answers:
+        if answer.low_mass_share > 0:
+            note(f"warning: {_low_mass(answer)}", "yellow")
 
 
 def low_mass_warning(summary: Summary, signature: str, *, is_plain: bool = False) -> str:
@@ -152,12 +158,13 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
     print_rows(columns, [[*data[place : place + 1], *row] for place, row in enumerate(rows)])
 
 
-def show_pace(result: RunResult, each: int, what: str) -> None:
+def _show_pace(result: RunResult) -> None:
     """Say in one line how many results there are, who gave them, how fast, and what was saved; then the precision."""
-    count = result.rows * each
+    count = result.rows * len(result.signatures)
     # A row that cannot be scored passes through no model.
     computed = count - sum(result.totals.get(name, 0) for name in ("from_cache", "unscored")) - result.there
     rate = f" ({computed / result.seconds:.1f}/s)" if result.seconds > 0 and computed > 0 else ""
+    what = "answers" if result.answers else "scores"
     told = [f"{count} {what} by {', '.join(result.judges)} in {result.seconds:.1f} s{rate}"]
     if result.there:
         told.append(f"{result.there} of them there before")
@@ -213,8 +220,10 @@ def _passed(summary: Summary) -> str:
     return f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
 
 
-def show_unscored(found: Sequence[tuple[str, Sequence[Reason]]]) -> None:
-    """List the reasons of rows without a figure, each list under its heading."""
+def show_unscored(result: RunResult, where: str = "") -> None:
+    """List the reasons of rows without a score or an answer; `where` ends the heading of each list."""
+    found = [(f"unscored in {summary.metric}{where}", summary.reasons) for summary in result.summaries]
+    found += [(f"without an answer to {answer.name}", answer.reasons) for answer in result.answers]
     for heading, reasons in found:
         if not reasons:
             continue
@@ -227,9 +236,10 @@ def show_unscored(found: Sequence[tuple[str, Sequence[Reason]]]) -> None:
             say(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)")
 
 
-def show_signatures(names: Sequence[str], signatures: Sequence[str], result: RunResult) -> None:
+def show_signatures(result: RunResult) -> None:
     """Name the signatures in one line, and the file that holds them whole."""
-    listed = ", ".join(f"{name} {short_signature(one)}" for name, one in zip(names, signatures, strict=True))
+    names = [summary.metric for summary in result.summaries] or [answer.name for answer in result.answers]
+    listed = ", ".join(f"{name} {short_signature(one)}" for name, one in zip(names, result.signatures, strict=True))
     whole = manifest_path(result.files[0]) if result.files else "--json"
     say(f"signature: {listed} (whole: {whole})")
 
@@ -237,17 +247,20 @@ def show_signatures(names: Sequence[str], signatures: Sequence[str], result: Run
 def _show_next(result: RunResult, lowest: int) -> None:
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
     note("next:")
+    output = shlex.quote(str(result.target.results))
     if result.target.results is None:
-        note(f"  keep every row's figures     {command_given()} -o scores.jsonl")
+        what, file = ("answers", "decisions.jsonl") if result.answers else ("figures", "scores.jsonl")
+        note(f"  keep every row's {what}     {command_given()} -o {file}")
+    elif result.answers:
+        note(f"  every row's answers          {output}")
     else:
-        output = shlex.quote(str(result.target.results))
         if settings.distributed is not None:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest):
             command = reasons_command(result.target.results, result.summaries[0].metric, lowest)
             note(f"  why the lowest are low       {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
-    if any(summary.low_mass_share > 0 for summary in result.summaries):
+    if result.answers or any(summary.low_mass_share > 0 for summary in result.summaries):
         judge = f" {shlex.quote(result.judges[0])}"
         if choice.get("models_file") is not None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
@@ -261,10 +274,11 @@ def reasons_command(results: object, metric: str, lowest: int) -> str:
     return shlex.join(["geval-local", *words])
 
 
-def common_record(result: RunResult) -> dict[str, Any]:
-    """Return what the JSON objects of `score` and `decide` have in common."""
+def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
+    """Return a run's figures as plain JSON values."""
     results = result.target.results
-    return {
+    pace = round(result.rows * len(result.signatures) / result.seconds, 3) if result.seconds else None
+    record = {
         "version": __version__,
         "input": result.manifest.input.path,
         "output": None if results is None else str(results),
@@ -277,53 +291,31 @@ def common_record(result: RunResult) -> dict[str, Any]:
         "steps_seconds": round(result.steps_seconds, 3),
         "seconds": round(result.seconds, 3),
     }
-
-
-def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
-    """Return a run's figures as plain JSON values."""
-    return {
-        **common_record(result),
-        "estimator": result.manifest.settings.estimator.text,
-        "scores_per_second": round(result.rows * len(result.summaries) / result.seconds, 3) if result.seconds else None,
-        "metrics": {
-            summary.metric: summary.to_dict()
-            | {
-                "signature": signature,
-                "lowest": [
-                    {"row": sample.row, "id": sample.fields.get("id"), "score": score.value}
-                    for sample, score in rows[:lowest]
-                ],
-            }
-            for summary, signature, rows in zip(result.summaries, result.signatures, result.lowest, strict=True)
-        },
+    if result.answers:
+        questions = {
+            answer.name: answer.to_dict() | {"signature": signature}
+            for answer, signature in zip(result.answers, result.signatures, strict=True)
+        }
+        return {**record, "answers_per_second": pace, "questions": questions}
+    metrics = {
+        summary.metric: summary.to_dict()
+        | {
+            "signature": signature,
+            "lowest": [
+                {"row": sample.row, "id": sample.fields.get("id"), "score": score.value}
+                for sample, score in rows[:lowest]
+            ],
+        }
+        for summary, signature, rows in zip(result.summaries, result.signatures, result.lowest, strict=True)
     }
+    estimator = result.manifest.settings.estimator.text
+    return {**record, "estimator": estimator, "scores_per_second": pace, "metrics": metrics}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 #: Options of a choice that are counted on its line.
 OPTIONS_SHOWN = 6
-
-
-def show_decisions(result: RunResult, failures: list[str], *, as_json: bool) -> None:
-    """Print what the answers came to, to stdout, and what failed, to stderr; parameters as `show_result`."""
-    for answer in result.answers:
-        if answer.low_mass_share > 0:
-            note(f"warning: {_low_mass(answer)}", "yellow")
-    if as_json:
-        print_json(_answers_record(result, failures))
-    else:
-        _show_answers(result)
-        show_pace(result, len(result.answers), "answers")
-        show_unscored([(f"without an answer to {answer.name}", answer.reasons) for answer in result.answers])
-        show_signatures([one.name for one in result.answers], result.signatures, result)
-        note("next:")
-        if result.target.results is None:
-            note(f"  keep every row's answers     {command_given()} -o decisions.jsonl")
-        else:
-            note(f"  every row's answers          {shlex.quote(str(result.target.results))}")
-        note(f"  audit the judge              geval-local judges check {shlex.quote(result.judges[0])}")
-    show_gates(failures, 0)
 
 
 def _low_mass(answer: QuestionSummary) -> str:
@@ -335,7 +327,7 @@ def _low_mass(answer: QuestionSummary) -> str:
     )
 
 
-def _show_answers(result: RunResult) -> None:
+def _show_answers(answers: Sequence[QuestionSummary]) -> None:
     rows = [
         (
             answer.name,
@@ -346,7 +338,7 @@ def _show_answers(result: RunResult) -> None:
             "-" if math.isnan(answer.low_mass_share) else f"{answer.low_mass_share:.1%}",
             "-" if answer.spread is None else _figure(answer.spread, 3),
         )
-        for answer in result.answers
+        for answer in answers
     ]
     figures = ("answered", "mass", "min", f"<{LOW_LABEL_MASS:g}", "spread")
     print_rows([("question", FOLDED), ("answers", FOLDED), *((name, FIGURE) for name in figures)], rows)
@@ -363,18 +355,6 @@ def _told(answer: QuestionSummary) -> str:
 
 def _option(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()
-
-
-def _answers_record(result: RunResult, failures: list[str]) -> dict[str, Any]:
-    return {
-        **common_record(result),
-        "answers_per_second": round(result.rows * len(result.answers) / result.seconds, 3) if result.seconds else None,
-        "questions": {
-            answer.name: answer.to_dict() | {"signature": signature}
-            for answer, signature in zip(result.answers, result.signatures, strict=True)
-        },
-        "failed_gates": failures,
-    }
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,411 @@
+"""What scores are worth: ``geval-local meta-eval``, ``compare``, ``estimate``, ``bias``, ``calibrate`` and ``jury``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.options import takes_options
+from geval_local.cli.output.console import note
+from geval_local.errors import OutputError
+from geval_local.options import JudgeOptions
+
+
+@dataclass(frozen=True)
+class People:
+    """The ratings of your own rows, and what they are about."""
+
+    human: options.Human = None
+    fields: options.Fields = None
+    raters: options.Raters = None
+    group_by: options.GroupBy = None
+    system: options.System = None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What stands beside the scores."""
+
+    ablations: Annotated[
+        bool, typer.Option("--ablations", help="Also without steps, and by other estimators than the expectation.")
+    ] = False
+    estimator: options.Estimators = None
+    no_steps: options.NoSteps = False
+    no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is compared."""
+
+    level: options.Level = None
+    coefficient: Annotated[
+        options.CoefficientName | None,
+        typer.Option(help="What to compare. Absent: the paper's; spearman for your own rows.", show_default=False),
+    ] = None
+    target: options.New = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0
+
+
+@takes_options()
+def meta_eval(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A published benchmark file, or rows of your own.")],
+    *,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="summeval, topical-chat, qags (or qags-cnn, qags-xsum): what FILE is, unmodified."
+        ),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric", "-m", metavar="NAME", help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt)."
+        ),
+    ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="RUN",
+            help="A result file of `score` over FILE, or a run directory; may be repeated. Nothing is scored.",
+        ),
+    ] = None,
+    responses: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-responses",
+            metavar="FILE",
+            help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE.",
+        ),
+    ] = None,
+    people: People,
+    beside: Beside,
+    limit_groups: Annotated[
+        int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep the scored files here, and reuse them.")
+    ] = None,
+    compared: Compared,
+    as_json: options.Json = False,
+    chosen_judges: list[JudgeOptions],
+) -> None:
+    """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
+
+    Without --judge, --results or --from-responses the default judge scores FILE.
+    """
+    from geval_local.analysis.meta_evaluation import meta_evaluate
+    from geval_local.analysis.ratings.rated import read_rated
+    from geval_local.cli.output.tables import show_study
+    from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.evaluation.kept_scores import RatedJudges
+    from geval_local.fields import read_mapping
+
+    estimators = options.read_estimators(beside.estimator, others=beside.ablations)
+    rows = read_rated(
+        file,
+        benchmark=benchmark,
+        metrics=metrics or (),
+        human=people.human or (),
+        raters=people.raters or (),
+        group_by=people.group_by,
+        system=people.system,
+        fields=read_mapping(people.fields or []),
+        limit_groups=limit_groups,
+        steps=not beside.no_steps,
+    )
+    is_named = any(one.name is not None for one in chosen_judges)
+    chosen = chosen_judges if is_named or not (results or responses) else []
+    judges = RatedJudges(rows, file, chosen, output, load_shown, show_progress)
+    study = meta_evaluate(
+        rows,
+        results or (),
+        judged=lambda taken: judges.score(taken, estimators, steps_too=beside.ablations),
+        responses=responses or (),
+        estimators=estimators,
+        overlap=not beside.no_baselines,
+        **asdict(compared),
+    )
+    show_study(study, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Systems:
+    """How systems are compared."""
+
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
+    ] = None
+    baseline: options.Baseline = None
+    tie: Annotated[
+        float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows hold."""
+
+    human: options.Human = None
+    group_by: options.GroupBy = None
+    fields: options.Fields = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where the comparison is also written."""
+
+    page: Annotated[Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")] = (
+        None
+    )
+    overwrite: options.Overwrite = False
+
+
+@takes_options()
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN [RUN ...]",
+            help="Result files of `score`, or run directories: one with the systems in a column, one for each system, "
+            "or two runs over the same rows.",
+        ),
+    ],
+    *,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
+    ] = None,
+    systems: Systems,
+    across: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Allowed differences: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
+        ),
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Estimate the scores anew from the stored distributions: exact, mode or median.",
+        ),
+    ] = None,
+    rows: Rows,
+    agreement: options.Agreement,
+    count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
+    plan: Annotated[
+        float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
+    written: Page,
+    as_json: options.Json = False,
+) -> None:
+    """Say which system is better, or how two runs over the same rows differ.
+
+    Runs whose signatures differ in keys not named by --across are rejected.
+    """
+    from geval_local.analysis.comparison import compare as find
+    from geval_local.cli.output.tables import show_study
+    from geval_local.io.ownership import check_replaceable
+    from geval_local.report.comparison_page import write_compared
+    from geval_local.report.page import PAGE, check_target
+    from geval_local.runs.directory import result_file
+
+    if written.page is not None:
+        target = check_target(written.page, *map(result_file, runs))
+        check_replaceable(target, PAGE, overwrite=written.overwrite)
+    study = options.analyse(
+        find,
+        runs,
+        metrics=metric,
+        across=across,
+        estimator=estimator,
+        largest=count,
+        plan=plan,
+        seed=seed,
+        **asdict(systems),
+        **asdict(rows),
+        **asdict(agreement),
+    )
+    if written.page is not None:
+        note(f"wrote {write_compared(study, written.page)}; open it in any browser")
+    show_study(study, as_json=as_json)
+
+
+def estimate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
+    human: options.Human,
+    metric: options.OneMetric = None,
+    share: Annotated[
+        float | None, typer.Option(metavar="X", help="The share of rows that people would rate X or higher.")
+    ] = None,
+    wins: Annotated[
+        bool, typer.Option("--wins", help="How often one system is rated above another on the same document.")
+    ] = False,
+    system: options.System = None,
+    baseline: options.Baseline = None,
+    group_by: options.GroupBy = None,
+    fields: options.Fields = None,
+    as_json: options.Json = False,
+) -> None:
+    """Estimate the mean rating of every system from many scores and a few dozen ratings, with a valid interval.
+
+    The rated rows have to be a random sample of all. Where the judge agrees with people, its scores of the other rows
+    make the interval shorter; where it does not, the ratings alone count, and that is said.
+    """
+    from geval_local.analysis.estimates import estimate as find
+    from geval_local.cli.output.tables import show_study
+
+    study = options.analyse(
+        find,
+        file,
+        human or (),
+        metric=metric,
+        share=share,
+        wins=wins,
+        system=system,
+        baseline=baseline,
+        group_by=group_by,
+        fields=fields,
+    )
+    show_study(study, as_json=as_json)
+
+
+def bias(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
+    side: Annotated[
+        str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
+    ],
+    metric: options.OneMetric = None,
+    human: options.Human = None,
+    raters: options.Raters = None,
+    group_by: options.GroupBy = None,
+    fields: options.Fields = None,
+    between: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
+
+    With --human or --rater also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
+    """
+    from geval_local.analysis.biases import bias as find
+    from geval_local.cli.output.tables import show_study
+
+    study = options.analyse(
+        find,
+        file,
+        side,
+        metric=metric,
+        human=human,
+        raters=raters,
+        group_by=group_by,
+        between=between,
+        fields=fields,
+        seed=seed,
+    )
+    show_study(study, as_json=as_json)
+
+
+def calibrate(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory, with human ratings.")
+    ],
+    human: options.Human,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The calibration, a small JSON file.")],
+    metric: options.OneMetric = None,
+    group_by: options.GroupBy = None,
+    method: Annotated[
+        Literal["both", "temperature", "isotonic"],
+        typer.Option(help="A temperature on the label distribution, a rising map of scores, or one after the other."),
+    ] = "both",
+    folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
+) -> None:
+    """Fit a calibration and report what it gains on held-out documents; the gain in-sample is not reported.
+
+    `score --calibration OUT` applies it if it helps, to scores under the same signature only.
+    """
+    from geval_local.analysis.calibration import FORMAT, save_calibration
+    from geval_local.analysis.calibration import calibrate as fit
+    from geval_local.cli.output.tables import show_study
+    from geval_local.io.ownership import check_replaceable
+    from geval_local.runs.directory import result_file
+
+    if output.resolve() == result_file(run).resolve():
+        raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
+    check_replaceable(output, FORMAT, overwrite=overwrite)
+    study = options.analyse(
+        fit, run, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed
+    )
+    save_calibration(study.calibration, output)
+    show_study(study, as_json=as_json)
+    if study.calibration.held_out.helps:
+        note(f"next: geval-local score FILE --metric {study.calibration.metric} --calibration {output}")
+    else:
+        note("`score --calibration` refuses it: rate more documents, or use the scores as they are", "yellow")
+
+
+@takes_options()
+def jury(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN ...", help="Result files, or run directories, over the same rows.")
+    ],
+    *,
+    metric: options.OneMetric = None,
+    weights: Annotated[
+        Literal["equal", "human"],
+        typer.Option(help="Alike, or by agreement with people on other documents."),
+    ] = "equal",
+    human: options.Human = None,
+    group_by: options.GroupBy = None,
+    agreement: options.Agreement,
+    fields: options.Fields = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
+    ] = None,
+    count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
+) -> None:
+    """Average several judges' label distributions, item by item, and show where they disagree."""
+    from geval_local.analysis.juries import jury as deliberate
+    from geval_local.analysis.juries import save_jury
+    from geval_local.cli.output.tables import show_study
+    from geval_local.io.result_manifest import check_results
+    from geval_local.io.writer import ResultWriter
+    from geval_local.runs.directory import result_file
+
+    if output is not None:
+        if ResultWriter.check(output) in [result_file(path).resolve() for path in runs]:
+            raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
+        check_results(output, overwrite=overwrite)
+    study = options.analyse(
+        deliberate,
+        runs,
+        metric=metric,
+        weights=weights,
+        human=human,
+        group_by=group_by,
+        fields=fields,
+        largest=count,
+        seed=seed,
+        **asdict(agreement),
+    )
+    if output is not None:
+        save_jury(study, output)
+    show_study(study, as_json=as_json)
+    if output is not None:
+        note(f"wrote {output}")
