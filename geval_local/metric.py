@@ -236,7 +236,7 @@ _STEP_KEYS = {"steps", "steps_provenance"}
 
 
 def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
-    """Put a metric's steps and their provenance into the YAML text that it was read from; comments are kept."""
+    """Put a metric's steps and their provenance into the YAML text that it was read from, as `edit_yaml` does."""
     try:
         result = edit_yaml(text, metric.model_dump(mode="json", include=_STEP_KEYS, exclude_none=True))
         same = Metric.from_yaml(result) == metric

@@ -12,6 +12,7 @@ import math
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,7 +66,7 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
 
 
 def connect(path: Path | None) -> sqlite3.Connection:
-    """Open or create a database in WAL mode; None creates a temporary one that is deleted with the connection.
+    """Open or create a database in WAL mode; None creates one in memory that ends with the connection.
 
     Only the user may read it: SQLite gives its side files the permissions of the database.
 
@@ -75,7 +76,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
     if path is not None:
         _make_private(path)
     connection = sqlite3.connect(
-        "" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -384,78 +385,15 @@ class Store:
             return done.rowcount
 
 
-class MemoryStore:
-    """Outcomes of a run that keeps nothing, in dictionaries instead of tables."""
+class MemoryStore(Store):
+    """Outcomes of a run that keeps nothing: the same tables, in memory."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[int, int], dict[int, tuple[int, Outcome]]] = {}
-        self._plans: dict[tuple[int, int], dict[int, PlanRecord]] = {}
-
-    def begin_window(
-        self, judge: int, window: int, plans: Mapping[int, PlanRecord], given: Iterable[tuple[int, int, int, Outcome]]
-    ) -> None:
-        """See `Store.begin_window`."""
-        for metric, row, origin, outcome in given:
-            self._rows.setdefault((judge, metric), {}).setdefault(row, (origin, outcome))
-        for metric, plan in plans.items():
-            self._plans.setdefault((judge, metric), {})[window] = plan
-
-    def add(self, judge: int, outcomes: Iterable[tuple[int, int, Outcome]]) -> None:
-        """See `Store.add`."""
-        for metric, row, outcome in outcomes:
-            self._rows.setdefault((judge, metric), {}).setdefault(row, (Origin.MODEL, outcome))
-
-    def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
-        """See `Store.outcomes`."""
-        rows = self._rows.get((judge, metric), {})
-        return {row: rows[row][1] for row in range(first, stop) if row in rows}
-
-    def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
-        """See `Store.origins`."""
-        rows = self._rows.get((judge, metric), {})
-        return {row: rows[row][0] for row in range(first, stop) if row in rows}
-
-    def is_planned(self, judge: int, metric: int, window: int) -> bool:
-        """See `Store.is_planned`."""
-        return window in self._plans.get((judge, metric), {})
-
-    def counts(self, judge: int, window_rows: Sequence[int]) -> dict[tuple[int, int], int]:
-        """See `Store.counts`."""
-        found: dict[tuple[int, int], int] = {}
-        for (one, metric), rows in self._rows.items():
-            for row in rows if one == judge else ():
-                place = (metric, row // window_rows[metric])
-                found[place] = found.get(place, 0) + 1
-        return found
-
-    def totals(self, judge: int, metric: int) -> dict[str, int]:
-        """See `Store.totals`."""
-        rows = self._rows.get((judge, metric), {}).values()
-        plans = self._plans.get((judge, metric), {}).values()
-        return {
-            "rows": len(rows),
-            "unscored": sum(outcome.error is not None for _, outcome in rows),
-            "from_cache": sum(origin == Origin.CACHE for origin, _ in rows),
-            "prompt_tokens": sum(plan.prompt_tokens for plan in plans),
-            "planned_tokens": sum(plan.planned_tokens for plan in plans),
-        }
-
-    def is_empty(self) -> bool:
-        """See `Store.is_empty`."""
-        return not any(self._rows.values())
-
-    def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Do nothing: no rows were kept."""
-        return 0
-
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
-        """Check nothing: nothing was read."""
-
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        self.path = Path(":memory:")
+        self._synced = time.monotonic()
+        self._connection = connect(None)
+        weakref.finalize(self, self._connection.close)
+        migrate(self._connection, _MIGRATIONS, self.path)
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:

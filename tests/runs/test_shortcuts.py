@@ -228,7 +228,7 @@ def test_windows_come_in_order_and_their_threads_end_with_them():
     windows = list(ahead)
     assert [(one.number, one.first, len(one.samples)) for one in windows] == [(0, 0, 4), (1, 4, 4), (2, 8, 2)]
     assert [one.prepared[0] is None for one in windows] == [False, True, False]
-    assert set(seen) == {"geval-local reader"}
+    assert set(seen) == {"geval-local reader_0"}
     assert threading.active_count() == before
 
     endless = (Sample({"output": "x"}) for _ in iter(int, 1))
