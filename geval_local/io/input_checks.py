@@ -70,17 +70,12 @@ def iter_samples(
     samples: Iterable[Sample | Mapping[str, Any]], metrics: Sequence[Metric], fields: Mapping[str, str] | None = None
 ) -> Iterator[Sample]:
     """Yield rows as samples, with the mapping applied."""
-    if hasattr(samples, "to_dict") and hasattr(samples, "columns"):
+    is_frame = hasattr(samples, "to_dict") and hasattr(samples, "columns")
+    if is_frame or isinstance(samples, str | Mapping | Sample) or not isinstance(samples, Iterable):
         raise TypeError(
-            f"samples are rows, and iterating over a {type(samples).__name__} gives its columns; score the frame: "
-            "geval_local.score_frame(frame, metrics, judge)"
+            f"samples are an iterable of rows, not {type(samples).__name__}: give a list of them; read_samples(path) reads "
+            "those of a file, geval_local.score_frame(frame, metrics, judge) scores those of a frame"
         )
-    if isinstance(samples, str | os.PathLike):
-        raise TypeError("samples are rows, not a path; read them: read_samples(path)")
-    if isinstance(samples, Mapping | Sample):
-        raise TypeError("samples are rows: give a list of them, [sample], or use judge.score(metric, **sample)")
-    if not isinstance(samples, Iterable):
-        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}")
     mapping = {} if fields is None else fields
     check_mapping(mapping, (field for metric in metrics for field in metric.fields))
     return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))

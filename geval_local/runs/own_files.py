@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,27 +27,20 @@ _LOCK_BYTES = 20
 def hold(directory: Path) -> Iterator[None]:
     """Lock a directory for this process; the operating system releases the lock whenever the process dies."""
     path = directory / LOCK_NAME
-    with locked(path, lambda: _busy(directory, path)):
-        with suppress(OSError):  # it only informs other processes
-            path.write_text(str(os.getpid()), encoding="ascii")
-        yield
-
-
-@contextmanager
-def locked(path: Path, busy: Callable[[], OutputError]) -> Iterator[None]:
-    """Hold a lock file; `busy` says what it means that another process holds it."""
     lock = FileLock(path, timeout=0, mode=0o600)
     try:
         if os.path.lexists(path) and not _is_lock(path):
             raise OutputError(f"{path} is a link, or no lock, and no run makes that", hint="Remove it.")
         lock.acquire()
     except Timeout:
-        raise busy() from None
+        raise _busy(directory, path) from None
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
         ) from error
     try:
+        with suppress(OSError):  # it only informs other processes
+            path.write_text(str(os.getpid()), encoding="ascii")
         yield
     finally:
         lock.release()

@@ -182,18 +182,7 @@ class Run:
             write_manifest(self.directory, self.manifest)
 
     def finish(self, files: list[str]) -> None:
-        """Record that the results are written, with their counts."""
-        results = {}
-        metrics = range(len(self.metrics))
-        counts = [
-            [self.store.totals(number, place) for place in metrics] for number in range(len(self.manifest.judges))
-        ]
-        for number, (key, judge, place) in enumerate(self.results()):
-            results[key] = {
-                "signature": self.asked.signature(place, judge.signatures),
-                **self.asked.record(place, counts[number // len(self.asked.names)], judge.definitions),
-            }
-        self.manifest.results = results
+        """Record that the results are written."""
         self.manifest.files = files
         self.manifest.ended = now()
         self.save()

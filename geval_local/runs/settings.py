@@ -129,19 +129,13 @@ class Settings(RunOptions):
     def differences(self, other: Settings) -> list[str]:
         """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
         found = []
-        names = ["window", "limit", "distributed", "encoding"]
+        names = ["window", "limit", "distributed", "encoding", "fields", "pairs", "reasons"]
         if self.distributed is not None and other.distributed is not None:
             names += _FINAL_IN_PARTS
         for name in names:
             before, after = getattr(self, name), getattr(other, name)
             if before != after:
                 found.append(f"`{name}` was {before}, is {after}")
-        if self.fields != other.fields:
-            found.append(f"`fields` was {self.fields or 'none'}, is {other.fields or 'none'}")
-        if self.pairs != other.pairs:
-            found.append(f"pairs were {self.pairs or 'none'}, are {other.pairs or 'none'}")
-        if self.reasons != other.reasons:
-            found.append(f"reasons were {self.reasons or 'none'}, are {other.reasons or 'none'}")
         if self.chosen != other.chosen:
             found.append("other rows were chosen")
         found += _question_differences(self.questions, other.questions)

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from geval_local.errors import OutputError
 from geval_local.score import Outcome
@@ -414,26 +413,12 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
-    """Convert columns back to an outcome."""
+    """Convert columns back to an outcome; a `ValueError` if they are damaged."""
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
     if logprobs is not None and (not isinstance(logprobs, bytes) or len(logprobs) % 8):
         raise ValueError("its log-probabilities are cut off")
     if not all(isinstance(number, int) for number in (prompt_tokens, dropped_tokens, key)):
         raise ValueError("one of its counts is not a whole number")
-    return checked_outcome(
-        None if logprobs is None else np.frombuffer(logprobs, dtype="<f8"),
-        other,
-        prompt_tokens,
-        dropped_tokens,
-        key % (1 << 64),
-        error,
-    )
-
-
-def checked_outcome(
-    logprobs: NDArray[np.float64] | None, other: Any, prompt_tokens: int, dropped_tokens: int, key: int, error: Any
-) -> Outcome:
-    """Build an outcome from stored values, with the other tokens, or what was written, as JSON."""
     if logprobs is None and isinstance(other, str) and other.startswith("{"):
         try:
             return Outcome(prompt_tokens=prompt_tokens, error=error, written=json.loads(other))
@@ -441,8 +426,9 @@ def checked_outcome(
             raise ValueError("what was written is not JSON") from problem
     if (logprobs is None) == (error is None) or not isinstance(error, str | None):
         raise ValueError("it has both figures and a reason for having none, or neither")
+    values = None if logprobs is None else np.frombuffer(logprobs, dtype="<f8")
     # The largest value is NaN if any is; without any finite value there is no score either.
-    if logprobs is not None and not (logprobs.size and -math.inf < logprobs.max() < math.inf):
+    if values is not None and not (values.size and -math.inf < values.max() < math.inf):
         raise ValueError("its log-probabilities are not numbers")
     tokens: tuple[tuple[str, float], ...] = ()
     if other is not None:
@@ -450,4 +436,4 @@ def checked_outcome(
             tokens = tuple((str(token), float(p)) for token, p in json.loads(other))
         except (TypeError, ValueError, RecursionError) as problem:
             raise ValueError("its other tokens are not JSON") from problem
-    return Outcome(logprobs, tokens, prompt_tokens, dropped_tokens, key, error)
+    return Outcome(values, tokens, prompt_tokens, dropped_tokens, key % (1 << 64), error)
