@@ -148,8 +148,8 @@ def manifest_text(manifest: Manifest) -> str:
 def read_manifest(directory: Path) -> Manifest | None:
     """Read the manifest of a run directory; None if there is none by this tool."""
     path = directory / MANIFEST_NAME
-    record = _claimed(path)
-    manifest = None if record is None else _manifest_of(record, path)
+    text = _text_of(path)
+    manifest = None if text is None else parse_manifest(text, path)
     output = None if manifest is None else manifest.settings.output
     if output is not None and Path(os.path.abspath(directory)).name != side_name(output):
         raise OutputError(
@@ -162,10 +162,8 @@ def read_manifest(directory: Path) -> Manifest | None:
 def parse_manifest(text: str, path: object) -> Manifest | None:
     """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages."""
     record = _claim(text, path)
-    return None if record is None else _manifest_of(record, path)
-
-
-def _manifest_of(record: dict[str, Any], path: object) -> Manifest:
+    if record is None:
+        return None
     if record.get("schema_version") != SCHEMA_VERSION:
         raise OutputError(
             f"{path} was written by another version of geval-local ({record.get('version')}); this one cannot read it",
@@ -184,8 +182,10 @@ def _manifest_of(record: dict[str, Any], path: object) -> Manifest:
 
 def is_claimed(directory: Path) -> bool:
     """Whether a directory contains a manifest that claims to be of this tool, valid or not."""
+    path = directory / MANIFEST_NAME
     try:
-        return _claimed(directory / MANIFEST_NAME) is not None
+        text = _text_of(path)
+        return text is not None and _claim(text, path) is not None
     except OutputError:
         return True
 
@@ -195,20 +195,20 @@ def side_name(output: str) -> str:
     return f".{output}.run"
 
 
-def _claimed(path: Path) -> dict[str, Any] | None:
-    """Read a manifest that claims to be of this tool."""
+def _text_of(path: Path) -> str | None:
+    """Read the text of a file; None if there is none, or it is no text."""
     if path.is_symlink() or not path.is_file():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except ValueError:
         return None
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}", hint=_REMEDY) from error
-    return _claim(text, path)
 
 
 def _claim(text: str, path: object) -> dict[str, Any] | None:
+    """Read a manifest that claims to be of this tool."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
