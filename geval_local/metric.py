@@ -150,7 +150,7 @@ class Metric(BaseModel):
                 loc=path,
                 input=getattr(self, str(path[0])),
             )
-            for path, text, quote in find_problems(self)
+            for path, text, quote in find_problems(dict(self))
         ]
         if problems:
             raise ValidationError.from_exception_data(type(self).__name__, problems)

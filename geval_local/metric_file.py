@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml.nodes import Node
@@ -17,9 +17,6 @@ from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_fie
 from geval_local.scale import Scale
 from geval_local.yaml_model import parse_file, problem_in_words, read_file
 from geval_local.yaml_text import line_of
-
-if TYPE_CHECKING:
-    from geval_local.metric import Metric
 
 _Model = TypeVar("_Model", bound=BaseModel)
 #: Parts of dots alone would lead elsewhere where a name becomes a path.
@@ -140,26 +137,26 @@ def _line_of(problem: Mapping[str, Any], text: str, node: Node | None) -> int:
 # --- consistency ------------------------------------------------------------------------------------------------------
 
 
-def find_problems(metric: Metric) -> Iterator[Problem]:
+def find_problems(parts: Mapping[str, Any]) -> Iterator[Problem]:
     """Find all inconsistencies between the parts of a metric."""
-    for key, value in metric:
+    for key, value in parts.items():
         if not is_unicode(_plain(value)):
             yield Problem((key,), "holds half a surrogate pair, which is not text")
-    name, fields = metric.name, list(metric.fields)
+    name, fields = parts["name"], list(parts["fields"])
     if not _NAME.fullmatch(name):
         shown = name if len(name) < 80 else name[:77] + "..."
         yield Problem(("name",), f"name {shown!r} may hold letters, digits, '_', '-', '.' and '/' between parts")
     elif len(name) > MAX_NAME:
         yield Problem(("name",), f"has {len(name)} characters, at most {MAX_NAME} are possible")
-    if metric.template is None and not metric.criteria:
+    if parts["template"] is None and not parts["criteria"]:
         yield Problem(("criteria",), "must not be empty")
-    for place, step in enumerate(metric.steps or ()):
+    for place, step in enumerate(parts["steps"] or ()):
         if not step:
             yield Problem(("steps", place), "a step is empty")
-    yield from _field_problems(fields, metric.shorten, metric.template)
-    yield from _scale_problems(metric.scale, metric.threshold, metric.rubric or ())
-    if metric.pair is not None:
-        yield from _pair_problems(metric.pair, fields, metric.scale)
+    yield from _field_problems(fields, parts["shorten"], parts["template"])
+    yield from _scale_problems(parts["scale"], parts["threshold"], parts["rubric"] or ())
+    if parts["pair"] is not None:
+        yield from _pair_problems(parts["pair"], fields, parts["scale"])
 
 
 def _plain(value: Any) -> Any:

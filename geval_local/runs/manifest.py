@@ -131,11 +131,16 @@ def now() -> str:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of a run directory, atomically, with a checksum over its content."""
+    write_private(directory / MANIFEST_NAME, manifest_text(manifest), manifest.run)
+
+
+def write_private(path: Path, text: str, run: str) -> None:
+    """Write a file of a run atomically."""
     try:
-        write_atomically(directory / MANIFEST_NAME, manifest_text(manifest), private=True, mark=manifest.run)
+        write_atomically(path, text, private=True, mark=run)
     except OSError as error:
         raise OutputError(
-            f"cannot write {directory / MANIFEST_NAME}: {error.strerror or error}",
+            f"cannot write {path}: {error.strerror or error}",
             hint="Is the disk full? Make room and resume; what was committed is kept.",
         ) from error
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from geval_local.errors import OutputError
-from geval_local.files import write_atomically
 from geval_local.io.ownership import check_place, is_lone_file, owned
-from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest
+from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest, write_private
 from geval_local.runs.records import sweep
 
 LOCK_NAME = ".geval-local.lock"
@@ -117,14 +116,9 @@ class OwnFiles:
         """Write a text file of the run."""
         path = self._directory / name
         self.claim(name, hashlib.sha256(text.encode()).hexdigest())
-        try:
+        with suppress(OSError):  # writing the file fails then, and says so
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_atomically(path, text, private=True, mark=self._manifest.run)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {path}: {error.strerror or error}",
-                hint="Is the disk full? Make room and resume; what was committed is kept.",
-            ) from error
+        write_private(path, text, self._manifest.run)
 
     def sweep(self) -> None:
         """Remove partial files of a dead process."""

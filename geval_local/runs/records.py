@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
-from geval_local.files import no_such_file
+from geval_local.files import check_is_file
 from geval_local.io.ownership import is_lone_file
 
 _BLOCK = 1 << 20
@@ -50,16 +50,13 @@ def fingerprint_input(path: Path) -> InputFile:
         str(path.resolve()).encode()
     except (OSError, RuntimeError, ValueError) as error:
         raise DataError(f"cannot use {str(path)!r}: {error}", hint="Give the file a path of plain UTF-8.") from error
+    check_is_file(path)
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             while block := file.read(_BLOCK):
                 digest.update(block)
                 lines += block.count(b"\n")
-    except FileNotFoundError:
-        raise no_such_file(path) from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a directory", hint="Give the path of one file.") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
     return InputFile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
 from geval_local.errors import ConfigurationError
@@ -119,12 +119,6 @@ class Settings(RunOptions):
         if self.output is not None and self.formats != [Path(self.output).suffix.lower().removeprefix(".")]:
             raise ConfigurationError(f"{self.output} is not of the format {', '.join(self.formats)}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what few runs have, so that manifests of others are as before there was such a thing."""
-        record: dict[str, Any] = handler(self)
-        return {key: value for key, value in record.items() if value is not None or key not in ("reasons", "chosen")}
 
     def differences(self, other: Settings) -> list[str]:
         """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
