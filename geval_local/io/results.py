@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,6 @@ from geval_local.score import OrderFigures, Score
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
 logger = logging.getLogger("geval_local")
-_told: set[Path] = set()
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
 
@@ -62,13 +62,16 @@ def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
             rows = list(_rows_of(kept, None))
             is_unchanged = file_sha256(path) == described.results_sha256
             return rows if is_unchanged else _joined(list(_rows_of(path, described)), rows)
-        if kept not in _told:
-            _told.add(kept)
-            logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, path.name)
+        _say_lost(kept, path.name)
     rows = list(_rows_of(path, described))
     if not rows:
         raise DataError(f"{path} holds no rows")
     return rows
+
+
+@cache
+def _say_lost(kept: Path, table: str) -> None:
+    logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, table)
 
 
 def _rows_of(path: Path, described: Manifest | None) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
@@ -106,7 +106,7 @@ def _held(
                 rows = manifest.input.rows
                 due = None if rows is None else [rows * metric.forms for metric in run.metrics]
                 run.store.verify(labels, [judge.complete for judge in manifest.judges], due)
-            if retry_errors and run.store.take_errors_back(range(len(manifest.judges))):
+            if retry_errors and run.store.take_errors_back():
                 for judge in manifest.judges:
                     judge.complete = False
                 write_manifest(directory, manifest)
@@ -124,7 +124,7 @@ def _held(
 @contextmanager
 def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
     """Open a run and its store."""
-    with Store(directory / STORE_NAME, manifest.run, is_new=is_new) as store:
+    with closing(Store(directory / STORE_NAME, manifest.run, is_new=is_new)) as store:
         yield Run(manifest, store, directory)
 
 

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +23,13 @@ import numpy as np
 from geval_local.errors import OutputError
 from geval_local.score import Outcome
 
-#: A readable name, and the statements. Migrations are only ever appended: ``user_version`` counts those applied.
-Migration = tuple[str, tuple[str, ...]]
+#: The statements. Migrations are only ever appended: ``user_version`` counts those applied.
+Migration = tuple[str, ...]
 
+DAMAGE_REMEDY = (
+    "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
+    "where that is in use."
+)
 #: Seconds to wait for another program's writes.
 BUSY_SECONDS = 10.0
 
@@ -56,8 +59,7 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
     if "malformed" in text or "not a database" in text:
         return (
             "the file is damaged or cut off",
-            "Restore it from a backup, or delete the directory and run again: figures already computed come from the "
-            "cache where that is in use.",
+            DAMAGE_REMEDY,
         )
     if "readonly" in text or "unable to open" in text:
         return "it cannot be written", "Check the permissions of the directory and its files."
@@ -114,34 +116,26 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], pat
             f"{path} has schema {version}, this version of geval-local knows {len(migrations)}",
             hint="Use the version that wrote it, or a newer one; nothing was changed.",
         )
-    for number, (_, statements) in enumerate(migrations[version:], start=version + 1):
+    for number, statements in enumerate(migrations[version:], start=version + 1):
         with transaction(connection):
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
 
 
-DAMAGE_REMEDY = (
-    "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
-    "where that is in use."
-)
-
 #: The tables. Migrations are only ever appended.
 _MIGRATIONS: tuple[Migration, ...] = (
     (
-        "outcomes, plans",
-        (
-            "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-            """CREATE TABLE outcomes (
-                judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
-                logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
-                sample_key INTEGER NOT NULL, error TEXT,
-                PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
-            """CREATE TABLE plans (
-                judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
-                prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
-                PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
-        ),
+        "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE outcomes (
+            judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
+            logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
+            sample_key INTEGER NOT NULL, error TEXT,
+            PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
+        """CREATE TABLE plans (
+            judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
+            prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
+            PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
     ),
 )
 #: The columns of an outcome, in the order of `to_columns`.
@@ -170,7 +164,7 @@ class PlanRecord(NamedTuple):
 
 
 class Store:
-    """Outcomes of a run; a context manager.
+    """Outcomes of a run.
 
     Parameters
     ----------
@@ -193,8 +187,7 @@ class Store:
         self._synced = time.monotonic()
         if not is_new and not (path.is_file() and path.stat().st_size):
             raise OutputError(
-                f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun",
-                hint="Restore it from a backup, or delete the directory and run again.",
+                f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun", hint=DAMAGE_REMEDY
             )
         with plain_errors(self.path):
             self._connection = connect(path)
@@ -218,14 +211,6 @@ class Store:
                 f"{self.path} belongs to another run than the manifest beside it",
                 hint="Put back the file that belongs here, or delete the directory and run again.",
             )
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file."""
@@ -269,11 +254,8 @@ class Store:
         log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists():
             try:
-                descriptor = os.open(log, os.O_RDWR)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                with log.open("r+b", buffering=0) as file:
+                    os.fsync(file.fileno())
             except OSError as error:
                 raise OutputError(
                     f"{log}: {error.strerror}", hint="Make room on that disk and resume; what was committed is kept."
@@ -374,14 +356,10 @@ class Store:
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
-    def take_errors_back(self, judges: Sequence[int]) -> int:
+    def take_errors_back(self) -> int:
         """Delete unscored rows so that they are scored again; return their number."""
-        marks = ",".join("?" * len(judges))
         with plain_errors(self.path), transaction(self._connection):
-            done = self._connection.execute(
-                f"DELETE FROM outcomes WHERE error IS NOT NULL AND judge IN ({marks})", tuple(judges)
-            )
-            return done.rowcount
+            return self._connection.execute("DELETE FROM outcomes WHERE error IS NOT NULL").rowcount
 
 
 class MemoryStore(Store):
