@@ -122,8 +122,8 @@ def line_of(node: Node | None, path: Sequence[int | str]) -> int:
 
 def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
     """Put top-level keys into a YAML document, in the place of their old lines or at its end; other lines stay."""
-    newline = "\r\n" if "\r\n" in text else "\n"
-    lines = text.removesuffix(newline).split(newline)
+    ending = "\r" if "\r\n" in text else ""
+    lines = text.removesuffix("\n").split("\n")
     _, root = load_yaml(text)
     if not isinstance(root, MappingNode) or root.flow_style:
         raise YAMLError("the document is not a mapping with a key on each line")
@@ -132,8 +132,8 @@ def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
         if key.value in changes:
             place = key.start_mark.line
             del lines[place : _end(value)]
-    lines[place:place] = dump_yaml(changes).removesuffix("\n").split("\n")
-    return newline.join(lines) + newline
+    lines[place:place] = [f"{line}{ending}" for line in dump_yaml(changes).removesuffix("\n").split("\n")]
+    return "\n".join(lines) + "\n"
 
 
 def _end(node: Node) -> int:

@@ -305,23 +305,20 @@ class _Figures(BaseModel):
 
 def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
     """Read the score of a metric back from its figures; `where` names the row, for messages."""
+    given = {name: value for name, value in (figures or {}).items() if value is not None and value != ""}
     try:
-        given = {name: value for name, value in (figures or {}).items() if value is not None and value != ""}
         found = _Figures.model_validate(given)
-        orders = zip(found.order_scores, found.order_masses, strict=True)
-        if found.score is None:
-            return Score.unscored(metric, found.error or _ABSENT, prompt_tokens=found.prompt_tokens)
-        return Score(
-            metric=metric,
-            value=found.score,
-            orders=tuple(OrderFigures(*order) for order in orders),
-            **found.model_dump(exclude={"score", "error", "order_scores", "order_masses"}),
-        )
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DataError(
-            f"{where}: {metric}: {place}: {first['msg']}, not {first['input']!r:.80}", hint=_HINT
-        ) from error
-    except ValueError as error:
-        raise DataError(f"{where}: {metric}: order_scores and order_masses are not equally many", hint=_HINT) from error
+        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r:.80}"
+        raise DataError(f"{where}: {metric}: {told}", hint=_HINT) from error
+    if found.score is None:
+        return Score.unscored(metric, found.error or _ABSENT, prompt_tokens=found.prompt_tokens)
+    if len(found.order_scores) != len(found.order_masses):
+        raise DataError(f"{where}: {metric}: order_scores and order_masses are not equally many", hint=_HINT)
+    return Score(
+        metric=metric,
+        value=found.score,
+        orders=tuple(map(OrderFigures, found.order_scores, found.order_masses)),
+        **found.model_dump(exclude={"score", "error", "order_scores", "order_masses"}),
+    )

@@ -185,8 +185,8 @@ def parse_manifest(text: str, path: object) -> Manifest | None:
         raise OutputError(f"{path} is not a run manifest: {'; '.join(problems)}", hint=_REMEDY) from error
 
 
-def is_claimed(directory: Path) -> bool:
-    """Whether a directory contains a manifest that claims to be of this tool, valid or not."""
+def is_run_directory(directory: Path) -> bool:
+    """Whether a directory contains a run: a manifest that claims to be of this tool, valid or not."""
     path = directory / MANIFEST_NAME
     try:
         text = _text_of(path)

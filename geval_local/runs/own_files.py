@@ -16,7 +16,6 @@ from filelock import FileLock, Timeout
 from geval_local.errors import OutputError
 from geval_local.io.ownership import check_place, is_lone_file, owned
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest, write_private
-from geval_local.runs.records import sweep
 
 LOCK_NAME = ".geval-local.lock"
 _LOCK_BYTES = 20
@@ -121,9 +120,11 @@ class OwnFiles:
         write_private(path, text, self._manifest.run)
 
     def sweep(self) -> None:
-        """Remove partial files of a dead process."""
-        sweep(self._directory, self._manifest.run)
-        sweep(self._directory / STEPS_NAME, self._manifest.run)
+        """Remove partial files of a dead process; their names contain the run's identifier."""
+        for directory in (self._directory, self._directory / STEPS_NAME):
+            found = [] if directory.is_symlink() else list(directory.glob(f".*.{self._manifest.run}.tmp"))
+            for path in filter(is_lone_file, found):
+                path.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Record that the run has not begun, so that the next process can continue an interrupted removal."""

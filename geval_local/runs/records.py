@@ -1,4 +1,4 @@
-"""Files of a run: the input's identity, and leftovers of a dead process."""
+"""Parts of a run's manifest: the input's identity, and what all parts are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
 from geval_local.files import check_is_file
-from geval_local.io.ownership import is_lone_file
 
 _BLOCK = 1 << 20
 
@@ -86,12 +85,3 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
             f"{known.path} was changed while it was scored",
             hint="Put the former content back, or score the new one into another directory.",
         )
-
-
-def sweep(directory: Path, run: str) -> None:
-    """Remove partial files left by a dead process of a run; their names contain the run's identifier."""
-    if directory.is_symlink() or not directory.is_dir():
-        return
-    for path in directory.iterdir():
-        if path.name.startswith(".") and path.name.endswith(f".{run}.tmp") and is_lone_file(path):
-            path.unlink(missing_ok=True)

@@ -369,7 +369,7 @@ class MemoryStore(Store):
         self.path = Path(":memory:")
         self._synced = time.monotonic()
         self._connection = connect(None)
-        weakref.finalize(self, self._connection.close)
+        weakref.finalize(self, self._connection.close)  # a cluster's worker drops one with every window
         migrate(self._connection, _MIGRATIONS, self.path)
 
 

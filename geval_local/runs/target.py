@@ -10,9 +10,9 @@ from pathlib import Path
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.writer import ResultWriter
-from geval_local.runs.directory import is_run_directory, side_directory
+from geval_local.runs.directory import side_directory
 from geval_local.runs.exporter import EXPORT_FORMATS
-from geval_local.runs.manifest import Manifest, read_manifest
+from geval_local.runs.manifest import is_run_directory
 from geval_local.runs.run import export_name
 
 
@@ -88,13 +88,6 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory
-
-
-def find_manifest(place: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest of a run, by the run's directory or its output file."""
-    found = read_manifest(find_run(place))
-    assert found is not None  # checked by `find_run`
-    return found
 
 
 def checked_place(text: str) -> str:
