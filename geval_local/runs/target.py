@@ -84,7 +84,10 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"cannot use {str(place)!r}: {error}", hint="Give the path of a run directory.") from error
     if not found and is_own_result(path):
-        raise OutputError(f"{place} is complete: nothing is left to resume")
+        raise OutputError(
+            f"{place} is complete: nothing is left to resume",
+            hint="To make it anew, repeat the command that made it.",
+        )
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory
