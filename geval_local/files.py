@@ -22,6 +22,12 @@ from geval_local.errors import ConfigurationError, DataError, OutputError, neare
 
 logger = logging.getLogger("geval_local")
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+
 #: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
@@ -234,11 +240,12 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` at the end of the block, or is removed if the block fails.
 
-    At any time the path holds either the complete old file or the complete new one. A killed process leaves its partial
-    file, which is hidden; where there is a mark, whoever knows it removes that.
+    At any time the path holds either the complete old file or the complete new one. What a killed process leaves is
+    removed with the next file for the same path; where there is a mark, by whoever knows it.
     """
-    partial = temporary_path(path, mark)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    if mark is None:
+        _remove_leftovers(path)
+    partial, descriptor, lock = _new_partial(path, private, mark)
     try:
         file = open(descriptor, "wb", buffering=WRITE_BYTES)  # noqa: SIM115 - closed below, whatever happens
         try:
@@ -255,6 +262,38 @@ def replacing(
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _new_partial(path: Path, private: bool, mark: str | None) -> tuple[Path, int, int]:
+    """Create the temporary file for `path`; its lock, the last descriptor, tells that it is in use."""
+    while True:
+        partial = temporary_path(path, mark)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        lock = os.dup(descriptor)
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink:  # else somebody took it for a leftover before it was locked
+            return partial, descriptor, lock
+        os.close(descriptor)
+        os.close(lock)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files for `path` that no process has open any more."""
+    name = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{16}}\.tmp")
+    for found in path.parent.iterdir() if fcntl is not None else ():
+        if name.fullmatch(found.name):
+            with suppress(OSError):  # in use, or gone already
+                descriptor = os.open(found, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                        found.unlink()
+                finally:
+                    os.close(descriptor)
 
 
 def _keep_mode(path: Path, descriptor: int) -> None:

@@ -1,11 +1,16 @@
-"""A file that is replaced whole: it is the old one or the new one, and what others have stays."""
+"""A file that is replaced whole: what a killed process leaves is removed, and what others have is not."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
+
+import pytest
 
 from geval_local.files import replacing, temporary_path, write_atomically
+
+pytest.importorskip("fcntl", reason="needs locks of files")
 
 
 def killed_while_writing(path):
@@ -24,23 +29,50 @@ def killed_while_writing(path):
     os.close(tell)
 
 
-def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path):
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
     path = tmp_path / "page.html"
-    write_atomically(path, "before", private=False)
     killed_while_writing(path)
-    assert path.read_text() == "before"
+    killed_while_writing(path)
+    (first,) = [one for one in tmp_path.iterdir() if one.suffix == ".tmp"]  # the second one removed that of the first
     write_atomically(path, "whole", private=False)
+    assert not first.exists()
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
     assert path.read_text() == "whole"
-    assert [one.name for one in tmp_path.iterdir() if not one.name.startswith(".")] == ["page.html"]
 
 
-def test_two_that_write_a_file_do_not_meet(tmp_path):
+def test_a_file_that_is_being_written_and_the_users_stay(tmp_path):
     path = tmp_path / "page.html"
+    mark = "0123456789abcdef"
+    (tmp_path / "kept").write_text("kept")
+    users = [f".page.html.{mark[:15]}.tmp", f".page.htm.{mark}.tmp", f"page.html.{mark}.tmp", f".page.html.{mark}.tmp~"]
+    for name in users:
+        (tmp_path / name).write_text("mine")
+    os.mkfifo(tmp_path / f".page.html.{mark}.tmp")
+    (tmp_path / f".page.html.{mark[::-1]}.tmp").symlink_to(tmp_path / "kept")
     with replacing(path) as file:
         file.write(b"slow")
         write_atomically(path, "quick", private=False)
         assert path.read_text() == "quick"
     assert path.read_text() == "slow"
+    assert all((tmp_path / name).read_text() == "mine" for name in users)
+    assert stat.S_ISFIFO((tmp_path / f".page.html.{mark}.tmp").lstat().st_mode)
+    assert (tmp_path / "kept").read_text() == "kept"
+    assert (tmp_path / f".page.html.{mark[::-1]}.tmp").is_symlink()
+
+
+def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    path, real, taken = tmp_path / "page.html", os.dup, []
+
+    def dup(descriptor):
+        if not taken:
+            taken.extend(one for one in tmp_path.iterdir() if one.suffix == ".tmp")
+            taken[0].unlink()
+        return real(descriptor)
+
+    monkeypatch.setattr(os, "dup", dup)
+    write_atomically(path, "whole", private=False)
+    assert taken
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_a_mark_is_its_owners(tmp_path):
