@@ -210,17 +210,17 @@ def split_cue(template: str) -> tuple[str, str]:
 # --- user-defined mappings ---------------------------------------------------------------------------------------
 
 
-def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse a mapping from the command line, ``output=answer``."""
+def read_mapping(pairs: Iterable[str], option: str = "fields") -> dict[str, str]:
+    """Parse a mapping from the command line, ``output=answer``, given by an option."""
     mapping: dict[str, str] = {}
     for pair in pairs:
         field, equals, column = (part.strip() for part in pair.partition("="))
         if not (field and equals and column):
             raise ConfigurationError(
-                f"`fields={pair!r}` is not a mapping", hint="Write FIELD=COLUMN, such as `fields=output=answer`."
+                f"`{option}={pair!r}` is not a mapping", hint=f"Write NAME=COLUMN, such as `{option}=output=answer`."
             )
         if mapping.get(field, column) != column:
-            raise ConfigurationError(f"`fields` maps {field!r} twice: to {mapping[field]!r} and to {column!r}")
+            raise ConfigurationError(f"`{option}` maps {field!r} twice: to {mapping[field]!r} and to {column!r}")
         mapping[field] = column
     return mapping
 

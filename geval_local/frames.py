@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
 from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import narwhals as nw
 
@@ -86,9 +84,6 @@ _TYPES: Mapping[Kind, Any] = {
     "tokens": nw.List(nw.Struct({"token": nw.String, "probability": nw.Float64})),
 }
 
-_T = TypeVar("_T")
-_P = ParamSpec("_P")
-
 #: Metrics, or the names and files that `Metric.load` takes.
 Metrics: TypeAlias = "Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]"
 
@@ -160,33 +155,21 @@ def score_frame(
     return type(frame)(extended) if _is_dataset(frame) else extended
 
 
-def _asynchronous(score: Callable[_P, _T]) -> Callable[_P, Coroutine[Any, Any, _T]]:
-    """Make a function with the parameters ``judge`` and ``progress`` one that runs beside an event loop."""
-    signature = inspect.signature(score)
+async def ascore_frame(
+    frame: Any,
+    metrics: Metrics,
+    judge: Judge | str | os.PathLike[str] | None = None,
+    *,
+    progress: OnProgress = False,
+    **options: Any,
+) -> Any:
+    """Score the rows of a data frame beside an event loop; all else as in `score_frame`.
 
-    @wraps(score)
-    async def beside_loop(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        judge, progress = given.arguments["judge"], given.arguments["progress"]
-
-        def work(told: OnProgress) -> _T:
-            given.arguments["progress"] = told
-            return score(*given.args, **given.kwargs)
-
-        # A judge that is named is loaded for this call alone.
-        turn: AbstractContextManager[object] = getattr(judge, "turn", nullcontext())
-        return await in_thread(work, progress, turn)
-
-    return beside_loop
-
-
-ascore_frame = _asynchronous(score_frame)
-ascore_frame.__name__ = ascore_frame.__qualname__ = "ascore_frame"
-ascore_frame.__doc__ = """Score the rows of a data frame beside an event loop; all else as in `score_frame`.
-
-Calls of one loaded judge are computed one after the other; see `Judge.ascore_many`.
-"""
+    Calls of one loaded judge are computed one after the other; see `Judge.ascore_many`.
+    """
+    # A judge that is named is loaded for this call alone.
+    turn: AbstractContextManager[object] = getattr(judge, "turn", nullcontext())
+    return await in_thread(lambda told: score_frame(frame, metrics, judge, progress=told, **options), progress, turn)
 
 
 def _figures(given: Sequence[str] | str) -> tuple[str, ...] | None:

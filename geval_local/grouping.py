@@ -114,7 +114,7 @@ class Documents:
     def _first(self, row: Mapping[str, Any]) -> str | None:
         if self._given is not None:
             return None if self._given == EVERY_ROW and lookup(row, EVERY_ROW) is None else self._given
-        return next((name for name in (*DOCUMENT_FIELDS, *SOURCE_FIELDS) if row.get(name) not in (None, "")), None)
+        return document_field([row], None)
 
 
 def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tuple[str | None, str]:

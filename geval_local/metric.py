@@ -9,11 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from ruamel.yaml.error import YAMLError
 
 from geval_local.errors import MetricError, ScaleError
-from geval_local.metric_file import Reading, find_metric, find_problems, read_metric
+from geval_local.metric_file import find_metric, find_problems, read_metric
 from geval_local.scale import Scale, label_text
 from geval_local.yaml_text import dump_yaml, edit_yaml
 
@@ -142,15 +143,17 @@ class Metric(BaseModel):
         return data
 
     @model_validator(mode="after")
-    def _check(self, info: ValidationInfo) -> Metric:
-        # The YAML reader collects all problems of a file; malformed parts are then replaced by stand-ins.
-        reading = info.context if isinstance(info.context, Reading) else Reading()
-        known = [key for key in type(self).model_fields if key not in reading.stand_ins]
-        problems = list(find_problems(dict(self), known))
-        if isinstance(info.context, Reading):
-            reading.problems[:] = problems
-        elif problems:
-            raise ValueError("; ".join(problem.message for problem in problems))
+    def _check(self) -> Metric:
+        problems = [
+            InitErrorDetails(
+                type=PydanticCustomError("metric", "{text}", {"text": text, "quote": quote}),
+                loc=path,
+                input=getattr(self, str(path[0])),
+            )
+            for path, text, quote in find_problems(dict(self))
+        ]
+        if problems:
+            raise ValidationError.from_exception_data(type(self).__name__, problems)
         return self
 
     @classmethod
@@ -236,7 +239,7 @@ _STEP_KEYS = {"steps", "steps_provenance"}
 
 
 def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
-    """Put a metric's steps and their provenance into the YAML text that it was read from; comments are kept."""
+    """Put a metric's steps and their provenance into the YAML text that it was read from, as `edit_yaml` does."""
     try:
         result = edit_yaml(text, metric.model_dump(mode="json", include=_STEP_KEYS, exclude_none=True))
         same = Metric.from_yaml(result) == metric

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from ruamel.yaml.nodes import Node
 
 from geval_local.errors import MetricError
 from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_field, split_cue
@@ -104,7 +103,7 @@ def preset_names() -> list[str]:
 
 
 class Problem(NamedTuple):
-    """One problem of a metric file."""
+    """One inconsistency between the parts of a metric."""
 
     #: The key, and the key or index within its value.
     path: tuple[str | int, ...]
@@ -113,95 +112,51 @@ class Problem(NamedTuple):
     #: The faulty text itself, if it is part of a longer one.
     quote: str = ""
 
-    @property
-    def message(self) -> str:
-        """The problem with its key."""
-        return f"{self.path[0]}: {self.text}"
-
-
-@dataclass
-class Reading:
-    """State while a metric file is read."""
-
-    #: Problems between parts, collected instead of raised.
-    problems: list[Problem] = field(default_factory=list)
-    #: Keys that are missing or malformed, replaced so that the others can be checked.
-    stand_ins: set[str] = field(default_factory=set)
-
-
-#: Valid values of the required keys.
-_STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
-
 
 def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
     """Read YAML text into a metric class; arguments and errors as for `Metric.from_yaml`."""
     data, node = parse_file(text, origin, "a metric is a mapping of keys such as name, criteria and scale", MetricError)
-    keys = list(model.model_fields)
     try:
-        found, problems = _validated(model, data, keys)
+        return model.model_validate(data)
     except (RecursionError, OverflowError) as error:
         raise MetricError(f"{origin}: a value is nested too deeply, refers to itself, or is too large") from error
-    if found is not None and not problems:
-        return found
-    lines = text.splitlines()
-    placed = []
-    for problem in problems:
-        line = line_of(node, problem.path)
-        if problem.quote:
-            line = next((at for at in range(line, len(lines) + 1) if problem.quote in lines[at - 1]), line)
-        placed.append((line, problem.text))
-    raise MetricError(
-        "\n".join(f"{origin}, line {line}: {text}" for line, text in sorted(placed))
-        .encode("utf-8", "backslashreplace")
-        .decode(),
-        hint=f"Known keys: {', '.join(keys)}.",
-    )
-
-
-def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tuple[_Model | None, list[Problem]]:
-    """Validate a metric's data; every problem has its path and names the key."""
-    reading = Reading()
-    problems: list[Problem] = []
-    found = None
-    try:
-        found = model.model_validate(data, context=reading)
     except ValidationError as error:
-        problems = [Problem(one["loc"], problem_in_words(one, model)[0]) for one in error.errors()]
-        failed = {problem.path[0] for problem in problems if problem.path}
-        reading.stand_ins = {str(key) for key in failed} | (set(_STAND_INS) - set(data))
-        rest = {key: value for key, value in data.items() if key in keys and key not in failed}
-        with contextlib.suppress(ValidationError):
-            model.model_validate({**_STAND_INS, **rest}, context=reading)
-    return found, problems + [Problem(one.path, one.message, one.quote) for one in reading.problems]
+        told = sorted((_line_of(one, text, node), problem_in_words(one, model)[0]) for one in error.errors())
+        message = "\n".join(f"{origin}, line {line}: {problem}" for line, problem in told)
+        raise MetricError(
+            message.encode("utf-8", "backslashreplace").decode(), hint=f"Known keys: {', '.join(model.model_fields)}."
+        ) from error
+
+
+def _line_of(problem: Mapping[str, Any], text: str, node: Node | None) -> int:
+    """Find the line of a problem: that of its key, or where the text stands that it quotes."""
+    line, quote = line_of(node, problem["loc"]), problem.get("ctx", {}).get("quote", "")
+    return next((at for at, one in enumerate(text.splitlines(), start=1) if at >= line and quote in one), line)
 
 
 # --- consistency ------------------------------------------------------------------------------------------------------
 
 
-def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> Iterator[Problem]:
-    """Find all inconsistencies between the known parts of a metric."""
-    given = {key: parts[key] for key in known}
-    for key, value in given.items():
+def find_problems(parts: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find all inconsistencies between the parts of a metric."""
+    for key, value in parts.items():
         if not is_unicode(_plain(value)):
             yield Problem((key,), "holds half a surrogate pair, which is not text")
-    name = given.get("name", "known")
+    name, fields = parts["name"], list(parts["fields"])
     if not _NAME.fullmatch(name):
         shown = name if len(name) < 80 else name[:77] + "..."
         yield Problem(("name",), f"name {shown!r} may hold letters, digits, '_', '-', '.' and '/' between parts")
     elif len(name) > MAX_NAME:
         yield Problem(("name",), f"has {len(name)} characters, at most {MAX_NAME} are possible")
-    if "template" in given and given["template"] is None and not given.get("criteria", "known"):
+    if parts["template"] is None and not parts["criteria"]:
         yield Problem(("criteria",), "must not be empty")
-    for place, step in enumerate(given.get("steps") or ()):
+    for place, step in enumerate(parts["steps"] or ()):
         if not step:
             yield Problem(("steps", place), "a step is empty")
-    fields = None if "fields" not in given else list(given["fields"])
-    if fields is not None:
-        yield from _field_problems(fields, given.get("shorten"), given.get("template"))
-    if "scale" in given:
-        yield from _scale_problems(given["scale"], given.get("threshold"), given.get("rubric") or ())
-    if given.get("pair") is not None:
-        yield from _pair_problems(given["pair"], fields, given.get("scale"))
+    yield from _field_problems(fields, parts["shorten"], parts["template"])
+    yield from _scale_problems(parts["scale"], parts["threshold"], parts["rubric"] or ())
+    if parts["pair"] is not None:
+        yield from _pair_problems(parts["pair"], fields, parts["scale"])
 
 
 def _plain(value: Any) -> Any:
@@ -210,18 +165,17 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 
-def _pair_problems(pair: tuple[str, str], fields: Sequence[str] | None, scale: Scale | None) -> Iterator[Problem]:
+def _pair_problems(pair: tuple[str, str], fields: Sequence[str], scale: Scale) -> Iterator[Problem]:
     first, second = pair
     if first == second:
         yield Problem(("pair",), f"{first!r} cannot be compared with itself")
     for name in (first, second):
-        if fields is not None and name not in fields:
+        if name not in fields:
             yield Problem(("pair",), f"{name!r} is not one of the fields {', '.join(fields)}{nearest(name, fields)}")
-    if scale is not None:
-        high, low, *rest = scale.values
-        if high <= low or any(value != (high + low) / 2 for value in rest):
-            told = "of a pair: first label above the second, others in the middle: A: 1, B: 0, tie: .5"
-            yield Problem(("scale",), told)
+    high, low, *rest = scale.values
+    if high <= low or any(value != (high + low) / 2 for value in rest):
+        told = "of a pair: first label above the second, others in the middle: A: 1, B: 0, tie: .5"
+        yield Problem(("scale",), told)
 
 
 def _field_problems(fields: Sequence[str], shorten: str | None, template: str | None) -> Iterator[Problem]:
@@ -254,7 +208,7 @@ def _scale_problems(scale: Scale, threshold: float | None, rubric: Iterable[str]
         yield Problem(("threshold",), f"{threshold:g} is outside the scale {_shown(scale)}")
     for band in rubric:
         if not _is_band(band, scale):
-            told = f"{band!r} is not a label of the scale {_shown(scale)}, nor a band of its labels such as "
+            told = f"is not a label of the scale {_shown(scale)}, nor a band of its labels such as "
             told += f"{scale.labels[0]}-{scale.labels[-1]}{nearest(band, scale.labels)}"
             yield Problem(("rubric", band), told)
 

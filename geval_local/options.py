@@ -77,41 +77,7 @@ class Options(BaseModel):
 
 
 class JudgeOptions(Options):
-    """Which judge, and how it is loaded; None means the default of the judge's entry or of the machine.
-
-    Parameters
-    ----------
-    name : str, optional
-        A name in models.yaml, a directory, a GGUF file, or a hub id in the local cache; None is the default judge.
-    models_file : Path, optional
-        The user's own models file, merged over the packaged one.
-    adapter : Path, optional
-        Directory of a LoRA adapter, which is merged into the weights; needs peft. An adapter in the judge's own
-        directory is used automatically.
-    style : {"completion", "chat", "chat-no-prefill"}, optional
-        Prompt style.
-    device : str, optional
-        Torch device such as ``cpu`` or ``cuda:1``; an accelerator where there is one, else the CPU.
-    device_map : str, optional
-        Accelerate's placement over several devices; excludes `device`.
-    dtype : {"auto", "float64", "float32", "bfloat16", "float16"}, optional
-        Dtype of the computation, see `geval_local.models.precision`.
-    attention : str, optional
-        Attention implementation of transformers.
-    quantization : {"8bit", "4bit", "dequantize"}, optional
-        Quantization while loading, by bitsandbytes.
-    batch_tokens : int, optional
-        Most tokens per forward pass.
-    engine : {"auto", "trie", "cache", "padded"}
-        See `geval_local.engine.choose`.
-    trust_remote_code : bool
-        Whether Python files from the model's directory may run.
-
-    Raises
-    ------
-    ConfigurationError
-        If an option is unknown, or a value does not fit; the message suggests the nearest one.
-    """
+    """Which judge, and how it is loaded; None means the default of the judge's entry or of the machine."""
 
     name: Annotated[
         str | None,
@@ -362,7 +328,7 @@ class RunOptions(Options):
 
 
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-RunOptions.__doc__ = f"{RunOptions.__doc__}\n\nParameters\n----------\n" + "\n".join(
-    f"{name}\n    {field.description}" for name, field in RunOptions.model_fields.items()
-)
-RunOptions.__doc__ += "\n\nRaises\n------\nConfigurationError\n    If an option is unknown, or a value does not fit."
+for _group in (JudgeOptions, RunOptions):
+    _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
+    _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
+    _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."

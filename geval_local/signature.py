@@ -58,11 +58,6 @@ class Signature:
     def __str__(self) -> str:
         return "|".join(f"{field.name}:{getattr(self, field.name)}" for field in fields(self))
 
-    def differences(self, other: Signature) -> dict[str, tuple[str, str]]:
-        """List the differences from another signature: ``{key: (own, other)}``."""
-        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
 
 def signature_parts(text: str) -> dict[str, str]:
     """Split a written signature, ``key:value|key:value``; other versions may have other keys."""

@@ -1,6 +1,6 @@
 """YAML without surprises: ``Yes`` and ``No`` are words, dates are text, and every value has its line number.
 
-Read and written by ruamel.yaml; edited documents keep their comments.
+Read and written by ruamel.yaml; an edited document keeps all other lines.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString, FoldedScalarString, LiteralScalarString
-from ruamel.yaml.util import load_yaml_guess_indent
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
 MAX_CHARACTERS = 1_000_000
 #: Most values in a document, counting an alias at each use.
@@ -27,7 +25,6 @@ MAX_DEPTH = 64
 _WIDTH = 1_000_000
 #: Dates and a lone ``=`` are read as text.
 _READ_AS_TEXT = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
-_BYTE_ORDER_MARK = "\ufeff"
 
 
 class _Resolver(VersionedResolver):
@@ -123,96 +120,36 @@ def line_of(node: Node | None, path: Sequence[int | str]) -> int:
     return line
 
 
+def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
+    """Put top-level keys into a YAML document, in the place of their old lines or at its end; other lines stay."""
+    ending = "\r" if "\r\n" in text else ""
+    lines = text.removesuffix("\n").split("\n")
+    _, root = load_yaml(text)
+    if not isinstance(root, MappingNode) or root.flow_style:
+        raise YAMLError("the document is not a mapping with a key on each line")
+    place = len(lines)
+    for key, value in reversed(root.value):
+        if key.value in changes:
+            place = key.start_mark.line
+            del lines[place : _end(value)]
+    lines[place:place] = [f"{line}{ending}" for line in dump_yaml(changes).removesuffix("\n").split("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def _end(node: Node) -> int:
+    """Find the line after a value; the mark of a block is behind the comments that follow it, that of a text is not."""
+    if isinstance(node, MappingNode | SequenceNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.line + (node.end_mark.column > 0))
+
+
 def dump_yaml(data: object) -> str:
     """Write plain values as YAML: keys in order, long texts as blocks, no line folding."""
-    return _written(_writer(), _with_styles(data))
-
-
-def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
-    """Replace or append top-level keys of a YAML document and keep its comments, quotes and line ends."""
-    newline = "\r\n" if "\r\n" in text else "\n"
-    mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
-    body = text.removeprefix(mark).replace("\r\n", "\n")
-    document, sequence, offset = load_yaml_guess_indent(body)
-    if not isinstance(document, CommentedMap):
-        raise YAMLError("the document is not a mapping")
-    inner = [value.lc.col for value in document.values() if isinstance(value, CommentedMap) and _is_block(value)]
-    yaml = _writer()
-    yaml.preserve_quotes = True
-    yaml.explicit_start = body.startswith("---")
-    yaml.indent(mapping=min(inner, default=2), sequence=sequence or 2, offset=offset or 0)
-    document = yaml.load(body)
-    for key, value in changes.items():
-        old, new = document.get(key), _with_styles(value)
-        if isinstance(old, CommentedSeq) and isinstance(new, list) and old and new and _is_block(old):
-            _refill(old, new)
-        elif isinstance(old, CommentedMap) and isinstance(new, Mapping) and old and list(old) == list(new):
-            old.update(new)
-        else:
-            document[key] = new
-    edited = _written(yaml, document)
-    lost = _comments(body, without=changes) - _comments(edited)
-    if lost:
-        raise YAMLError(f"the comment {min(lost)!r} would be lost")
-    return mark + edited.replace("\n", newline)
-
-
-def _is_block(value: CommentedMap | CommentedSeq) -> bool:
-    return not value.fa.flow_style()
-
-
-def _comments(text: str, without: Iterable[str] = ()) -> set[str]:
-    """Collect comment lines, except those inside the values of the keys in `without`."""
-    _, root = load_yaml(text)
-    inside: set[int] = set()
-    for key, value in root.value if isinstance(root, MappingNode) else ():
-        scalars = list(_scalars(value))
-        if key.value in without and scalars:
-            inside.update(range(value.start_mark.line, max(scalar.end_mark.line for scalar in scalars)))
-        for scalar in scalars:  # a line of a block text may also start with "#"
-            inside.update(range(scalar.start_mark.line + 1, scalar.end_mark.line))
-    lines = [line.strip() for number, line in enumerate(text.split("\n")) if number not in inside]
-    return {line for line in lines if line.startswith("#")}
-
-
-def _scalars(node: Node) -> Iterable[ScalarNode]:
-    if isinstance(node, ScalarNode):
-        yield node
-    else:
-        for part in node.value:
-            for one in part if isinstance(part, tuple) else (part,):
-                yield from _scalars(one)
-
-
-def _refill(old: CommentedSeq, new: list[Any]) -> None:
-    """Change a list in place: a comment after a block belongs to the block's last item and would be lost with it."""
-    comments = old.ca.items
-    last = comments.pop(len(old) - 1, None)
-    if last is not None and isinstance(old[-1], LiteralScalarString | FoldedScalarString):
-        last[0].value = "\n" + last[0].value  # a block already ends its line, other texts do not
-    for place in [place for place in comments if place >= len(new) - 1]:
-        del comments[place]
-    while len(old) > len(new):
-        list.pop(old)
-    for place, item in enumerate(new):
-        if place < len(old):
-            list.__setitem__(old, place, item)
-        else:
-            list.append(old, item)
-    if last is not None:
-        comments[len(new) - 1] = last
-
-
-def _writer() -> YAML:
-    yaml = YAML()
+    yaml, stream = YAML(), StringIO()
     yaml.Resolver = _Resolver
     yaml.width = _WIDTH
-    return yaml
-
-
-def _written(yaml: YAML, data: object) -> str:
-    stream = StringIO()
-    yaml.dump(data, stream)
+    yaml.dump(_with_styles(data), stream)
     return stream.getvalue()
 
 

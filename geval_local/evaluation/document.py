@@ -22,15 +22,8 @@ from geval_local.runs.settings import EvaluationRecord
 from geval_local.yaml_model import Place, parse_file, read_file, validate
 from geval_local.yaml_text import line_of, load_yaml
 
-
-@dataclass(frozen=True)
-class Override:
-    """A value that is set beside the file."""
-
-    #: ``KEY=VALUE``, as given.
-    text: str
-    #: Where it stands.
-    place: Place
+#: A value that is set beside the file: ``KEY=VALUE``, as given, and where it stands.
+Override = tuple[str, Place]
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) ->
     set_ = []
     for one in overrides:
         document, place = _with_override(document, one)
-        set_.append(Override(one, place))
+        set_.append((one, place))
     document = _without_nulls(document)
     settings: Evaluation = validate(
         Evaluation,
@@ -163,11 +156,7 @@ def _with_override(document: dict[Any, Any], given: str) -> tuple[dict[Any, Any]
         place.append(step)
         if not parts:
             break
-        following = None
-        if isinstance(inner, dict):
-            following = inner.get(step)
-        elif int(step) < len(inner):
-            following = inner[int(step)]
+        following = inner.get(step) if isinstance(inner, dict) else next(iter(inner[int(step) :]), None)
         if following is None:
             following = {}
             _put(inner, step, following)
@@ -209,9 +198,9 @@ def _step(inner: Any, parts: list[str], given: str, place: Place) -> tuple[int |
 
 def _where(path: Path, node: Node | None, overrides: Sequence[Override], place: Place) -> str:
     line = f"{path}, line {line_of(node, place)}"
-    for override in reversed(overrides):
-        if place[: len(override.place)] == override.place:
-            return f"`overrides={override.text}`"
-        if override.place[: len(place)] == place:
-            return f"{line}, with `overrides={override.text}`"
+    for text, changed in reversed(overrides):
+        if place[: len(changed)] == changed:
+            return f"`overrides={text}`"
+        if changed[: len(place)] == place:
+            return f"{line}, with `overrides={text}`"
     return line

@@ -16,6 +16,7 @@ from geval_local.fields import (
     field_value,
     guess_columns,
     nearest,
+    read_mapping,
     resolve,
 )
 from geval_local.io.samples import Sample, read_samples
@@ -70,17 +71,12 @@ def iter_samples(
     samples: Iterable[Sample | Mapping[str, Any]], metrics: Sequence[Metric], fields: Mapping[str, str] | None = None
 ) -> Iterator[Sample]:
     """Yield rows as samples, with the mapping applied."""
-    if hasattr(samples, "to_dict") and hasattr(samples, "columns"):
+    is_frame = hasattr(samples, "to_dict") and hasattr(samples, "columns")
+    if is_frame or isinstance(samples, str | Mapping | Sample) or not isinstance(samples, Iterable):
         raise TypeError(
-            f"samples are rows, and iterating over a {type(samples).__name__} gives its columns; score the frame: "
-            "geval_local.score_frame(frame, metrics, judge)"
+            f"samples are an iterable of rows, not {type(samples).__name__}: give a list of them; read_samples(path) "
+            "gives those of a file, and geval_local.score_frame(frame, metrics, judge) scores a frame"
         )
-    if isinstance(samples, str | os.PathLike):
-        raise TypeError("samples are rows, not a path; read them: read_samples(path)")
-    if isinstance(samples, Mapping | Sample):
-        raise TypeError("samples are rows: give a list of them, [sample], or use judge.score(metric, **sample)")
-    if not isinstance(samples, Iterable):
-        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}")
     mapping = {} if fields is None else fields
     check_mapping(mapping, (field for metric in metrics for field in metric.fields))
     return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))
@@ -225,21 +221,11 @@ DEFAULT_STATE = "state"
 
 
 def read_state(given: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
-    """Read which columns make the evidence."""
-    if isinstance(given, Mapping):
-        return _checked({str(heading): str(column) for heading, column in given.items()})
-    listed = [given] if isinstance(given, str) else list(given or (DEFAULT_STATE,))
-    state: dict[str, str] = {}
-    for one in listed:
-        heading, equals, column = (part.strip() for part in one.partition("="))
-        column = column if equals else heading
-        if state.get(heading, column) != column:
-            raise ConfigurationError(f"`state` names {heading!r} twice: {state[heading]!r} and {column!r}")
-        state[heading] = column
-    return _checked(state)
-
-
-def _checked(state: dict[str, str]) -> dict[str, str]:
+    """Read which columns make the evidence: heading -> column."""
+    if not isinstance(given, Mapping):
+        listed = [given] if isinstance(given, str) else list(given or (DEFAULT_STATE,))
+        return read_mapping((one if "=" in one else f"{one}={one}" for one in listed), "state")
+    state = {str(heading): str(column) for heading, column in given.items()}
     if not state or not all((*state, *state.values())):
         raise ConfigurationError(
             "the evidence has an empty column or heading", hint="Write `state=COLUMN`, or `state=HEADING=COLUMN`."

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import AliasPath, Field, TypeAdapter, ValidationError
 
 from geval_local.errors import DataError, OutputError
 from geval_local.files import write_atomically
@@ -52,6 +52,11 @@ class AskedQuestion:
     unanswered: int
 
 
+def _at(*place: str) -> Any:
+    """Say where a value stands in the file."""
+    return Field(validation_alias=AliasPath(*place))
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The manifest of a result file."""
@@ -59,24 +64,27 @@ class Manifest:
     #: Name of the judge of the latest scoring.
     judge: str
     #: Name and content hash of the file that was scored.
-    input: str
-    input_sha256: str
+    input: Annotated[str, _at("input", "name")]
+    input_sha256: Annotated[str, _at("input", "sha256")]
     #: Number of scored rows, from the first on.
-    rows: int
+    rows: Annotated[int, _at("input", "rows")]
     #: Name -> metric of the results.
     metrics: dict[str, ScoredMetric] = field(default_factory=dict)
     #: Content hash of the result file, so that an edited file is not mistaken for the tool's own; None in files by
     #: older versions.
-    results_sha256: str | None = None
+    results_sha256: Annotated[str | None, _at("results", "sha256")] = None
     #: The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from. Of
     #: questions, the parts of the evidence.
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: Annotated[Mapping[str, str], _at("input", "fields")] = field(default_factory=dict)
     #: By name.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
     #: Content hash of the rows that are kept beside a CSV file, see `rows_path`; None where none are.
-    rows_sha256: str | None = None
+    rows_sha256: Annotated[str | None, _at("rows", "sha256")] = None
     #: What was asked of the judge, of a file of reasons; None of others.
     reasons: Mapping[str, Any] | None = None
+
+
+_ADAPTER = TypeAdapter(Manifest)
 
 
 def rows_path(results: str | Path) -> Path:
@@ -202,28 +210,8 @@ def parse_manifest(record: Any, path: object) -> Manifest:
     if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):
         raise DataError(f"{path} does not describe results in a way that this version reads", hint=remedy)
     try:
-        return Manifest(
-            judge=str(record["judge"]),
-            input=str(record["input"]["name"]),
-            input_sha256=str(record["input"]["sha256"]),
-            rows=int(record["input"]["rows"]),
-            metrics={
-                name: ScoredMetric(
-                    str(metric["signature"]),
-                    Metric.model_validate(metric["definition"]),
-                    int(metric["unscored"]),
-                    metric.get("calibration"),
-                )
-                for name, metric in record["metrics"].items()
-            },
-            results_sha256=str(record["results"]["sha256"]) if "results" in record else None,
-            rows_sha256=str(record["rows"]["sha256"]) if "rows" in record else None,
-            fields={str(name): str(column) for name, column in record["input"].get("fields", {}).items()},
-            questions={
-                name: AskedQuestion(str(one["signature"]), dict(one["definition"]), int(one["unanswered"]))
-                for name, one in record.get("questions", {}).items()
-            },
-            reasons=dict(record["reasons"]) if "reasons" in record else None,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
-        raise DataError(f"{path} is damaged: {error!r}", hint=remedy) from error
+        return _ADAPTER.validate_python(record)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path} is damaged: {place}: {first['msg']}", hint=remedy) from error

@@ -6,7 +6,6 @@ Report and analysis share the rules for which CSV columns are figures and how ro
 from __future__ import annotations
 
 import heapq
-import json
 import logging
 import math
 import os
@@ -14,8 +13,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from geval_local.errors import DataError
 from geval_local.fields import decoded_json
@@ -31,7 +33,6 @@ from geval_local.score import OrderFigures, Score
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
 logger = logging.getLogger("geval_local")
-_told: set[Path] = set()
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
 
@@ -61,13 +62,16 @@ def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
             rows = list(_rows_of(kept, None))
             is_unchanged = file_sha256(path) == described.results_sha256
             return rows if is_unchanged else _joined(list(_rows_of(path, described)), rows)
-        if kept not in _told:
-            _told.add(kept)
-            logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, path.name)
+        _say_lost(kept, path.name)
     rows = list(_rows_of(path, described))
     if not rows:
         raise DataError(f"{path} holds no rows")
     return rows
+
+
+@cache
+def _say_lost(kept: Path, table: str) -> None:
+    logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, table)
 
 
 def _rows_of(path: Path, described: Manifest | None) -> Iterator[Row]:
@@ -256,91 +260,65 @@ def _figures(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]
     return {str(metric): figures for metric, figures in found.items() if figures is not None}
 
 
+def _not_a_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number is expected")
+    return value
+
+
+def _pairs(value: object) -> object:
+    """List tokens as pairs, which they are in JSON and CSV; in Parquet they are structs."""
+    found = decoded_json(value)
+    is_list = isinstance(found, list) and all(isinstance(item, Mapping) for item in found)
+    return [tuple(item.values()) for item in found] if is_list else found
+
+
+_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False)]
+_Share = Annotated[_Number, Field(ge=-1e-9, le=1 + 1e-9)]
+_Numbers = Annotated[list[_Number], BeforeValidator(decoded_json)]
+
+
+class _Figures(BaseModel):
+    """The figures of a score as any format gives them; a cell of a table is a text."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    score: _Number | None = None
+    error: str | None = None
+    normalized: _Number = math.nan
+    probabilities: Annotated[dict[str, _Share], BeforeValidator(decoded_json)] | None = None
+    label_mass: _Number = math.nan
+    std: _Number = math.nan
+    entropy: _Number = math.nan
+    mode: str | None = None
+    margin: _Number = math.nan
+    threshold: _Number | None = None
+    threshold_probability: _Number | None = None
+    passed: bool | None = None
+    calibrated: _Number | None = None
+    order_scores: _Numbers = []
+    order_masses: _Numbers = []
+    other_tokens: Annotated[tuple[tuple[str, _Number], ...], BeforeValidator(_pairs)] = ()
+    prompt_tokens: int = 0
+    dropped_tokens: int = 0
+
+
 def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
     """Read the score of a metric back from its figures; `where` names the row, for messages."""
-    where = f"{where}: {metric}"
-    if figures is None or (_number(figures, "score", where) is None and not figures.get("error")):
-        return Score.unscored(metric, _ABSENT)
-    value = _number(figures, "score", where)
-    tokens = int(_number(figures, "prompt_tokens", where) or 0)
-    if value is None:
-        return Score.unscored(metric, str(figures["error"]), prompt_tokens=tokens)
-
-    def number(figure: str) -> float:
-        found = _number(figures, figure, where)
-        return math.nan if found is None else found
-
-    mode = figures.get("mode")
+    given = {name: value for name, value in (figures or {}).items() if value is not None and value != ""}
+    try:
+        found = _Figures.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r:.80}"
+        raise DataError(f"{where}: {metric}: {told}", hint=_HINT) from error
+    if found.score is None:
+        return Score.unscored(metric, found.error or _ABSENT, prompt_tokens=found.prompt_tokens)
+    if len(found.order_scores) != len(found.order_masses):
+        raise DataError(f"{where}: {metric}: order_scores and order_masses are not equally many", hint=_HINT)
     return Score(
         metric=metric,
-        value=value,
-        normalized=number("normalized"),
-        probabilities=_probabilities(figures, where),
-        label_mass=number("label_mass"),
-        std=number("std"),
-        entropy=number("entropy"),
-        mode=None if mode is None else str(mode),
-        margin=number("margin"),
-        threshold=_number(figures, "threshold", where),
-        threshold_probability=_number(figures, "threshold_probability", where),
-        passed={"true": True, "false": False}.get(str(figures.get("passed")).lower()),
-        calibrated=_number(figures, "calibrated", where),
-        orders=_orders(figures, where),
-        other_tokens=_other_tokens(figures, where),
-        prompt_tokens=tokens,
-        dropped_tokens=int(_number(figures, "dropped_tokens", where) or 0),
+        value=found.score,
+        orders=tuple(map(OrderFigures, found.order_scores, found.order_masses)),
+        **found.model_dump(exclude={"score", "error", "order_scores", "order_masses"}),
     )
-
-
-def _number(figures: Mapping[str, Any], figure: str, where: str) -> float | None:
-    value = figures.get(figure)
-    if value is None or value == "":
-        return None
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"{where}: {figure} is not a finite number: {value!r:.80}", hint=_HINT)
-    return number
-
-
-def _probabilities(figures: Mapping[str, Any], where: str) -> dict[str, float] | None:
-    found = _parsed(figures, "probabilities", where)
-    if found is None:
-        return None
-    if not isinstance(found, Mapping):
-        raise DataError(f"{where}: probabilities are not an object of labels", hint=_HINT)
-    by_label = {str(label): _number(found, label, f"{where}: probabilities") for label in found}
-    wrong = [label for label, p in by_label.items() if p is None or not -1e-9 <= p <= 1 + 1e-9]
-    if wrong:
-        raise DataError(f"{where}: the probability of the label {wrong[0]!r:.80} is not between 0 and 1", hint=_HINT)
-    return {label: p for label, p in by_label.items() if p is not None}
-
-
-def _orders(figures: Mapping[str, Any], where: str) -> tuple[OrderFigures, ...]:
-    scores, masses = (_parsed(figures, name, where) or () for name in ("order_scores", "order_masses"))
-    try:
-        return tuple(OrderFigures(float(score), float(mass)) for score, mass in zip(scores, masses, strict=True))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: order_scores and order_masses are not as many numbers each", hint=_HINT) from error
-
-
-def _other_tokens(figures: Mapping[str, Any], where: str) -> tuple[tuple[str, float], ...]:
-    found = _parsed(figures, "other_tokens", where) or ()
-    try:
-        # Pairs in JSON and CSV, structs in Parquet.
-        pairs = [(item["token"], item["probability"]) if isinstance(item, Mapping) else item for item in found]
-        return tuple((str(token), float(p)) for token, p in pairs)
-    except (TypeError, ValueError, KeyError) as error:
-        raise DataError(f"{where}: other_tokens are not pairs of token and probability", hint=_HINT) from error
-
-
-def _parsed(figures: Mapping[str, Any], figure: str, where: str) -> Any:
-    value = figures.get(figure)
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value) if value else None
-    except ValueError as error:
-        raise DataError(f"{where}: {figure} is not valid JSON: {error}", hint=_HINT) from error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, get_args
 
 import orjson
 
@@ -31,6 +31,7 @@ from geval_local.io.columns import (
 )
 from geval_local.io.ownership import check_place
 from geval_local.io.samples import Sample
+from geval_local.options import Format
 from geval_local.score import Score
 
 #: Rows that determine the columns of a CSV file; later rows have to fit.
@@ -39,7 +40,7 @@ HEADER_ROWS = 1000
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 #: Values that `plain` converts itself are not passed to orjson.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_FORMATS = (".jsonl", ".csv", ".parquet")
+_FORMATS = tuple(f".{name}" for name in get_args(Format))
 
 
 class Sink(Protocol):

@@ -119,19 +119,18 @@ def _score(question: ScoreQuestion, shown: tuple[int, ...], marks: Marks) -> Que
     asked = question.instructions.strip() or "Which level fits the evidence best?"
     blocks = [f"Question: {asked}"]
     labels = [level.label.strip() for level in question.levels]
-    if marks == "numbers" and _is_run(labels):
-        # The levels are already named by numbers; other numbers before them would be misread.
-        lines = [_described(labels[outcome], question.levels[outcome].description) for outcome in shown]
-        request = f"Answer with one of the numbers {labels[shown[0]]} to {labels[shown[-1]]}."
-        return QuestionForm(_form(tuple(labels)), "\n\n".join([*blocks, "\n".join(lines), request]), _places(labels))
     lines = [_described(labels[outcome], question.levels[outcome].description) for outcome in shown]
-    if marks != "letters":
-        # A number belongs to its level in either order of the list.
+    if marks == "letters":
+        return _listed(blocks, lines, shown, marks, "")
+    # A number belongs to its level in either order of the list. Where the levels are already named by numbers, other
+    # numbers before them would be misread.
+    numbers = labels
+    if marks != "numbers" or not _is_run(labels):
         numbers = [str(number) for number in range(1, len(labels) + 1)]
-        listed = [f"{numbers[outcome]}. {line}" for outcome, line in zip(shown, lines, strict=True)]
-        request = f"Answer with one of the numbers {numbers[shown[0]]} to {numbers[shown[-1]]}."
-        return QuestionForm(_form(tuple(numbers)), "\n\n".join([*blocks, "\n".join(listed), request]), _places(labels))
-    return _listed(blocks, lines, shown, marks, "")
+        lines = [f"{numbers[outcome]}. {line}" for outcome, line in zip(shown, lines, strict=True)]
+    request = f"Answer with one of the numbers {numbers[shown[0]]} to {numbers[shown[-1]]}."
+    text = "\n\n".join([*blocks, "\n".join(lines), request])
+    return QuestionForm(_form(tuple(numbers)), text, tuple(range(len(numbers))))
 
 
 def _is_run(labels: Sequence[str]) -> bool:
@@ -140,10 +139,6 @@ def _is_run(labels: Sequence[str]) -> bool:
         return False
     first = int(labels[0])
     return list(labels) == [str(first + place) for place in range(len(labels))]
-
-
-def _places(labels: Sequence[str]) -> tuple[int, ...]:
-    return tuple(range(len(labels)))
 
 
 def _listed(

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
     from geval_local.tokens.requests import Prepared
 
-#: Counts of a run that do not add up over the forms of a question.
-_OF_ROWS = ("rows", "unscored")
-
 
 @dataclass(frozen=True)
 class Written:
@@ -99,18 +96,6 @@ class Asked:
         """Name all that a result depends on, given the signatures of the metrics; None if they are not known."""
         return signatures.get(self.names[place])
 
-    def record(
-        self, place: int, counts: Sequence[dict[str, int]], definitions: Mapping[str, dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Describe a result for the run's manifest, given the counts of every metric, and their definitions."""
-        forms = self.metrics[place].forms
-        # Where a row fills several forms, the counts are of forms.
-        return {
-            "definition": definitions.get(self.names[place]),
-            **counts[place],
-            **({"forms": forms} if forms > 1 else {}),
-        }
-
 
 class AskedQuestions(Asked):
     """Answers to questions about the evidence of a row."""
@@ -166,16 +151,6 @@ class AskedQuestions(Asked):
             return None
         metric = f"{self.names[place]}@{forms_hash(self._forms[place])}"
         return str(replace(Signature(**signature_parts(found)), metric=metric))
-
-    def record(
-        self, place: int, counts: Sequence[dict[str, int]], definitions: Mapping[str, dict[str, Any]]
-    ) -> dict[str, Any]:
-        """See `Asked.record`."""
-        own = [counts[number] for number in self._places[place]]
-        return {
-            "definition": self._asked.asked[place],
-            **{name: (max if name in _OF_ROWS else sum)(one[name] for one in own) for name in own[0]},
-        }
 
 
 class AskedReasons(Asked):

@@ -30,11 +30,8 @@ READOUT_VERSION = 1
 _AT_ONCE = 500
 _MIGRATIONS: tuple[Migration, ...] = (
     (
-        "entries",
-        (
-            """CREATE TABLE entries (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, other TEXT, sample_key INTEGER
-                NOT NULL) WITHOUT ROWID""",
-        ),
+        """CREATE TABLE entries (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, other TEXT, sample_key INTEGER
+            NOT NULL) WITHOUT ROWID""",
     ),
 )
 

@@ -21,10 +21,10 @@ from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
 from geval_local.options import JudgeOptions
 from geval_local.runs.asked import Result
-from geval_local.runs.directory import is_run_directory, open_run
+from geval_local.runs.directory import open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
-from geval_local.runs.manifest import JudgeRecord, Manifest
+from geval_local.runs.manifest import JudgeRecord, Manifest, is_run_directory
 from geval_local.runs.reasons import reason_record
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
@@ -17,7 +17,7 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
-from geval_local.runs.manifest import Manifest, is_claimed, read_manifest, side_name, write_manifest
+from geval_local.runs.manifest import Manifest, is_run_directory, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.records import fingerprint_input
 from geval_local.runs.run import Run, planned_names
@@ -30,11 +30,6 @@ _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_N
 def side_directory(output: Path) -> Path:
     """Return the run directory beside an output file, which exists until the file is complete."""
     return output.with_name(side_name(output.name))
-
-
-def is_run_directory(path: Path) -> bool:
-    """Whether a directory contains a run."""
-    return is_claimed(path)
 
 
 @contextmanager
@@ -106,7 +101,7 @@ def _held(
                 rows = manifest.input.rows
                 due = None if rows is None else [rows * metric.forms for metric in run.metrics]
                 run.store.verify(labels, [judge.complete for judge in manifest.judges], due)
-            if retry_errors and run.store.take_errors_back(range(len(manifest.judges))):
+            if retry_errors and run.store.take_errors_back():
                 for judge in manifest.judges:
                     judge.complete = False
                 write_manifest(directory, manifest)
@@ -124,7 +119,7 @@ def _held(
 @contextmanager
 def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
     """Open a run and its store."""
-    with Store(directory / STORE_NAME, manifest.run, is_new=is_new) as store:
+    with closing(Store(directory / STORE_NAME, manifest.run, is_new=is_new)) as store:
         yield Run(manifest, store, directory)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +12,7 @@ from geval_local.engine.window import window_sizes
 from geval_local.errors import Interrupted
 from geval_local.io.samples import Sample
 from geval_local.runs.cache import OutcomeCache
-from geval_local.runs.store import MemoryStore, Origin, PlanRecord, Store
+from geval_local.runs.store import Origin, PlanRecord, Store
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
@@ -67,46 +66,17 @@ def read_windows(
         first += len(window)
 
 
-def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, None]:
-    """Iterate in a separate thread, at most `depth` finished items ahead of the consumer.
+def run_ahead(items: Iterable[_Item]) -> Generator[_Item, None, None]:
+    """Iterate in a separate thread, one item ahead of the consumer.
 
     Exceptions of the iterable are raised here, in order. Closing the generator ends the thread.
     """
-    finished: queue.Queue[tuple[str, object]] = queue.Queue(maxsize=depth)
-    stop = threading.Event()
-
-    def put(kind: str, value: object) -> bool:
-        while not stop.is_set():
-            try:
-                finished.put((kind, value), timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put("item", item):
-                    return
-            put("end", None)
-        except BaseException as error:  # any exception is passed to the consumer
-            put("error", error)
-
-    thread = threading.Thread(target=work, name="geval-local reader", daemon=True)
-    thread.start()
-    try:
-        while True:
-            kind, value = finished.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                assert isinstance(value, BaseException)
-                raise value
-            yield value  # type: ignore[misc]
-    finally:
-        stop.set()
-        thread.join()
+    iterator, end = iter(items), object()
+    with ThreadPoolExecutor(1, thread_name_prefix="geval-local reader") as reader:
+        coming = reader.submit(next, iterator, end)
+        while (item := coming.result()) is not end:
+            coming = reader.submit(next, iterator, end)
+            yield item  # type: ignore[misc]
 
 
 class Worker:
@@ -124,7 +94,7 @@ class Worker:
 
     def __init__(
         self,
-        store: Store | MemoryStore,
+        store: Store,
         cache: OutcomeCache | None,
         judge: Judge,
         number: int,

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import get_args
 
 from geval_local.errors import OutputError
 from geval_local.io.ownership import file_sha256, owned
@@ -22,11 +23,12 @@ from geval_local.io.result_manifest import (
 )
 from geval_local.io.samples import Sample
 from geval_local.io.writer import Figures, ResultWriter
+from geval_local.options import Format
 from geval_local.runs.directory import remove_run
 from geval_local.runs.run import Run, export_name
 
 #: Formats of exported files, by their extension.
-EXPORT_FORMATS = ("jsonl", "csv", "parquet")
+EXPORT_FORMATS: tuple[str, ...] = get_args(Format)
 
 
 class Exporter:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from geval_local import __version__
 from geval_local.errors import GevalError, OutputError
@@ -74,7 +74,7 @@ class Manifest(Record):
     input: InputFile
     settings: Settings
     judges: Annotated[list[JudgeRecord], Field(min_length=1)]
-    #: Metric, or ``metric@judge`` with several judges -> signature, definition, counts.
+    #: Of a distributed run: metric -> signature, definition, counts.
     results: dict[str, dict[str, Any]] = Field(default_factory=dict)
     #: Names of the result files.
     files: list[FileName] = Field(default_factory=list)
@@ -86,23 +86,6 @@ class Manifest(Record):
     columns: dict[str, str] = Field(default_factory=dict)
     #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
-
-    @model_validator(mode="after")
-    def _hold_together(self) -> Manifest:
-        names = [judge.name for judge in self.judges]
-        if len(set(names)) < len(names):
-            raise ValueError("a judge is named twice")
-        metrics = {metric["name"] for metric in self.settings.metrics}
-        for judge in self.judges:
-            if judge.fingerprint is None and (judge.signatures or judge.definitions or judge.complete):
-                raise ValueError(f"judge {judge.name} has results, and no fingerprint")
-            if judge.fingerprint is not None and not (
-                metrics == set(judge.signatures) == set(judge.definitions) and judge.batch_tokens and judge.engine
-            ):
-                raise ValueError(f"judge {judge.name} is not described for each of the metrics")
-            if judge.complete and self.input.rows is None:
-                raise ValueError(f"judge {judge.name} is complete, and the number of rows is not known")
-        return self
 
     @property
     def has_begun(self) -> bool:
@@ -148,11 +131,16 @@ def now() -> str:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of a run directory, atomically, with a checksum over its content."""
+    write_private(directory / MANIFEST_NAME, manifest_text(manifest), manifest.run)
+
+
+def write_private(path: Path, text: str, run: str) -> None:
+    """Write a file of a run atomically."""
     try:
-        write_atomically(directory / MANIFEST_NAME, manifest_text(manifest), private=True, mark=manifest.run)
+        write_atomically(path, text, private=True, mark=run)
     except OSError as error:
         raise OutputError(
-            f"cannot write {directory / MANIFEST_NAME}: {error.strerror or error}",
+            f"cannot write {path}: {error.strerror or error}",
             hint="Is the disk full? Make room and resume; what was committed is kept.",
         ) from error
 
@@ -165,8 +153,8 @@ def manifest_text(manifest: Manifest) -> str:
 def read_manifest(directory: Path) -> Manifest | None:
     """Read the manifest of a run directory; None if there is none by this tool."""
     path = directory / MANIFEST_NAME
-    record = _claimed(path)
-    manifest = None if record is None else _manifest_of(record, path)
+    text = _text_of(path)
+    manifest = None if text is None else parse_manifest(text, path)
     output = None if manifest is None else manifest.settings.output
     if output is not None and Path(os.path.abspath(directory)).name != side_name(output):
         raise OutputError(
@@ -179,10 +167,8 @@ def read_manifest(directory: Path) -> Manifest | None:
 def parse_manifest(text: str, path: object) -> Manifest | None:
     """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages."""
     record = _claim(text, path)
-    return None if record is None else _manifest_of(record, path)
-
-
-def _manifest_of(record: dict[str, Any], path: object) -> Manifest:
+    if record is None:
+        return None
     if record.get("schema_version") != SCHEMA_VERSION:
         raise OutputError(
             f"{path} was written by another version of geval-local ({record.get('version')}); this one cannot read it",
@@ -199,10 +185,12 @@ def _manifest_of(record: dict[str, Any], path: object) -> Manifest:
         raise OutputError(f"{path} is not a run manifest: {'; '.join(problems)}", hint=_REMEDY) from error
 
 
-def is_claimed(directory: Path) -> bool:
-    """Whether a directory contains a manifest that claims to be of this tool, valid or not."""
+def is_run_directory(directory: Path) -> bool:
+    """Whether a directory contains a run: a manifest that claims to be of this tool, valid or not."""
+    path = directory / MANIFEST_NAME
     try:
-        return _claimed(directory / MANIFEST_NAME) is not None
+        text = _text_of(path)
+        return text is not None and _claim(text, path) is not None
     except OutputError:
         return True
 
@@ -212,20 +200,20 @@ def side_name(output: str) -> str:
     return f".{output}.run"
 
 
-def _claimed(path: Path) -> dict[str, Any] | None:
-    """Read a manifest that claims to be of this tool."""
+def _text_of(path: Path) -> str | None:
+    """Read the text of a file; None if there is none, or it is no text."""
     if path.is_symlink() or not path.is_file():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except ValueError:
         return None
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}", hint=_REMEDY) from error
-    return _claim(text, path)
 
 
 def _claim(text: str, path: object) -> dict[str, Any] | None:
+    """Read a manifest that claims to be of this tool."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from geval_local.errors import OutputError
-from geval_local.files import write_atomically
 from geval_local.io.ownership import check_place, is_lone_file, owned
-from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest
-from geval_local.runs.records import sweep
+from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest, write_private
 
 LOCK_NAME = ".geval-local.lock"
 _LOCK_BYTES = 20
@@ -27,27 +25,20 @@ _LOCK_BYTES = 20
 def hold(directory: Path) -> Iterator[None]:
     """Lock a directory for this process; the operating system releases the lock whenever the process dies."""
     path = directory / LOCK_NAME
-    with locked(path, lambda: _busy(directory, path)):
-        with suppress(OSError):  # it only informs other processes
-            path.write_text(str(os.getpid()), encoding="ascii")
-        yield
-
-
-@contextmanager
-def locked(path: Path, busy: Callable[[], OutputError]) -> Iterator[None]:
-    """Hold a lock file; `busy` says what it means that another process holds it."""
     lock = FileLock(path, timeout=0, mode=0o600)
     try:
         if os.path.lexists(path) and not _is_lock(path):
             raise OutputError(f"{path} is a link, or no lock, and no run makes that", hint="Remove it.")
         lock.acquire()
     except Timeout:
-        raise busy() from None
+        raise _busy(directory, path) from None
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
         ) from error
     try:
+        with suppress(OSError):  # it only informs other processes
+            path.write_text(str(os.getpid()), encoding="ascii")
         yield
     finally:
         lock.release()
@@ -124,19 +115,16 @@ class OwnFiles:
         """Write a text file of the run."""
         path = self._directory / name
         self.claim(name, hashlib.sha256(text.encode()).hexdigest())
-        try:
+        with suppress(OSError):  # writing the file fails then, and says so
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_atomically(path, text, private=True, mark=self._manifest.run)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {path}: {error.strerror or error}",
-                hint="Is the disk full? Make room and resume; what was committed is kept.",
-            ) from error
+        write_private(path, text, self._manifest.run)
 
     def sweep(self) -> None:
-        """Remove partial files of a dead process."""
-        sweep(self._directory, self._manifest.run)
-        sweep(self._directory / STEPS_NAME, self._manifest.run)
+        """Remove partial files of a dead process; their names contain the run's identifier."""
+        for directory in (self._directory, self._directory / STEPS_NAME):
+            found = [] if directory.is_symlink() else list(directory.glob(f".*.{self._manifest.run}.tmp"))
+            for path in filter(is_lone_file, found):
+                path.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Record that the run has not begun, so that the next process can continue an interrupted removal."""

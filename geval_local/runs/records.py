@@ -1,4 +1,4 @@
-"""Files of a run: the input's identity, and leftovers of a dead process."""
+"""Parts of a run's manifest: the input's identity, and what all parts are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
-from geval_local.files import no_such_file
-from geval_local.io.ownership import is_lone_file
+from geval_local.files import check_is_file
 
 _BLOCK = 1 << 20
 
@@ -50,16 +49,13 @@ def fingerprint_input(path: Path) -> InputFile:
         str(path.resolve()).encode()
     except (OSError, RuntimeError, ValueError) as error:
         raise DataError(f"cannot use {str(path)!r}: {error}", hint="Give the file a path of plain UTF-8.") from error
+    check_is_file(path)
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             while block := file.read(_BLOCK):
                 digest.update(block)
                 lines += block.count(b"\n")
-    except FileNotFoundError:
-        raise no_such_file(path) from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a directory", hint="Give the path of one file.") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
     return InputFile(
@@ -89,12 +85,3 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
             f"{known.path} was changed while it was scored",
             hint="Put the former content back, or score the new one into another directory.",
         )
-
-
-def sweep(directory: Path, run: str) -> None:
-    """Remove partial files left by a dead process of a run; their names contain the run's identifier."""
-    if directory.is_symlink() or not directory.is_dir():
-        return
-    for path in directory.iterdir():
-        if path.name.startswith(".") and path.name.endswith(f".{run}.tmp") and is_lone_file(path):
-            path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from geval_local.runs.executor import Preparer, Window, read_windows, run_ahead
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.records import check_unchanged
-from geval_local.runs.store import MemoryStore, Store
+from geval_local.runs.store import Store
 from geval_local.signature import signature_differences
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def meet(record: JudgeRecord, found: Identity) -> None:
 class Run:
     """An open run; see `geval_local.runs.directory.open_run`."""
 
-    def __init__(self, manifest: Manifest, store: Store | MemoryStore, directory: Path | None) -> None:
+    def __init__(self, manifest: Manifest, store: Store, directory: Path | None) -> None:
         self.manifest = manifest
         self.store = store
         self.directory = directory
@@ -182,18 +182,7 @@ class Run:
             write_manifest(self.directory, self.manifest)
 
     def finish(self, files: list[str]) -> None:
-        """Record that the results are written, with their counts."""
-        results = {}
-        metrics = range(len(self.metrics))
-        counts = [
-            [self.store.totals(number, place) for place in metrics] for number in range(len(self.manifest.judges))
-        ]
-        for number, (key, judge, place) in enumerate(self.results()):
-            results[key] = {
-                "signature": self.asked.signature(place, judge.signatures),
-                **self.asked.record(place, counts[number // len(self.asked.names)], judge.definitions),
-            }
-        self.manifest.results = results
+        """Record that the results are written."""
         self.manifest.files = files
         self.manifest.ended = now()
         self.save()

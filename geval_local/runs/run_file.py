@@ -44,11 +44,11 @@ from geval_local.questions.question import Question, load_questions, named_quest
 from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.manifest import JudgeRecord, Manifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
-from geval_local.runs.target import Target, find_manifest, find_run, find_target
+from geval_local.runs.target import Target, find_run, find_target
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -407,7 +407,9 @@ def read_run(run: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a run, by its directory, its output file or its address."""
     if is_address(os.fspath(run)):
         return cluster_room().read_parts_manifest(os.fspath(run))  # type: ignore[no-any-return]
-    return find_manifest(run)
+    found = read_manifest(find_run(run))
+    assert found is not None  # checked by `find_run`
+    return found
 
 
 def cluster_room() -> Any:

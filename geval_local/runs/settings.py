@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
 from geval_local.errors import ConfigurationError
@@ -120,28 +120,16 @@ class Settings(RunOptions):
             raise ConfigurationError(f"{self.output} is not of the format {', '.join(self.formats)}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what few runs have, so that manifests of others are as before there was such a thing."""
-        record: dict[str, Any] = handler(self)
-        return {key: value for key, value in record.items() if value is not None or key not in ("reasons", "chosen")}
-
     def differences(self, other: Settings) -> list[str]:
         """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
         found = []
-        names = ["window", "limit", "distributed", "encoding"]
+        names = ["window", "limit", "distributed", "encoding", "fields", "pairs", "reasons"]
         if self.distributed is not None and other.distributed is not None:
             names += _FINAL_IN_PARTS
         for name in names:
             before, after = getattr(self, name), getattr(other, name)
             if before != after:
                 found.append(f"`{name}` was {before}, is {after}")
-        if self.fields != other.fields:
-            found.append(f"`fields` was {self.fields or 'none'}, is {other.fields or 'none'}")
-        if self.pairs != other.pairs:
-            found.append(f"pairs were {self.pairs or 'none'}, are {other.pairs or 'none'}")
-        if self.reasons != other.reasons:
-            found.append(f"reasons were {self.reasons or 'none'}, are {other.reasons or 'none'}")
         if self.chosen != other.chosen:
             found.append("other rows were chosen")
         found += _question_differences(self.questions, other.questions)

@@ -12,21 +12,24 @@ import math
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from geval_local.errors import OutputError
 from geval_local.score import Outcome
 
-#: A readable name, and the statements. Migrations are only ever appended: ``user_version`` counts those applied.
-Migration = tuple[str, tuple[str, ...]]
+#: The statements. Migrations are only ever appended: ``user_version`` counts those applied.
+Migration = tuple[str, ...]
 
+DAMAGE_REMEDY = (
+    "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
+    "where that is in use."
+)
 #: Seconds to wait for another program's writes.
 BUSY_SECONDS = 10.0
 
@@ -56,8 +59,7 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
     if "malformed" in text or "not a database" in text:
         return (
             "the file is damaged or cut off",
-            "Restore it from a backup, or delete the directory and run again: figures already computed come from the "
-            "cache where that is in use.",
+            DAMAGE_REMEDY,
         )
     if "readonly" in text or "unable to open" in text:
         return "it cannot be written", "Check the permissions of the directory and its files."
@@ -65,7 +67,7 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
 
 
 def connect(path: Path | None) -> sqlite3.Connection:
-    """Open or create a database in WAL mode; None creates a temporary one that is deleted with the connection.
+    """Open or create a database in WAL mode; None creates one in memory that ends with the connection.
 
     Only the user may read it: SQLite gives its side files the permissions of the database.
 
@@ -75,7 +77,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
     if path is not None:
         _make_private(path)
     connection = sqlite3.connect(
-        "" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -114,34 +116,26 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], pat
             f"{path} has schema {version}, this version of geval-local knows {len(migrations)}",
             hint="Use the version that wrote it, or a newer one; nothing was changed.",
         )
-    for number, (_, statements) in enumerate(migrations[version:], start=version + 1):
+    for number, statements in enumerate(migrations[version:], start=version + 1):
         with transaction(connection):
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
 
 
-DAMAGE_REMEDY = (
-    "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
-    "where that is in use."
-)
-
 #: The tables. Migrations are only ever appended.
 _MIGRATIONS: tuple[Migration, ...] = (
     (
-        "outcomes, plans",
-        (
-            "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-            """CREATE TABLE outcomes (
-                judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
-                logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
-                sample_key INTEGER NOT NULL, error TEXT,
-                PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
-            """CREATE TABLE plans (
-                judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
-                prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
-                PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
-        ),
+        "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE outcomes (
+            judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
+            logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
+            sample_key INTEGER NOT NULL, error TEXT,
+            PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
+        """CREATE TABLE plans (
+            judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
+            prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
+            PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
     ),
 )
 #: The columns of an outcome, in the order of `to_columns`.
@@ -170,7 +164,7 @@ class PlanRecord(NamedTuple):
 
 
 class Store:
-    """Outcomes of a run; a context manager.
+    """Outcomes of a run.
 
     Parameters
     ----------
@@ -193,8 +187,7 @@ class Store:
         self._synced = time.monotonic()
         if not is_new and not (path.is_file() and path.stat().st_size):
             raise OutputError(
-                f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun",
-                hint="Restore it from a backup, or delete the directory and run again.",
+                f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun", hint=DAMAGE_REMEDY
             )
         with plain_errors(self.path):
             self._connection = connect(path)
@@ -218,14 +211,6 @@ class Store:
                 f"{self.path} belongs to another run than the manifest beside it",
                 hint="Put back the file that belongs here, or delete the directory and run again.",
             )
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file."""
@@ -269,11 +254,8 @@ class Store:
         log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists():
             try:
-                descriptor = os.open(log, os.O_RDWR)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                with log.open("r+b", buffering=0) as file:
+                    os.fsync(file.fileno())
             except OSError as error:
                 raise OutputError(
                     f"{log}: {error.strerror}", hint="Make room on that disk and resume; what was committed is kept."
@@ -374,88 +356,21 @@ class Store:
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
-    def take_errors_back(self, judges: Sequence[int]) -> int:
+    def take_errors_back(self) -> int:
         """Delete unscored rows so that they are scored again; return their number."""
-        marks = ",".join("?" * len(judges))
         with plain_errors(self.path), transaction(self._connection):
-            done = self._connection.execute(
-                f"DELETE FROM outcomes WHERE error IS NOT NULL AND judge IN ({marks})", tuple(judges)
-            )
-            return done.rowcount
+            return self._connection.execute("DELETE FROM outcomes WHERE error IS NOT NULL").rowcount
 
 
-class MemoryStore:
-    """Outcomes of a run that keeps nothing, in dictionaries instead of tables."""
+class MemoryStore(Store):
+    """Outcomes of a run that keeps nothing: the same tables, in memory."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[int, int], dict[int, tuple[int, Outcome]]] = {}
-        self._plans: dict[tuple[int, int], dict[int, PlanRecord]] = {}
-
-    def begin_window(
-        self, judge: int, window: int, plans: Mapping[int, PlanRecord], given: Iterable[tuple[int, int, int, Outcome]]
-    ) -> None:
-        """See `Store.begin_window`."""
-        for metric, row, origin, outcome in given:
-            self._rows.setdefault((judge, metric), {}).setdefault(row, (origin, outcome))
-        for metric, plan in plans.items():
-            self._plans.setdefault((judge, metric), {})[window] = plan
-
-    def add(self, judge: int, outcomes: Iterable[tuple[int, int, Outcome]]) -> None:
-        """See `Store.add`."""
-        for metric, row, outcome in outcomes:
-            self._rows.setdefault((judge, metric), {}).setdefault(row, (Origin.MODEL, outcome))
-
-    def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
-        """See `Store.outcomes`."""
-        rows = self._rows.get((judge, metric), {})
-        return {row: rows[row][1] for row in range(first, stop) if row in rows}
-
-    def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
-        """See `Store.origins`."""
-        rows = self._rows.get((judge, metric), {})
-        return {row: rows[row][0] for row in range(first, stop) if row in rows}
-
-    def is_planned(self, judge: int, metric: int, window: int) -> bool:
-        """See `Store.is_planned`."""
-        return window in self._plans.get((judge, metric), {})
-
-    def counts(self, judge: int, window_rows: Sequence[int]) -> dict[tuple[int, int], int]:
-        """See `Store.counts`."""
-        found: dict[tuple[int, int], int] = {}
-        for (one, metric), rows in self._rows.items():
-            for row in rows if one == judge else ():
-                place = (metric, row // window_rows[metric])
-                found[place] = found.get(place, 0) + 1
-        return found
-
-    def totals(self, judge: int, metric: int) -> dict[str, int]:
-        """See `Store.totals`."""
-        rows = self._rows.get((judge, metric), {}).values()
-        plans = self._plans.get((judge, metric), {}).values()
-        return {
-            "rows": len(rows),
-            "unscored": sum(outcome.error is not None for _, outcome in rows),
-            "from_cache": sum(origin == Origin.CACHE for origin, _ in rows),
-            "prompt_tokens": sum(plan.prompt_tokens for plan in plans),
-            "planned_tokens": sum(plan.planned_tokens for plan in plans),
-        }
-
-    def is_empty(self) -> bool:
-        """See `Store.is_empty`."""
-        return not any(self._rows.values())
-
-    def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Do nothing: no rows were kept."""
-        return 0
-
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
-        """Check nothing: nothing was read."""
-
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        self.path = Path(":memory:")
+        self._synced = time.monotonic()
+        self._connection = connect(None)
+        weakref.finalize(self, self._connection.close)  # a cluster's worker drops one with every window
+        migrate(self._connection, _MIGRATIONS, self.path)
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
@@ -476,26 +391,12 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
-    """Convert columns back to an outcome."""
+    """Convert columns back to an outcome; a `ValueError` if they are damaged."""
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
     if logprobs is not None and (not isinstance(logprobs, bytes) or len(logprobs) % 8):
         raise ValueError("its log-probabilities are cut off")
     if not all(isinstance(number, int) for number in (prompt_tokens, dropped_tokens, key)):
         raise ValueError("one of its counts is not a whole number")
-    return checked_outcome(
-        None if logprobs is None else np.frombuffer(logprobs, dtype="<f8"),
-        other,
-        prompt_tokens,
-        dropped_tokens,
-        key % (1 << 64),
-        error,
-    )
-
-
-def checked_outcome(
-    logprobs: NDArray[np.float64] | None, other: Any, prompt_tokens: int, dropped_tokens: int, key: int, error: Any
-) -> Outcome:
-    """Build an outcome from stored values, with the other tokens, or what was written, as JSON."""
     if logprobs is None and isinstance(other, str) and other.startswith("{"):
         try:
             return Outcome(prompt_tokens=prompt_tokens, error=error, written=json.loads(other))
@@ -503,8 +404,9 @@ def checked_outcome(
             raise ValueError("what was written is not JSON") from problem
     if (logprobs is None) == (error is None) or not isinstance(error, str | None):
         raise ValueError("it has both figures and a reason for having none, or neither")
+    values = None if logprobs is None else np.frombuffer(logprobs, dtype="<f8")
     # The largest value is NaN if any is; without any finite value there is no score either.
-    if logprobs is not None and not (logprobs.size and -math.inf < logprobs.max() < math.inf):
+    if values is not None and not (values.size and -math.inf < values.max() < math.inf):
         raise ValueError("its log-probabilities are not numbers")
     tokens: tuple[tuple[str, float], ...] = ()
     if other is not None:
@@ -512,4 +414,4 @@ def checked_outcome(
             tokens = tuple((str(token), float(p)) for token, p in json.loads(other))
         except (TypeError, ValueError, RecursionError) as problem:
             raise ValueError("its other tokens are not JSON") from problem
-    return Outcome(logprobs, tokens, prompt_tokens, dropped_tokens, key, error)
+    return Outcome(values, tokens, prompt_tokens, dropped_tokens, key % (1 << 64), error)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.io import result_manifest
 from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.writer import ResultWriter
-from geval_local.runs.directory import is_run_directory, side_directory
+from geval_local.runs.directory import side_directory
 from geval_local.runs.exporter import EXPORT_FORMATS
-from geval_local.runs.manifest import Manifest, read_manifest
+from geval_local.runs.manifest import is_run_directory
 from geval_local.runs.run import export_name
 
 
@@ -86,29 +84,13 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"cannot use {str(place)!r}: {error}", hint="Give the path of a run directory.") from error
     if not found and is_own_result(path):
-        raise OutputError(f"{place} is complete: nothing is left to resume", hint=_page_of(path))
+        raise OutputError(
+            f"{place} is complete: nothing is left to resume",
+            hint="To make it anew, repeat the command that made it.",
+        )
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory
-
-
-def _page_of(results: Path) -> str | None:
-    """Say what shows complete results on a page; None for answers, of which there is none."""
-    described = result_manifest.read_manifest(results)
-    if described is None or described.questions:
-        return None
-    shown = shlex.quote(str(results))
-    if described.reasons is None:
-        return f"Look at it: geval-local report {shown} -o report.html"
-    run = shlex.quote(str(results.with_name(described.input)))
-    return f"Look at it: geval-local report {run} --reasons {shown} -o report.html"
-
-
-def find_manifest(place: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest of a run, by the run's directory or its output file."""
-    found = read_manifest(find_run(place))
-    assert found is not None  # checked by `find_run`
-    return found
 
 
 def checked_place(text: str) -> str:

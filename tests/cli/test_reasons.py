@@ -162,7 +162,6 @@ def test_the_same_command_again_finds_its_file_complete_and_loads_no_judge(here,
     again = run("resume", "r.jsonl", home=here / "home")
     assert again.exit_code == 2
     assert "r.jsonl is complete" in again.stderr
-    assert "geval-local report s.jsonl --reasons r.jsonl -o report.html" in again.stderr
     assert run("report", "s.jsonl", "--reasons", "r.jsonl", "-o", "p.html", home=here / "home").exit_code == 0
     assert (len(written), (here / "r.jsonl").read_bytes()) == (asked, before)
     done = give(here, "--lowest", 3, "-o", "r.jsonl", "--overwrite")

@@ -56,12 +56,6 @@ def test_only_the_steps_change_in_the_text(text):
     assert result.count("steps:") == 1
 
 
-@pytest.mark.parametrize("text", ["{name: a, criteria: b, scale: 1-5}\n", HEAD + TAIL + "...\n"])
-def test_other_layouts_are_extended_too(text):
-    metric = Metric.from_yaml(text).with_steps(("A.", "B."))
-    assert Metric.from_yaml(with_steps_in_text(text, metric, "m.yaml")) == metric
-
-
 def test_indentation_quotes_and_notes_beside_the_steps_are_kept():
     own = "fields:\n    source: 'S'\n    output: \"O\"\nrubric: {1: 'a', 5: b}  # the ends\nthreshold: 0x3\n"
     old = "steps:  # by me\n    - First.  # one\n    - |\n      Second.\n      # no comment\n# the rest\n"
@@ -69,17 +63,13 @@ def test_indentation_quotes_and_notes_beside_the_steps_are_kept():
     metric = Metric.from_yaml(text).with_steps(("A.",), PROVENANCE)
     result = with_steps_in_text(text, metric, "m.yaml")
     assert Metric.from_yaml(result) == metric
-    assert own in result
-    assert result.startswith("---\n" + HEAD)
-    assert "steps:  # by me\n    - A." in result
-    assert "# the rest\n" in result
+    assert result.startswith("---\n" + HEAD + "steps:\n- A.\n")
+    assert result.endswith("# the rest\n" + own + TAIL)
 
 
-def test_a_file_whose_comments_would_be_lost_is_refused(monkeypatch):
-    text = HEAD + TAIL
-    metric = Metric.from_yaml(text).with_steps(("A.",))
-    bare = metric.to_yaml()
-    monkeypatch.setattr("ruamel.yaml.YAML.dump", lambda self, data, stream: stream.write(bare))
+@pytest.mark.parametrize("text", ["{name: a, criteria: b, scale: 1-5}\n", HEAD + TAIL + "...\n"])
+def test_a_file_of_another_layout_is_refused(text):
+    metric = Metric.from_yaml(text).with_steps(("A.", "B."))
     with pytest.raises(MetricError, match="without touching"):
         with_steps_in_text(text, metric, "m.yaml")
 

@@ -22,6 +22,7 @@ from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
 from geval_local.prompt import CHAT_FORM
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Estimator, Score
+from geval_local.signature import signature_differences
 
 METRIC = Metric(name="x/quality", introduction="Rate it.", criteria="Is it good?", scale="0-10", steps=())
 TEXTS = ["A.", "Short text", "Another, longer text, with 10 words or so in it.", "é" * 30, "10", "A. B. C. " * 12]
@@ -350,10 +351,10 @@ def test_continue_text_says_the_same_every_time(judge):
 def test_the_signature_changes_with_whatever_changes_a_score(directory, tmp_path):
     judge = Judge.load(directory)
     base = judge.signature(METRIC)
-    assert base.differences(judge.signature(METRIC, Estimator())) == {}
+    assert signature_differences(str(base), str(judge.signature(METRIC, Estimator()))) == {}
 
     def changed(judge=judge, metric=METRIC, estimator=None):
-        return set(base.differences(judge.signature(metric, estimator)))
+        return set(signature_differences(str(base), str(judge.signature(metric, estimator))))
 
     assert changed(metric=METRIC.with_steps(("Read.", "Rate."))) == {"steps"}
     assert changed(metric=METRIC.model_copy(update={"criteria": "Is it bad?"})) == {"metric"}

@@ -19,6 +19,7 @@ from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge, label_of
 from geval_local.models.stored import Stored
 from geval_local.options import JudgeOptions
+from geval_local.signature import signature_differences
 
 peft = pytest.importorskip("peft")
 
@@ -92,7 +93,9 @@ def test_an_adapter_changes_scores_name_fingerprint_signature_and_cache_key(tmp_
     assert other.name == f"{plain}+tuned"
     assert one.fingerprint != other.fingerprint
     assert one.identity != other.identity
-    assert set(one.signature(METRIC_IN_PYTHON).differences(other.signature(METRIC_IN_PYTHON))) == {"judge"}
+    assert set(signature_differences(str(one.signature(METRIC_IN_PYTHON)), str(other.signature(METRIC_IN_PYTHON)))) == {
+        "judge"
+    }
     second = make_adapter(tmp_path / "again" / "tuned", plain, seed=1)[0]
     assert Judge.load(plain, adapter=second).fingerprint not in (one.fingerprint, other.fingerprint)
 

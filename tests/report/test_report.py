@@ -309,11 +309,13 @@ def spoiled(**figures):
         ([{"output": "a"}], "results, row 1: no scores"),
         ([{"geval": {"m": 3}}], "row 1: the column 'geval' does not hold one object per metric"),
         ([{"geval": {}}], "no row holds the figures of a metric"),
-        (spoiled(score="high"), "row 2: fluency: score is not a finite number: 'high'"),
-        (spoiled(label_mass=math.inf), "row 2: fluency: label_mass is not a finite number"),
-        (spoiled(probabilities=[0.5, 0.5]), "row 2: fluency: probabilities are not an object"),
-        (spoiled(probabilities={"1": 1.5}), "row 2: fluency: the probability of the label '1' is not between 0 and 1"),
-        (spoiled(other_tokens=["x"]), "row 2: fluency: other_tokens are not pairs"),
+        (spoiled(score="high"), "row 2: fluency: score: Input should be a valid number"),
+        (spoiled(score=True), "row 2: fluency: score: Value error, a number is expected, not True"),
+        (spoiled(label_mass=math.inf), "row 2: fluency: label_mass: Input should be a finite number, not inf"),
+        (spoiled(probabilities=[0.5, 0.5]), "row 2: fluency: probabilities: Input should be a valid dictionary"),
+        (spoiled(probabilities={"1": 1.5}), "row 2: fluency: probabilities.1: Input should be less than or equal to 1"),
+        (spoiled(other_tokens=["x"]), "row 2: fluency: other_tokens.0: Input should be a valid tuple, not 'x'"),
+        (spoiled(order_scores=[1.0]), "row 2: fluency: order_scores and order_masses are not equally many"),
     ],
 )
 def test_broken_results_are_named_by_row(tmp_path, given, message):

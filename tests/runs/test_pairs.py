@@ -94,7 +94,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_byte(here):
     assert (here / "parts/scores.jsonl").read_bytes() == (here / "whole/scores.jsonl").read_bytes()
     judge = MockJudge(engine(batch_tokens=8000))
     again = PairPlan(rule="budget", budget=31, seed=1)
-    with pytest.raises(OutputError, match="pairs were"):
+    with pytest.raises(OutputError, match="`pairs` was"):
         score_file("data.jsonl", METRIC, judge, "parts/", pairs=again, window=8, use_cache=False)
 
 

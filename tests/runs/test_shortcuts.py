@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ def test_rows_are_stored_whatever_their_number_and_the_first_one_stays(rows, tmp
     def outcomes(value: float) -> dict[int, Outcome]:
         return {row: Outcome(np.array([value, -float(row)]), prompt_tokens=row, sample_key=row) for row in range(rows)}
 
-    with Store(tmp_path / "store", "run", is_new=True) as store:
+    with closing(Store(tmp_path / "store", "run", is_new=True)) as store:
         store.begin_window(0, 0, {0: PlanRecord(1, 1)}, [(0, 3, 1, Outcome(error="first"))] if rows else [])
         store.add(0, ((0, row, outcome) for row, outcome in outcomes(-1.0).items()))
         store.add(0, ((0, row, outcome) for row, outcome in outcomes(-2.0).items()))
@@ -228,7 +229,7 @@ def test_windows_come_in_order_and_their_threads_end_with_them():
     windows = list(ahead)
     assert [(one.number, one.first, len(one.samples)) for one in windows] == [(0, 0, 4), (1, 4, 4), (2, 8, 2)]
     assert [one.prepared[0] is None for one in windows] == [False, True, False]
-    assert set(seen) == {"geval-local reader"}
+    assert set(seen) == {"geval-local reader_0"}
     assert threading.active_count() == before
 
     endless = (Sample({"output": "x"}) for _ in iter(int, 1))
