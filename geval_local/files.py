@@ -12,11 +12,12 @@ import os
 import re
 import secrets
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, AnyStr, BinaryIO
+from typing import IO, Any, AnyStr, BinaryIO
 
 from geval_local.errors import ConfigurationError, DataError, OutputError, nearest
 
@@ -33,6 +34,9 @@ READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
 #: No row of texts that are read is longer (`geval_local.fields.MAX_CHARACTERS`); a longer line is not kept in memory.
 MOST_IN_A_LINE = 1 << 26
+#: Rows that compress better, over so many bytes, all say the same: a file of a few megabytes could last for days.
+_MOST_EXPANSION = 800
+_EXPANSION_BYTES = 1 << 22
 _HEAD_BYTES = 4096
 #: So much of what is not UTF-8 is enough to tell what it is.
 _JUDGED_BYTES = 1 << 24
@@ -220,8 +224,66 @@ def _unpacked(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP or path.name.lower().endswith(".gz")
     if packed:
-        return gzip.open(path)  # type: ignore[return-value]  # a file of bytes
+        return io.BufferedReader(_Gunzipped(path), READ_BYTES)
     return path.open("rb", buffering=READ_BYTES)
+
+
+class _Sips(io.FileIO):
+    """A file read little by little, so that the place in it tells how much of it has been unpacked."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(1024 if size is None or size < 0 else min(size, 1024))
+
+
+class _Gunzipped(io.RawIOBase):
+    """The content of a gzip file, as long as it is not blown up beyond all measure.
+
+    A window of it is unpacked and measured before any of its rows is given out: reading a million rows takes seconds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._packed = _Sips(path)
+        self._whole = gzip.GzipFile(fileobj=self._packed, mode="rb")
+        self._window = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._window:
+            before = self._packed.tell()
+            self._window = memoryview(self._unpacked())
+            taken = self._packed.tell() - before
+            if len(self._window) == _EXPANSION_BYTES > _MOST_EXPANSION * taken:
+                raise DataError(
+                    f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
+                    hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
+                )
+        count = min(len(buffer), len(self._window))
+        buffer[:count] = self._window[:count]
+        self._window = self._window[count:]
+        return count
+
+    def _unpacked(self) -> bytes:
+        """Unpack a window; what stands before damage is given out first, and the damage is met by the next window."""
+        found = bytearray()
+        while len(found) < _EXPANSION_BYTES:
+            try:
+                part = self._whole.read1(_EXPANSION_BYTES - len(found))
+            except (EOFError, OSError, zlib.error):
+                if not found:
+                    raise
+                break
+            if not part:
+                break
+            found += part
+        return bytes(found)
+
+    def close(self) -> None:
+        self._whole.close()
+        self._packed.close()
+        super().close()
 
 
 def temporary_path(path: Path, mark: str | None = None) -> Path:

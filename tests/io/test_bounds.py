@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import random
 
 import pytest
@@ -50,6 +51,37 @@ def test_lines_up_to_the_bound_are_read(tmp_path, monkeypatch):
     text = [json.dumps({"output": "x" * (99 - len('{"output": ""}'))}), json.dumps({"output": "é"})]
     (tmp_path / "d.jsonl").write_text("\n".join(text), encoding="utf-8")
     assert [row.error for row in read_rows(tmp_path / "d.jsonl")] == [None, None]
+
+
+BOMBS = {
+    "one line": ("d.jsonl.gz", b'{"output": "', b"a"),
+    "empty rows": ("d.jsonl.gz", b"", b"{}\n"),
+    "blank lines": ("d.jsonl.gz", b"", b"\n"),
+    "after ordinary rows": ("d.jsonl.gz", b'{"output": "%s"}\n' % os.urandom(1 << 16).hex().encode(), b"\n"),
+    "a list": ("d.json.gz", b"[", b"{},"),
+    "a cell": ("d.csv.gz", b"output\n", b"a"),
+    "without the extension": ("d.jsonl", b"", b"{}\n"),
+}
+
+
+def test_no_row_of_a_bomb_is_read_before_it_is_refused(tmp_path):
+    path = tmp_path / "d.jsonl.gz"
+    with gzip.open(path, "wb") as packed:
+        packed.write(b"{}\n" * (1 << 21))
+    with pytest.raises(DataError, match="expands to more than 800 times its size"):
+        next(iter(read_rows(path)))
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_gzip_that_expands_beyond_measure_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "_EXPANSION_BYTES", 1 << 18)
+    file, start, more = BOMBS[name]
+    path = tmp_path / file
+    with gzip.open(path, "wb", compresslevel=9) as packed:
+        packed.write(start + more * ((1 << 22) // len(more)))
+    with pytest.raises(DataError, match="expands to more than 800 times its size") as caught:
+        list(read_rows(path))
+    assert "gunzip" in caught.value.hint
 
 
 def test_candidates_of_long_documents_compress_well_and_are_read(tmp_path):
