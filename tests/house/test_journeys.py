@@ -16,6 +16,8 @@ from pathlib import Path
 
 import forked
 import pytest
+from cli_run import run
+from parts_kit import Workers
 
 import geval_local
 from geval_local.io.results import read_result_rows
@@ -95,6 +97,24 @@ def test_a_researcher_finds_how_well_a_judge_agrees(tmp_path):
     assert "rating" in (tmp_path / "rated.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+def test_parts_of_workers_become_one_file(tmp_path, monkeypatch):
+    """The commands of the next test in this process: without a cluster, and without a server."""
+    pytest.importorskip("pyarrow")
+    Workers(monkeypatch)
+    shutil.copy(JOURNEYS / "chats.csv", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for line in steps_of("server_and_ray"):
+        if not line.startswith("geval-local ") or line.startswith("geval-local serve"):
+            continue
+        done = run(*shlex.split(line)[1:], home=tmp_path / "home")
+        assert done.exit_code == 0, f"{line}\n{done.stderr}"
+        assert ("geval-local merge parts" in done.stderr) == line.startswith("geval-local score")
+    assert len(read_result_rows(tmp_path / "merged.csv")) == 12
+    assert "assistant/helpfulness" in (tmp_path / "merged.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_parts_become_one_file_and_a_server_answers(tmp_path):
     pytest.importorskip("ray")

@@ -41,8 +41,8 @@ def judge(smollm2_judge) -> Judge:
 
 @pytest.fixture(scope="module")
 def plain(smollm2):
-    """Plain transformers, in float64."""
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float64).eval()
+    """Plain transformers, in float32, one prompt at a time."""
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
     return model, AutoTokenizer.from_pretrained(smollm2)
 
 
@@ -53,7 +53,7 @@ def path_probability(model, form: tuple[int, ...], path: tuple[int, ...], known:
         if path[:place] not in known:
             with torch.inference_mode():
                 logits = model(torch.tensor([[*form, *path[:place]]])).logits[0, -1]
-            known[path[:place]] = torch.softmax(logits, -1)
+            known[path[:place]] = torch.softmax(logits.double(), -1)
         product *= float(known[path[:place]][token])
     return product
 
