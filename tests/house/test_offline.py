@@ -15,6 +15,8 @@ from cli_run import METRIC, good_rows, judge_directory, write_rows
 
 FORBID = """\
 import socket, sys
+import huggingface_hub.constants
+huggingface_hub.constants.HF_HUB_OFFLINE = False  # as the environment says, not that of the process it is forked from
 def refuse(*_, **__):
     raise RuntimeError("a socket was opened")
 class Refused(socket.socket):  # a class still, because the ssl module derives from it
