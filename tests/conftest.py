@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ ROOT = Path(__file__).resolve().parents[1]
 if Path(geval_local.__file__).resolve().parents[1] != ROOT:
     # The plugin of this package is loaded with pytest, from where the package is installed.
     pytest.exit(f"the tests of {ROOT} would run with {geval_local.__file__}: pip install -e '.[test]'", returncode=4)
+
+# Where the shell forbids to keep compiled modules, every process of the tests would compile them again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Several test processes share the cores; each would take all of them for itself, before torch is first imported.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -122,6 +122,7 @@ def test_a_layer_that_attends_by_itself_is_noticed():
     assert "1 of its 2 layers" in report.reason
 
 
+@pytest.mark.sweep("afmoe", "llama4", "qwen3_next", "falcon_mamba")
 @pytest.mark.parametrize("kind", ["afmoe", "llama4", *STRANGE])
 def test_a_prompt_beyond_what_the_probe_reached_is_exact(kind, monkeypatch):
     monkeypatch.setitem(probe.PROBE_OPERATIONS, "cpu", 0.0)
@@ -136,6 +137,7 @@ def test_a_prompt_beyond_what_the_probe_reached_is_exact(kind, monkeypatch):
     assert largest_difference(logprobs(engine, requests), logprobs(plain, requests)) < 1e-4
 
 
+@pytest.mark.sweep("4-gemma3", "64-mistral")
 @pytest.mark.parametrize("kind", ["mistral", "gemma3"])
 @pytest.mark.parametrize("window", [4, 64, 4096])
 def test_attention_has_the_layout_of_the_models_own(kind, window, monkeypatch):
@@ -243,6 +245,7 @@ def test_what_one_probe_has_shown_is_not_computed_for_the_next(monkeypatch):
 def test_a_first_start_widens_stored_weights_five_times(tmp_path, monkeypatch):
     """A pass for finite logits, three packs of which one continues another, and one for the same prompts in rows."""
     monkeypatch.setattr(stored, "FEW", 0)  # a tiny model stands for a large one
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))  # no verdict is kept there
     tokenizer = byte_tokenizer()
     save_judge(tmp_path / "judge", tiny_model("llama", len(tokenizer), torch.bfloat16), tokenizer)
     widened, times = stored.Stored.widened, Counter()

@@ -95,7 +95,7 @@ ALL = list(first_contact.STEPS)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
-    [pytest.param(["versions", "load", "gemma4"], id="some"), pytest.param(ALL, id="all", marks=pytest.mark.nightly)],
+    [pytest.param(["versions", "load"], id="some"), pytest.param(ALL, id="all", marks=pytest.mark.nightly)],
 )
 def test_it_runs_whole_on_a_cpu_and_a_planted_death_costs_only_itself(tmp_path, steps):
     command = [sys.executable, str(ROOT / "benchmarks" / "first_contact.py"), "--out", str(tmp_path), "--tiny"]
@@ -109,9 +109,9 @@ def test_it_runs_whole_on_a_cpu_and_a_planted_death_costs_only_itself(tmp_path, 
     assert records["load"]["found"] == [{"planted": True}]
     assert set(outcomes.values()) == {"done"}, [records[name] for name in outcomes if outcomes[name] != "done"]
     assert json.loads(done.stdout.splitlines()[-1])["versions"] == "done"
-    assert next(part for part in records["gemma4"]["found"] if "engine" in part)["engine"] == "trie"
     if steps != ALL:
         return
+    assert next(part for part in records["gemma4"]["found"] if "engine" in part)["engine"] == "trie"
     kernel = records["kernel"]["found"]
     assert {(part["size"], part["mask"]) for part in kernel} == {
         (size, mask) for size in first_contact.HEADS[:2] for mask in first_contact.MASKS

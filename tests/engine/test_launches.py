@@ -97,6 +97,7 @@ OURS, KEPT = 4, 2
 
 
 @pytest.mark.slow
+@pytest.mark.sweep("llama-39")
 @pytest.mark.parametrize(("kind", "own"), [("llama", 39), ("gemma3", 83)])
 def test_a_layer_is_its_own_launches_and_five_whatever_the_number_of_strands(kind, own):
     kernel = Counted(backend=None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 
+import forked
 import pytest
 
 from geval_local.judge.judge import in_own_thread
@@ -41,7 +41,8 @@ def test_a_result_and_an_error_come_back():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 def test_its_openmp_threads_end_with_it():
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(COUNT)], capture_output=True, text=True, check=True)
+    done = forked.code(textwrap.dedent(COUNT))
+    assert done.returncode == 0, done.stderr
     apart, here = map(int, done.stdout.split())
     assert apart == 0
     assert here >= 1  # otherwise nothing was counted

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 from cli_run import METRIC, judge_directory, run
 
@@ -229,5 +228,5 @@ def test_nothing_is_imported_that_is_not_asked_for():
     code = (
         "import sys, geval_local; geval_local.score_frame; print([m for m in ('pandas', 'polars') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = forked.code(code)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,17 +1,22 @@
-"""Scoring opens no socket: every way to create one raises in a separate process, and the run succeeds."""
+"""Scoring opens no socket: every way to create one raises in a separate process, and the run succeeds.
+
+What is opened while libraries are imported is seen by tests/house/test_network.py.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import sys
 
+import forked
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, write_rows
 
 FORBID = """\
 import socket, sys
+import huggingface_hub.constants
+huggingface_hub.constants.HF_HUB_OFFLINE = False  # as the environment says, not that of the process it is forked from
 def refuse(*_, **__):
     raise RuntimeError("a socket was opened")
 class Refused(socket.socket):  # a class still, because the ssl module derives from it
@@ -25,14 +30,8 @@ main()
 
 def run_without_sockets(tmp_path, *arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSFORMERS_"))}
-    return subprocess.run(
-        [sys.executable, "-c", FORBID, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment | {"GEVAL_LOCAL_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-    )
+    environment |= {"GEVAL_LOCAL_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    return forked.code(FORBID, *arguments, env=environment, cwd=tmp_path)
 
 
 @pytest.mark.slow

@@ -385,6 +385,7 @@ def test_a_template_that_cannot_serve_is_refused(template, tokens, says):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "endless",
     [

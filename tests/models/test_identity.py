@@ -6,11 +6,10 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import textwrap
 from types import SimpleNamespace
 
+import forked
 import pytest
 import torch
 import transformers
@@ -192,12 +191,7 @@ def test_a_loaded_judge_owns_its_weights(tmp_path):
         directory = save_judge(tmp_path / name, tiny_model("llama", 263, dtype=dtype), byte_tokenizer(chat=False))
         arguments += [str(directory), name]
     (tmp_path / "metric.yaml").write_text(METRIC.to_yaml())
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(IN_PLACE), str(tmp_path / "metric.yaml"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked.code(textwrap.dedent(IN_PLACE), tmp_path / "metric.yaml", *arguments)
     assert done.returncode == 0, done.stderr
     assert [line.split()[:2] for line in done.stdout.splitlines()] == [["float32", "True"], ["bfloat16", "True"]]
 

@@ -359,7 +359,8 @@ def test_a_large_matrix_is_widened_in_slices(monkeypatch):
     expected = nn.functional.linear(given, weight.widened(), bias)
     stored.release_buffers()
     monkeypatch.setattr(stored, "SLICE", 5 * 512)
-    torch.testing.assert_close(nn.functional.linear(given, weight, bias), expected, rtol=1e-5, atol=1e-3)
+    # Products of other shapes add up in another order, and the figures are hundreds.
+    torch.testing.assert_close(nn.functional.linear(given, weight, bias), expected, rtol=1e-5, atol=1e-2)
     assert [one.numel() for one in stored._FREE[weight.device, torch.float32]] == [5 * 512]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -29,14 +30,19 @@ def smollm2(smollm2_gguf) -> Path:
     directory = Path(tempfile.gettempdir()) / f"geval-local-tests-{os.getuid()}" / "smollm2-135m-float32"
     if (directory / "config.json").is_file():
         return directory
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     folder, name = str(smollm2_gguf.parent), smollm2_gguf.name
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
-    )
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    with pytest.MonkeyPatch.context() as patch:
+        # transformers reads the file three times, and maps the names of tensors for every module: 20 s of 27.
+        for function in ("GGUFReader", "get_tensor_name_map"):
+            patch.setattr(gguf, function, functools.cache(getattr(gguf, function)))
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
     directory.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=directory.parent))
     model.save_pretrained(made)

@@ -56,8 +56,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return sorted((tmp_path / "in").iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-def test_a_worker_that_is_killed_loses_and_doubles_nothing(cluster, files, tmp_path):
+def test_a_worker_that_is_killed_loses_and_doubles_no_byte(cluster, files, tmp_path):
     load = LoggedLoad(tmp_path / "log", killed=tmp_path / "killed", together=2)
     run = carry_out(tmp_path / "run", [tmp_path / "whole.jsonl"], load, rows=6)
     assert load.killed is not None
@@ -88,8 +89,14 @@ def test_a_block_that_kills_its_workers_is_named_and_the_rest_is_done(cluster, f
     assert {word for _, _, *words in mended for word in words} == set(map(str, range(30, 36)))
 
 
-def test_two_workers_score_as_one_process_does(cluster, files, tmp_path):
-    carry_out(tmp_path / "run", [tmp_path / "in"], LoggedLoad(tmp_path / "log", "nano"), rows=12)
+def test_two_workers_one_of_them_killed_score_as_one_process_does(cluster, files, tmp_path):
+    load = LoggedLoad(tmp_path / "log", "nano", killed=tmp_path / "killed", together=2)
+    run = carry_out(tmp_path / "run", [tmp_path / "in"], load, rows=6)
+    assert (tmp_path / "killed").exists()
+    loaded = load.lines("loaded")
+    assert len(loaded) == 3  # once per worker, and by the one that was started in place of the dead one
+    assert {gpu for _, gpu in loaded} == {"0", "1"}  # where there are GPUs every worker has one of its own
+    assert run.totals.rows == ROWS
     merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
     with open_run(tmp_path / "one", wanted(tmp_path / "whole.jsonl")) as run:
         with Exporter(run) as exporter:

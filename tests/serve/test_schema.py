@@ -38,7 +38,7 @@ def address():
 @pytest.mark.slow
 @SCHEMA.parametrize()
 @hypothesis.settings(
-    max_examples=example_count(60), deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+    max_examples=example_count(25), deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
 )
 def test_whatever_the_schema_allows_is_answered_as_it_says(case, address):
     if isinstance(case.body, dict) and "model" in case.body:

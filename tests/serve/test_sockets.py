@@ -217,6 +217,7 @@ def get(port, path):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_a_polite_stop_finishes_what_is_in_work(stop):
     port = free_port()
@@ -262,6 +263,7 @@ def test_the_port_answers_while_libraries_are_imported():
                 with contextlib.suppress(ConnectionRefusedError):
                     assert get(port, "/health")[0] == 200
                     seen.add(get(port, "/ready")[0])
+                time.sleep(0.02)
             assert seen == {503, 200}
             said.seek(0)
             text = said.read()

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from tiny import byte_tokenizer, save_judge, tiny_model
+from typer import testing
 from typer.testing import CliRunner, Result
 
 METRIC = """\
@@ -38,6 +39,10 @@ def judge_directory() -> Path:
     tokenizer = byte_tokenizer(chat=False)
     model = tiny_model("llama", len(tokenizer), dtype=torch.float32)
     return save_judge(Path(_DIRECTORY.name), model, tokenizer)
+
+
+# The commands of all verbs are made once, not for every call: that takes some hundredths of a second.
+testing._get_command = cache(testing._get_command)
 
 
 def run(*arguments: object, home: Path) -> Result:

@@ -24,7 +24,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["endless_steps", "script", "start"]
+__all__ = ["code", "endless_steps", "script", "start"]
 
 #: A request's longest text; the arguments and the environment of a command.
 MOST = 1 << 20
@@ -39,10 +39,19 @@ def start(arguments: Sequence[object], program: str = "", **settings: Any) -> Fo
 
 def script(line: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     """Run a command of Python's to its end: ``python FILE ...``, or what an installed package calls by a name."""
+    return _ended(shlex.split(line), "_script", settings)
+
+
+def code(text: str, *arguments: object, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run statements to their end, as ``python -c`` does where torch is loaded already."""
+    return _ended([text, *map(str, arguments)], "_code", settings)
+
+
+def _ended(command: list[str], program: str, settings: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with Forked(shlex.split(line), program="_script", **pipes, **settings) as process:
+    with Forked(command, program=program, **pipes, **settings) as process:
         results, messages = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(shlex.split(line), process.returncode, results, messages)
+    return subprocess.CompletedProcess(command, process.returncode, results, messages)
 
 
 class Forked(subprocess.Popen):
@@ -196,6 +205,12 @@ def _script() -> None:
         return
     (entry,) = entry_points(group="console_scripts", name=name)
     sys.exit(entry.load()())
+
+
+def _code() -> None:
+    text, *arguments = sys.argv
+    sys.argv = ["-c", *arguments]
+    exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def endless_steps() -> None:

@@ -82,7 +82,8 @@ def test_padding_and_siblings_change_nothing():
         packed = net(Batch(trunk, leaves, torch.tensor([9]), lengths))[9:].view(3, 7, -1)
         for n, length in enumerate(lengths[0].tolist()):
             one = net(Batch(trunk, leaves[:, n : n + 1, :length], torch.tensor([9]), lengths[:, n : n + 1]))
-            assert torch.allclose(one[-1], packed[n, length - 1], atol=1e-5)
+            # Weights this large multiply rounding: 3e-5 on some processors; a neighbour that is seen makes tenths.
+            assert torch.allclose(one[-1], packed[n, length - 1], atol=2e-4)
 
 
 def test_kept_states_and_wanted_places_change_nothing():
