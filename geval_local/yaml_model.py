@@ -21,6 +21,11 @@ Place = tuple[int | str, ...]
 
 #: Context of a validation whose caller collects all problems; see `geval_local.options.Options`.
 KEEP_PROBLEMS = "keep problems"
+#: Where pydantic speaks of tuples and lists, which a file does not have.
+_COUNTS = {
+    "too_short": "at least {min_length} are needed, not {actual_length}",
+    "too_long": "at most {max_length} are allowed",
+}
 
 
 def read_file(path: str | PathLike[str], what: str, error: type[GevalError] = ConfigurationError) -> str:
@@ -101,6 +106,8 @@ def problem_in_words(problem: Mapping[str, Any], model: Any) -> tuple[str, str |
         expected = str(problem["ctx"].get("expected") or problem["ctx"]["expected_tags"])
         given = problem["input"] if problem["type"] == "literal_error" else problem["ctx"]["tag"]
         message = f"{given!r} is none of {expected}{nearest(str(given), expected.split(chr(39))[1::2])}"
+    if problem["type"] in _COUNTS:
+        message = _COUNTS[problem["type"]].format(**problem["ctx"])
     return (f"{where}: {message}" if where else message), None
 
 

@@ -305,6 +305,11 @@ def rank_systems(
             else "fewer than two systems have a score"
         )
         raise DataError(f"{told}: there is nothing to compare")
+    if len(ranked) > 2 and len(ranked) == sum(side.n for side in means) == len({item.group for item in items}):
+        raise DataError(
+            f"each of the {len(ranked)} systems has one row, of a document of its own: there is nothing to compare",
+            hint=f"{ranked[0]!r} looks like the id of a row. Name the column that holds the system.",
+        )
     if baseline is not None and baseline not in ranked:
         raise ConfigurationError(
             f"there is no system {baseline!r} with a score", hint=f"The systems are: {', '.join(ranked)}."

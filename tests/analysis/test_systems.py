@@ -144,6 +144,7 @@ def test_unscored_rows_are_counted_and_enter_no_mean():
     [
         (made({"a": 3.0}), "all rows are of one system, 'a'"),
         (made({"a": 3.0, "": 3.0}), "40 of 80 rows name no system"),
+        ([replace(item, system=item.group) for item in made({"a": 3.0})], "each of the 40 systems has one row"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused(items, message):

@@ -79,7 +79,7 @@ def test_a_list_without_names_is_named_by_place(tmp_path):
         ("a:\n  type: choice\n  options: [true, true]\n", "True occurs twice"),
         ("a:\n  type: choice\n  options: [1, 2]\n", "line 3"),
         ("a:\n  type: choice\n  optoins: [x, y]\n", "did you mean 'options'"),
-        ("a:\n  type: score\n  levels: [x]\n", "at least 2"),
+        ("a:\n  type: score\n  levels: [x]\n", "line 3.*levels: at least 2 are needed, not 1"),
         ("a:\n  type: score\n  levels: [true, false]\n", "line 3"),
         ("a:\n  type: predicate\n  instructions: x\n  rotations: 0\n", "line 4"),
         ("- {type: predicate, instructions: x, name: n}\n- {type: predicate, instructions: y, name: n}\n", "same name"),
