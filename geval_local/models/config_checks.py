@@ -31,7 +31,7 @@ from geval_local.errors import (
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.reading import stored_tensors
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import Stored
+from geval_local.models.stored import Stored, are_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -369,9 +369,7 @@ def _is_finite(weight: torch.Tensor) -> bool:
         return weight.is_finite()
     if weight.is_meta or not weight.is_floating_point() or weight.itemsize == 1:
         return True
-    # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow.
-    total = weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
-    return bool(torch.isfinite(total)) or bool(torch.isfinite(weight).all())
+    return are_finite(weight)
 
 
 def _is_mask(directory: Path, key: str) -> bool:

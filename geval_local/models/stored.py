@@ -79,7 +79,7 @@ class Stored(torch.Tensor):
         """Whether all weights are finite."""
         if self.blocks is not None:
             return self.blocks.is_finite(self.data_)
-        return bool(torch.isfinite(self.data_.sum(dtype=torch.float32))) or bool(torch.isfinite(self.data_).all())
+        return are_finite(self.data_)
 
     def _like(self, data: torch.Tensor) -> Stored:
         return Stored(data, self.blocks, self.dtype)
@@ -141,6 +141,19 @@ def widened_if_few(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def are_few(weights: int) -> bool:
     """Whether a model of so many weights is widened when it is loaded."""
     return weights <= FEW
+
+
+def are_finite(numbers: torch.Tensor) -> bool:
+    """Whether all numbers of a tensor are finite."""
+    # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow. It widens
+    # bfloat16 before it adds, so that a large matrix is added up in parts.
+    numbers = numbers if numbers.dim() else numbers.reshape(1)
+    rows = max(1, len(numbers) * SLICE // max(1, numbers.numel()))
+    wide = torch.promote_types(numbers.dtype, torch.float32)
+    return all(
+        bool(torch.isfinite(part.sum(dtype=wide))) or bool(torch.isfinite(part).all())
+        for part in numbers.split(rows)
+    )
 
 
 def bytes_of(model: nn.Module) -> int:

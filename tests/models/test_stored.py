@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
@@ -379,3 +380,23 @@ def test_blocks_move_to_half_precision_and_stay_blocks():
     module.weight.data = weight
     assert module.weight.dtype == torch.float32
     assert torch.equal(module.weight.widened(), weight.widened())
+
+
+@pytest.mark.parametrize("shape", [(), (0, 8), (5,), (7, 64), (3, 4, 32)])
+def test_one_number_that_is_not_finite_is_found_in_parts(monkeypatch, shape):
+    monkeypatch.setattr(stored, "SLICE", 64)
+    numbers = torch.full(shape, 3e38, dtype=torch.bfloat16)  # whose sum overflows
+    assert stored.are_finite(numbers)
+    for place in range(numbers.numel()):
+        numbers.view(-1)[place] = math.nan if place % 2 else math.inf
+        assert not stored.are_finite(numbers)
+        numbers.view(-1)[place] = 1.0
+
+
+def test_no_more_than_a_slice_is_widened_to_look_for_numbers_that_are_not_finite(monkeypatch):
+    added = []
+    monkeypatch.setattr(stored, "SLICE", 64)
+    monkeypatch.setattr(torch.Tensor, "sum", lambda part, **_: added.append(part.numel()) or torch.zeros(()))
+    stored.are_finite(torch.zeros(7, 16, dtype=torch.bfloat16).mT)
+    assert sum(added) == 7 * 16
+    assert max(added) <= 64
