@@ -152,7 +152,7 @@ def are_finite(numbers: torch.Tensor) -> bool:
     wide = torch.promote_types(numbers.dtype, torch.float32)
     return all(
         bool(torch.isfinite(part.sum(dtype=wide))) or bool(torch.isfinite(part).all())
-        for part in numbers.split(rows)
+        for part in torch.split(numbers, rows)
     )
 
 
