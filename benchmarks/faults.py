@@ -27,7 +27,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would no
 from geval_local import Judge, Metric
 from geval_local.runs.directory import open_run
 from geval_local.runs.exporter import Exporter, deliver
-from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.manifest import JudgeRecord, RunManifest, definition
 from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import Settings
 from geval_local.testing import MockEngine, MockJudge
@@ -50,7 +50,7 @@ def execute(directory: Path, file: Path, make_judge: Callable[[], Judge], window
     """Run to the end from the current state."""
     metrics = [Metric.load(f"summarization/{name}").with_steps(()) for name in ("coherence", "fluency")]
     settings = Settings(window=window, metrics=[definition(metric) for metric in metrics], use_cache=False)
-    manifest = Manifest.new(fingerprint_input(file), settings, [JudgeRecord(name="judge", choice={})])
+    manifest = RunManifest.new(fingerprint_input(file), settings, [JudgeRecord(name="judge", choice={})])
     with open_run(directory, manifest) as run:
         with Exporter(run) as exporter:
             for sample, scores in run.rows(lambda record: make_judge()):

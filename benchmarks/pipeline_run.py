@@ -81,7 +81,7 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     from geval_local.runs.directory import open_run
     from geval_local.runs.executor import Worker
     from geval_local.runs.exporter import Exporter, deliver
-    from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+    from geval_local.runs.manifest import JudgeRecord, RunManifest, definition
     from geval_local.runs.records import fingerprint_input
     from geval_local.runs.settings import Settings
     from geval_local.runs.store import Store
@@ -93,7 +93,7 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     metric = Metric.load("summarization/coherence").with_steps(())
     settings = Settings(window=arguments.window[0], metrics=[definition(metric)], use_cache=arguments.cache)
     start = time.perf_counter()
-    manifest = Manifest.new(fingerprint_input(file), settings, [JudgeRecord(name="mock", choice={})])
+    manifest = RunManifest.new(fingerprint_input(file), settings, [JudgeRecord(name="mock", choice={})])
     hashed = time.perf_counter() - start
     judge = MockJudge(FreeEngine(arguments.batch_tokens), tokenizer=tokenizer(arguments.tokenizer))
     assert judge.encoder.shared_texts.is_shared  # probed once per judge, not per row

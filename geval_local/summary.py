@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Reason:
+class UnscoredReason:
     """A reason why rows are unscored."""
 
     #: The reason as given for the first of these rows. Reasons that differ only in their numbers are counted together.
@@ -70,7 +70,7 @@ class Summary:
     #: Rows with a field that was shortened to fit the judge's context.
     shortened: int
     #: Reasons for unscored rows, most frequent first.
-    reasons: tuple[Reason, ...]
+    reasons: tuple[UnscoredReason, ...]
     #: The likeliest next tokens outside the labels in rows of low mass, with their mean probability, 0-1; at most
     #: `TOKENS_NAMED`.
     other_tokens: tuple[tuple[str, float], ...] = ()
@@ -155,9 +155,9 @@ class Reasons:
             first = text if both[0] in rows else own_text
             self._found[key] = (first, own_count + count, both[:ROWS_NAMED])
 
-    def listed(self) -> tuple[Reason, ...]:
+    def listed(self) -> tuple[UnscoredReason, ...]:
         """List the reasons, the most frequent first."""
-        found = (Reason(text, count, tuple(rows)) for text, count, rows in self._found.values())
+        found = (UnscoredReason(text, count, tuple(rows)) for text, count, rows in self._found.values())
         return tuple(sorted(found, key=lambda reason: -reason.count))
 
     def to_record(self) -> list[list[Any]]:
@@ -348,7 +348,7 @@ class QuestionSummary:
     #: Mean of the largest differences that the order of the outcomes made; None where one order was shown.
     spread: float | None
     #: Why rows have no answer, the most frequent reason first.
-    reasons: tuple[Reason, ...]
+    reasons: tuple[UnscoredReason, ...]
 
     @property
     def unscored(self) -> int:

@@ -96,7 +96,7 @@ def heat(p: Floats, temperature: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ScoreQuality:
     """Quality of a set of scores against human ratings."""
 
     error: float
@@ -116,11 +116,11 @@ class HeldOut:
     #: Level of the correlations.
     level: Level
     #: Raw scores, and each item under the map fitted on the other folds.
-    before: Figures
-    after: Figures
+    before: ScoreQuality
+    after: ScoreQuality
     #: Each item under a straight line fitted on the other folds: the effect of rescaling to the ratings' units and
     #: spread alone.
-    rescaled: Figures
+    rescaled: ScoreQuality
     #: Error of always answering the other folds' mean.
     constant_error: float
     #: Mean loss of the raw scores minus that of the calibrated ones, in squared units of the ratings, with an interval
@@ -280,11 +280,11 @@ def _scores(raw: Floats, p: Floats | None, scale: Scale, temperature: float, kno
     return follow(knots, raw if p is None else expectations(heat(p, temperature), scale))
 
 
-def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
+def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> ScoreQuality:
     scored = [replace(item, predicted=float(value)) for item, value in zip(items, scores, strict=True)]
     pearson, spearman, kendall = level_figures(scored, level, None, accuracy=False).figures.value[:3].tolist()
     lost = (scores - np.array([item.human for item in items])) ** 2
-    return Figures(math.sqrt(float(lost.mean())), pearson, spearman, kendall)
+    return ScoreQuality(math.sqrt(float(lost.mean())), pearson, spearman, kendall)
 
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:

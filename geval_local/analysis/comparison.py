@@ -255,7 +255,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What every comparison of a pilot needs to find a true difference."""
 
     difference: float
@@ -279,7 +279,9 @@ class Plan:
         return Table.of(headers, rows, notes).titled("how many documents are needed?")
 
 
-def plan_for(pilots: Mapping[str, Interval], difference: float, systems: Mapping[str, Interval] | None = None) -> Plan:
+def plan_for(
+    pilots: Mapping[str, Interval], difference: float, systems: Mapping[str, Interval] | None = None
+) -> StudyPlan:
     """Plan for differences on new documents, and on as many, twice and four times as many new `systems`.
 
     Intervals are those for new documents alone and for new systems alone; without the latter systems stay the same.
@@ -294,7 +296,7 @@ def plan_for(pilots: Mapping[str, Interval], difference: float, systems: Mapping
             rest = by_system.error**2 * by_system.units / max(1, count) if by_system else 0.0
             fewest = {p: _fewest(spread**2, rest, count or math.inf, difference, level, p) for p in POWERS}
             needs[f"{name}, {count} systems" if by_system else name] = Need(spread, pilot.units, count, fewest)
-    return Plan(difference, level, needs)
+    return StudyPlan(difference, level, needs)
 
 
 def _fewest(
@@ -334,7 +336,7 @@ class RunComparison(Study):
     #: Metric -> why nothing can be concluded from the first and from the second run; empty where the judge answers.
     doubt: dict[str, tuple[str, str]]
     #: What finding a difference would need, if it was asked for.
-    plan: Plan | None = None
+    plan: StudyPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
@@ -387,7 +389,7 @@ class SystemComparison(Study):
     #: Metric -> field of its human ratings.
     human: dict[str, str]
     #: What finding a difference would need, if it was asked for.
-    plan: Plan | None = None
+    plan: StudyPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""

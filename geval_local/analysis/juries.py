@@ -19,7 +19,7 @@ from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, c
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.columns import EVERYTHING
 from geval_local.io.ownership import file_sha256
-from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, write_manifest
+from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifest_path, write_manifest
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
@@ -340,7 +340,7 @@ def save_jury(study: JuryStudy, output: Path) -> None:
     signature = "|".join(f"{key}:{value}" for key, value in joined.items())
     scored = {metric: ScoredMetric(signature, definition, unscored)}
     first = runs[0].path
-    manifest = Manifest(
+    manifest = ResultManifest(
         f"{study.verdict} of {', '.join(named)}",
         first.name,
         file_sha256(first),

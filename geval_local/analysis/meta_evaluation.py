@@ -51,7 +51,7 @@ from geval_local.statistics.correlation import (
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, usable
-from geval_local.statistics.resampling import Figures, Target, mean_of, minus
+from geval_local.statistics.resampling import FiguresWithErrors, Target, mean_of, minus
 from geval_local.statistics.significance import Comparison, compare_all, corrected
 
 #: What scores that know nothing are called.
@@ -123,14 +123,14 @@ def human_ceiling(
         raise DataError("ratings and scores are not of the same items")
     index = ALL_COEFFICIENTS.index(coefficient)
     several = np.isfinite(table).sum(axis=0) >= 2
-    people: list[Figures] = []
-    beside: dict[str, list[Figures]] = {name: [] for name in judges}
+    people: list[FiguresWithErrors] = []
+    beside: dict[str, list[FiguresWithErrors]] = {name: [] for name in judges}
     # All are measured on the items that all judges scored, so that none has easier ones.
     scored = np.all([[math.isfinite(item.predicted) for item in items] for items in judges.values()], axis=0)
     chosen = known_target(level, target)
     draws = draws_for(list(judges.values()), level, chosen)
 
-    def figures(items: Sequence[ScoredItem]) -> Figures:
+    def figures(items: Sequence[ScoredItem]) -> FiguresWithErrors:
         return level_figures(items, level, chosen, accuracy=coefficient == "accuracy", draws=draws).figures
 
     for place in range(len(table)):

@@ -19,7 +19,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import documents_of
 from geval_local.io.input_checks import check_columns
-from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
+from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.results import ResultsInput, decoded, numbered, read_result_rows, row_number, with_figures
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
@@ -321,7 +321,7 @@ class ScoredRun:
         return documents_of(self.rows, self.group_by)
 
     @cached_property
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> ResultManifest | None:
         """The manifest beside the file, if there is one."""
         return None if self.held is not None else read_manifest(self.path)
 

@@ -39,7 +39,7 @@ def open_closed_streams() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-class Stream:
+class EscapedStream:
     """A text stream with its own handling of errors, in which control characters are visible."""
 
     def __init__(self, stream: Any) -> None:
@@ -73,7 +73,7 @@ class Stream:
 class _Rendered:
     """A stream that changes nothing."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: EscapedStream) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class ClosedPipeError(OutputError):
     """The reader of stdout has gone, as `head` does: what it wanted it has."""
 
 
-class _Results(Stream):
+class _Results(EscapedStream):
     """stdout: a failed write raises a plain error, and keeps raising it if it is ignored."""
 
     _error: OutputError | None = None
@@ -115,7 +115,7 @@ class _Results(Stream):
         return OutputError(f"cannot write to stdout: {error.strerror or error}", hint=_REMEDY)
 
 
-class _Messages(Stream):
+class _Messages(EscapedStream):
     """stderr: write errors are ignored, so that the work goes on."""
 
     def guarded(self) -> AbstractContextManager[None]:

@@ -351,7 +351,7 @@ Estimators = Annotated[
 
 
 @dataclasses.dataclass(frozen=True)
-class Agreement:
+class AgreementOptions:
     """The agreement with people that is compared."""
 
     level: Level = None
@@ -382,7 +382,7 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
 
 
 @dataclasses.dataclass(frozen=True)
-class Rated:
+class RatedOptions:
     """What is rated: metrics that are named, or a prompt that is one."""
 
     metric: Metrics = None
@@ -392,7 +392,7 @@ class Rated:
     scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None
 
 
-def chosen_metrics(rated: Rated, *, no_steps: bool) -> list[Metric]:
+def chosen_metrics(rated: RatedOptions, *, no_steps: bool) -> list[Metric]:
     """Load the metrics that are named, or read the prompt that is one."""
     from geval_local.io.input_checks import load_metrics
     from geval_local.prompt import metric_from_prompt_file

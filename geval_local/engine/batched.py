@@ -23,7 +23,7 @@ from geval_local.tokens.requests import Request
 
 
 @dataclass(frozen=True)
-class Row:
+class BatchRow:
     """A prompt followed by one reading path."""
 
     #: Tokens of the prompt and the path.
@@ -91,8 +91,8 @@ class PaddedEngine:
             self._compute(rows, requests, table)
             yield pack, [table.take(index) for index in pack.requests]
 
-    def _compute(self, rows: list[Row], requests: Sequence[Request], table: ReadoutTable) -> None:
-        def group(row: Row) -> int:
+    def _compute(self, rows: list[BatchRow], requests: Sequence[Request], table: ReadoutTable) -> None:
+        def group(row: BatchRow) -> int:
             return self._group(len(row.tokens))
 
         todo = [list(batch) for _, batch in itertools.groupby(sorted(rows, key=group, reverse=True), key=group)][::-1]
@@ -113,13 +113,13 @@ class PaddedEngine:
                 for result in results:
                     table.add(*result)
 
-    def _read(self, rows: Sequence[Row], width: int, requests: Sequence[Request]) -> list[PositionReadout]:
+    def _read(self, rows: Sequence[BatchRow], width: int, requests: Sequence[Request]) -> list[PositionReadout]:
         """Read the rows' positions."""
         positions = [position for row in rows for _, position in row.reads]
         return PendingPositions(self._head, self._hidden_states(rows, width), positions, requests).wait()
 
     @torch.inference_mode()
-    def _hidden_states(self, rows: Sequence[Row], width: int) -> torch.Tensor:
+    def _hidden_states(self, rows: Sequence[BatchRow], width: int) -> torch.Tensor:
         """Compute the final hidden states at the rows' read-out positions, in order."""
         tokens = np.zeros((len(rows), width), dtype=np.int64)
         for number, row in enumerate(rows):
@@ -130,7 +130,7 @@ class PaddedEngine:
         return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]
 
 
-def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[Row]:
+def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[BatchRow]:
     """Make rows that read every inner node of a request's label trie once.
 
     A row reads only positions of one length group, its own: a position is read with the rotary frequencies that a
@@ -138,11 +138,11 @@ def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[R
     """
     nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
     ids = tuple(request.ids.tolist())
-    rows: list[Row] = []
+    rows: list[BatchRow] = []
     for path in request.trie.reading_paths:
         found = ((depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1))
         reads = [(depth, node) for depth, node in found if node is not None]
         for _, same in itertools.groupby(reads, key=lambda read: group(len(ids) + read[0])):
             places = tuple((len(ids) - 1 + depth, Position(index, node)) for depth, node in same)
-            rows.append(Row((*ids, *path[: places[-1][0] - len(ids) + 1]), places))
+            rows.append(BatchRow((*ids, *path[: places[-1][0] - len(ids) + 1]), places))
     return rows

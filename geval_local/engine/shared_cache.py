@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import Cache, PreTrainedModel
 
-from geval_local.engine.batched import PaddedEngine, Row, rows_of
+from geval_local.engine.batched import BatchRow, PaddedEngine, rows_of
 from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable, computed_ahead
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, Trunk, gpus_of, to_device
@@ -36,14 +36,16 @@ _DEEPEST = 8
 _CACHED_PER_TOKEN = 8
 
 
-def batches(rows: Sequence[Row], budget: int, pass_tokens: int) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
+def batches(
+    rows: Sequence[BatchRow], budget: int, pass_tokens: int
+) -> Iterator[tuple[tuple[int, ...], list[BatchRow]]]:
     """Batch rows after their shared prefixes, depth first."""
     arrays = [np.array(row.tokens, dtype=np.int32) for row in rows]
     shared = [common_prefix(one, other) for one, other in itertools.pairwise(arrays)]
     firsts = [min(place for place, _ in row.reads) for row in rows]
     worth = max(LEAST_SHARED, pass_tokens // 8)
 
-    def walk(members: Sequence[int], cuts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
+    def walk(members: Sequence[int], cuts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], list[BatchRow]]]:
         least = (cuts[-1] if cuts else 0) + worth
         far = [number for number in members if firsts[number] >= least and len(cuts) < _DEEPEST]
         blocks: list[list[int]] = []
@@ -63,9 +65,9 @@ def batches(rows: Sequence[Row], budget: int, pass_tokens: int) -> Iterator[tupl
     yield from walk(range(len(rows)), ())
 
 
-def _padded(rows: Sequence[Row], start: int, budget: int, pass_tokens: int) -> Iterator[list[Row]]:
+def _padded(rows: Sequence[BatchRow], start: int, budget: int, pass_tokens: int) -> Iterator[list[BatchRow]]:
     """Batch rows of similar length, longest first, of which the tokens from `start` on are computed."""
-    batch: list[Row] = []
+    batch: list[BatchRow] = []
     padding = 0
     for row in sorted(rows, key=lambda row: -len(row.tokens)):
         width = len((batch or [row])[0].tokens)
@@ -88,7 +90,7 @@ class CachePack(Pack):
     #: Increasing lengths at which caches of parts of `prefix` are kept for later packs; the last is the whole prefix.
     cuts: tuple[int, ...]
     #: The whole rows, prefix included, longest first.
-    rows: tuple[Row, ...] = field(repr=False)
+    rows: tuple[BatchRow, ...] = field(repr=False)
 
 
 class SharedCacheEngine:
@@ -117,12 +119,12 @@ class SharedCacheEngine:
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Find shared prefixes, and batch the continuations of each, depth first."""
         groups = [self._trunk.group(len(request.ids) + request.trie.depth) for request in requests]
-        merged: dict[tuple[int, ...], Row] = {}
+        merged: dict[tuple[int, ...], BatchRow] = {}
         missing = dict.fromkeys(range(len(requests)), 0)
         for index, request in enumerate(requests):
             for row in rows_of(index, request, self._trunk.group) if groups[index] == 0 else ():
                 twin = merged.get(row.tokens)
-                merged[row.tokens] = row if twin is None else Row(row.tokens, twin.reads + row.reads)
+                merged[row.tokens] = row if twin is None else BatchRow(row.tokens, twin.reads + row.reads)
         ordered = [merged[tokens] for tokens in sorted(merged)]
         for row in ordered:
             for index in row.requests:
@@ -189,13 +191,13 @@ class SharedCacheEngine:
                 failed.update(batch[0].requests)
         return reads
 
-    def _read(self, pack: CachePack, rows: Sequence[Row], requests: Sequence[Request]) -> PendingPositions:
+    def _read(self, pack: CachePack, rows: Sequence[BatchRow], requests: Sequence[Request]) -> PendingPositions:
         """Start reading the rows' positions."""
         positions = [position for row in rows for _, position in row.reads]
         return PendingPositions(self._head, self._hidden_states(pack, rows), positions, requests)
 
     @torch.inference_mode()
-    def _hidden_states(self, pack: CachePack, rows: Sequence[Row]) -> torch.Tensor:
+    def _hidden_states(self, pack: CachePack, rows: Sequence[BatchRow]) -> torch.Tensor:
         """Compute the final hidden states at the rows' read-out positions, in order."""
         start = len(pack.prefix)
         tokens = np.zeros((len(rows), max(len(row.tokens) for row in rows) - start), dtype=np.int32)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from geval_local.score import LEAST_LABEL_MASS
-from geval_local.summary import QuestionSummary, Reason, Summary
+from geval_local.summary import QuestionSummary, Summary, UnscoredReason
 
 #: In the place of a metric's name: a gate of all of them.
 EVERY_METRIC = "all"
@@ -158,7 +158,7 @@ def _beyond(limit: Limit) -> str:
     return f"{'more than' if limit.sign == '<=' else _WORDS[limit.sign]} {told}"
 
 
-def _why(rows: int, what: str, reasons: Sequence[Reason]) -> str:
+def _why(rows: int, what: str, reasons: Sequence[UnscoredReason]) -> str:
     told = f"the only row has no {what.split()[-1]}" if rows == 1 else f"none of {rows} rows has {what}"
     named = "; ".join(
         reason.text + (f" ({reason.count} rows)" if reason.count > 1 else "") for reason in reasons[:REASONS_NAMED]

@@ -44,7 +44,7 @@ NO_STEPS = "no-steps"
 Figures = Mapping[str, Any]
 
 
-class Progress(Protocol):
+class ProgressCallback(Protocol):
     """Told how far the work is."""
 
     def advance(self, count: int) -> None:
@@ -68,7 +68,7 @@ class RatedJudges:
     directory: Path | None
     #: Loads a judge, and shows progress of a phase with a label, a total and a unit.
     load: Callable[[JudgeOptions], Judge]
-    progress: Callable[..., AbstractContextManager[Progress]]
+    progress: Callable[..., AbstractContextManager[ProgressCallback]]
 
     def __post_init__(self) -> None:
         for one in self.choices:
@@ -160,7 +160,7 @@ class RatedJudges:
         judge: Judge,
         choice: JudgeOptions,
         metrics: Sequence[Metric],
-        progress: Progress,
+        progress: ProgressCallback,
         *,
         is_new: bool,
     ) -> None:

@@ -11,7 +11,7 @@ from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, laid_out
 from geval_local.score import Score
 
 
-class Evaluation(TypedDict):
+class EvaluatorResult(TypedDict):
     """What an evaluator returns."""
 
     #: The metric's name.
@@ -39,18 +39,18 @@ class Evaluator:
 
     def __call__(
         self, inputs: Any = None, outputs: Any = None, reference_outputs: Any = None, **columns: Any
-    ) -> Evaluation:
+    ) -> EvaluatorResult:
         """Score one row: one mapping of columns, or columns by name, of which objects are laid out as columns."""
         return self._written(self.bound.score(_row(inputs, outputs, reference_outputs, columns)))
 
     async def acall(
         self, inputs: Any = None, outputs: Any = None, reference_outputs: Any = None, **columns: Any
-    ) -> Evaluation:
+    ) -> EvaluatorResult:
         """Score one row without holding up the event loop."""
         future = self.bound.submit(_row(inputs, outputs, reference_outputs, columns))
         return self._written((await asyncio.wrap_future(future))[0])
 
-    def _written(self, score: Score) -> Evaluation:
+    def _written(self, score: Score) -> EvaluatorResult:
         value = score.normalized if self.normalized else score.value
         return {
             "key": self.bound.metric.name,
@@ -90,8 +90,8 @@ def evaluator(
     Returns
     -------
     Evaluator
-        Called with one mapping of columns or with columns by name, it returns an `Evaluation`; a row that cannot be
-        scored has None as its score and the reason as its comment. ``evaluator(...).acall`` is awaited instead.
+        Called with one mapping of columns or with columns by name, it returns an `EvaluatorResult`; a row that cannot
+        be scored has None as its score and the reason as its comment. ``evaluator(...).acall`` is awaited instead.
 
     Raises
     ------

@@ -64,7 +64,7 @@ _FORMULA = re.compile("[\t\r\n]|[\\s\u200b-\u200f\u2060\ufeff]*[=+\\-@|\uff1d\uf
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnLayout:
     """Where the results of a row stand, and which figures they have."""
 
     #: Name of the object that holds them, in JSONL and Parquet; empty if a row is its results and nothing else.
@@ -84,12 +84,12 @@ class Layout:
 
 
 #: Scores on metrics.
-SCORES = Layout("geval", FIGURES, ("score", "calibrated", "error"), ("score", "error"))
+SCORES = ColumnLayout("geval", FIGURES, ("score", "calibrated", "error"), ("score", "error"))
 #: Reasons, as JSONL.
-ALONE = Layout("", (), (), ())
+ALONE = ColumnLayout("", (), (), ())
 
 
-def decision_layout(types: Mapping[str, str]) -> Layout:
+def decision_layout(types: Mapping[str, str]) -> ColumnLayout:
     """Lay out answers to questions, given the type of every question by the name of its results."""
     default = ("probability", "choice", "score", "confidence", "error")
     others = {name for names in _ONE_TYPE_ONLY.values() for name in names}
@@ -97,11 +97,11 @@ def decision_layout(types: Mapping[str, str]) -> Layout:
         result: tuple(name for name in DECISION_FIGURES if name not in others or name in _ONE_TYPE_ONLY[kind])
         for result, kind in types.items()
     }
-    return Layout("decisions", DECISION_FIGURES, default, default, own)
+    return ColumnLayout("decisions", DECISION_FIGURES, default, default, own)
 
 
 def check_chosen(
-    columns: Sequence[str] | None, samples: Iterable[Sample], metrics: Sequence[str], layout: Layout = SCORES
+    columns: Sequence[str] | None, samples: Iterable[Sample], metrics: Sequence[str], layout: ColumnLayout = SCORES
 ) -> None:
     """Make sure that columns that were asked for exist."""
     if not columns:
@@ -126,7 +126,7 @@ def header_of(
     inputs: Sequence[str],
     metrics: Sequence[str],
     present: Container[str],
-    layout: Layout = SCORES,
+    layout: ColumnLayout = SCORES,
 ) -> list[str]:
     """Lay out the columns of a file: ``metric.figure`` for the figures of every metric, side by side."""
     own = {f"{metric}.{figure}": figure for metric in metrics for figure in layout.figures_of(metric)}

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geval_local.io.columns import KINDS, SCORES, Kind, Layout, ResultRow, as_text, plain
+from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
 GROUP_ROWS = 4096
@@ -51,7 +51,7 @@ class ParquetSink:
     Memory holds one row group.
     """
 
-    def __init__(self, file: BinaryIO, metrics: Sequence[str], directory: Path, layout: Layout = SCORES) -> None:
+    def __init__(self, file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout = SCORES) -> None:
         self._file = file
         self._layout = layout
         self._metrics = tuple(metrics)

@@ -58,7 +58,7 @@ def _at(*place: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ResultManifest:
     """The manifest of a result file."""
 
     #: Name of the judge of the latest scoring.
@@ -84,7 +84,7 @@ class Manifest:
     reasons: Mapping[str, Any] | None = None
 
 
-_ADAPTER = TypeAdapter(Manifest)
+_ADAPTER = TypeAdapter(ResultManifest)
 
 
 def rows_path(results: str | Path) -> Path:
@@ -101,7 +101,7 @@ def manifest_path(results: str | Path) -> Path:
     return results.with_name(f"{results.name}.meta.json")
 
 
-def manifest_text(manifest: Manifest) -> str:
+def manifest_text(manifest: ResultManifest) -> str:
     """Write a manifest as JSON, with a checksum over all that it says."""
     record = {
         "format": FORMAT,
@@ -132,7 +132,7 @@ def manifest_text(manifest: Manifest) -> str:
     return json.dumps(checksummed(record), ensure_ascii=False, indent=1) + "\n"
 
 
-def write_manifest(results: str | Path, manifest: Manifest) -> None:
+def write_manifest(results: str | Path, manifest: ResultManifest) -> None:
     """Write the manifest of a result file atomically; its permissions follow the user's umask, as for the file."""
     path = check_manifest(results, overwrite=True)
     try:
@@ -191,7 +191,7 @@ def _recorded(results: str | Path) -> list[str]:
     return [] if manifest is None else [one for one in (manifest.results_sha256, manifest.rows_sha256) if one]
 
 
-def read_manifest(results: str | Path) -> Manifest | None:
+def read_manifest(results: str | Path) -> ResultManifest | None:
     """Read the manifest of a result file; None if there is none."""
     path = manifest_path(results)
     remedy = f"Score again; {path.name} is written beside the results by `geval-local score`."
@@ -204,7 +204,7 @@ def read_manifest(results: str | Path) -> Manifest | None:
     return parse_manifest(record, path)
 
 
-def parse_manifest(record: Any, path: object) -> Manifest:
+def parse_manifest(record: Any, path: object) -> ResultManifest:
     """Read a manifest from its decoded JSON; `path` is where it was found, for messages."""
     remedy = "Score again; it is written with the results by `geval-local score`."
     if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):

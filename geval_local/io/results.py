@@ -24,7 +24,7 @@ from geval_local.fields import decoded_json
 from geval_local.io.columns import FIGURES, as_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
-from geval_local.io.result_manifest import Manifest, read_manifest, rows_path
+from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
 from geval_local.io.samples import Sample
 from geval_local.score import OrderFigures, Score
@@ -74,7 +74,7 @@ def _say_lost(kept: Path, table: str) -> None:
     logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, table)
 
 
-def _rows_of(path: Path, described: Manifest | None) -> Iterator[Row]:
+def _rows_of(path: Path, described: ResultManifest | None) -> Iterator[Row]:
     for raw in read_rows(path):
         if raw.error is not None:
             raise DataError(f"{path}, row {raw.number}: {raw.error}")
@@ -117,7 +117,7 @@ def _is_same(shown: Any, score: float | None) -> bool:
         return False
 
 
-def _described(path: Path) -> Manifest | None:
+def _described(path: Path) -> ResultManifest | None:
     with suppress(DataError):
         return read_manifest(path)
     return None

@@ -18,7 +18,7 @@ from geval_local.errors import OutputError
 from geval_local.files import replacing
 from geval_local.io.columns import (
     SCORES,
-    Layout,
+    ColumnLayout,
     ResultRow,
     as_text,
     figures_in,
@@ -59,7 +59,7 @@ class Sink(Protocol):
 class JsonlSink:
     """One object per line; equal rows give equal bytes."""
 
-    def __init__(self, file: BinaryIO, layout: Layout = SCORES) -> None:
+    def __init__(self, file: BinaryIO, layout: ColumnLayout = SCORES) -> None:
         self._file = file
         self._column = layout.column
 
@@ -96,7 +96,7 @@ class CsvSink:
         file: BinaryIO,
         metrics: Sequence[str],
         columns: Sequence[str] | None = None,
-        layout: Layout = SCORES,
+        layout: ColumnLayout = SCORES,
         *,
         safe: bool = False,
     ) -> None:
@@ -164,14 +164,14 @@ class CsvSink:
         return neutral(text) if self._safe and isinstance(value, str) else text
 
 
-class Figures(Protocol):
+class RowFigures(Protocol):
     """What is written of a row: a `Score`, or an answer to a question."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the figures as plain JSON values."""
 
 
-def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path, layout: Layout) -> Sink:
+def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout) -> Sink:
     try:
         from geval_local.io.parquet import ParquetSink
     except ImportError:
@@ -210,7 +210,7 @@ class ResultWriter:
         path: str | os.PathLike[str],
         metrics: Sequence[str],
         *,
-        layout: Layout = SCORES,
+        layout: ColumnLayout = SCORES,
         columns: Sequence[str] | None = None,
         csv_safe: bool = False,
         private: bool = False,
@@ -254,7 +254,7 @@ class ResultWriter:
             raise OutputError(f"cannot write {given}: the file is read-only", hint="Choose another name.")
         return path
 
-    def write(self, sample: Sample, scores: Mapping[str, Figures]) -> None:
+    def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
         """Append one row."""
         figures = {
             metric: Score.unscored(metric, sample.error).to_dict()

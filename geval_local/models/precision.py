@@ -66,7 +66,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ProbeResults:
     """Results of a probe."""
 
     #: Largest absolute values of the weights, and of all module inputs and outputs, computed in float32.
@@ -100,7 +100,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def decide(figures: Figures) -> tuple[str, str]:
+def decide(figures: ProbeResults) -> tuple[str, str]:
     """Choose between the half precisions by the results of a probe."""
     limit = torch.finfo(torch.float16).max
     float16, bfloat16 = figures.noise.get("float16"), figures.noise.get("bfloat16")
@@ -190,7 +190,7 @@ def measure(
     *,
     style: str = "completion",
     most: int = len(_SIZES),
-) -> Figures:
+) -> ProbeResults:
     """Measure the effect of half precision on a model's scores, on any device and for any dtype of its weights."""
     head, prompts = Head(model), _prompts(model, tokenizer, style)[:most]
     if not prompts:
@@ -207,7 +207,7 @@ def measure(
         moved = np.abs(label_scores(head, hidden, labels) - exact)  # the read-out is in float32, as in scoring
         noise[name] = Noise(float(moved.mean()), float(moved.max()), len(prompts)) if np.isfinite(moved).all() else None
     weight = max(float(parameter.detach().abs().max()) for parameter in model.parameters() if parameter.numel())
-    return Figures(weight, largest(), noise)
+    return ProbeResults(weight, largest(), noise)
 
 
 def measured(

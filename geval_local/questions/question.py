@@ -26,18 +26,18 @@ MAX_LEVELS = 101
 _FORMS = "A question has a type (predicate, choice or score), instructions, and options or levels."
 
 
-class _Part(BaseModel):
+class _QuestionPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Option(_Part):
+class Option(_QuestionPart):
     """One option of a choice."""
 
     value: str | bool
     description: str | None = None
 
 
-class Level(_Part):
+class Level(_QuestionPart):
     """One level of a score."""
 
     label: str

@@ -25,8 +25,7 @@ from geval_local.io.columns import FIGURES, holds_all_input
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.places import Place, is_address
-from geval_local.io.result_manifest import PARTS_MANIFEST, ScoredMetric, manifest_text, read_manifest
-from geval_local.io.result_manifest import Manifest as Description
+from geval_local.io.result_manifest import PARTS_MANIFEST, ResultManifest, ScoredMetric, manifest_text, read_manifest
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.ray.blocks import (
@@ -48,7 +47,7 @@ from geval_local.ray.worker import KilledError
 from geval_local.runs.completion import RunResult, add_resume_hint
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import EXPORT_FORMATS
-from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now
+from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, now
 from geval_local.runs.records import InputFile
 from geval_local.runs.run import Run, meet
 from geval_local.runs.run_file import check_first_rows
@@ -72,7 +71,7 @@ class PartsRun:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: RunManifest,
         output: str,
         load: Callable[[JudgeRecord], Judge],
         calibrations: Mapping[str, Calibrator],
@@ -318,7 +317,7 @@ class PartsRun:
             applied = None if calibration is None else calibration.record()
             scored[metric.name] = ScoredMetric(signature, Metric.model_validate(used), summary.unscored, applied)
         file = manifest.input
-        description = Description(
+        description = ResultManifest(
             record.name, file.name, file.sha256, totals.rows, scored, fields=manifest.settings.fields
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
@@ -353,7 +352,7 @@ class PartsRun:
         )
 
 
-def _differences(before: Manifest, wanted: Manifest) -> list[str]:
+def _differences(before: RunManifest, wanted: RunManifest) -> list[str]:
     """List what another configuration would change in the parts, but for the input's content."""
     found = before.model_copy(update={"input": wanted.input}).differences(wanted)
     # A run on one machine applies them to what it stored; parts have them applied.
@@ -413,7 +412,7 @@ def score_parts(
 
 def resume_parts(
     place: str | os.PathLike[str],
-    manifest: Manifest,
+    manifest: RunManifest,
     calibrations: Mapping[str, Calibrator],
     events: RunEvents,
     *,
@@ -425,7 +424,7 @@ def resume_parts(
     return run.run(retry_errors=retry_errors)
 
 
-def read_parts_manifest(address: str) -> Manifest:
+def read_parts_manifest(address: str) -> RunManifest:
     """Read the manifest of a run at an address."""
     manifest = PartsDirectory(address).read()
     if manifest is None:
@@ -453,7 +452,7 @@ def wanted_parts(
     given: Sequence[str | os.PathLike[str]],
     judges: Sequence[JudgeRecord],
     metrics: Sequence[Metric],
-) -> Manifest:
+) -> RunManifest:
     """Return the manifest of a requested run, after checking the first rows; before a judge is loaded."""
     if len(judges) > 1:
         raise ConfigurationError(
@@ -475,7 +474,7 @@ def wanted_parts(
         "columns": None if keeps_all else columns,
         "group_by": settings.group_by or settings.gather_by,
     }
-    return Manifest.new(input_of(inputs, files), settings.model_copy(update=update), list(judges))
+    return RunManifest.new(input_of(inputs, files), settings.model_copy(update=update), list(judges))
 
 
 def _load_on_worker(record: JudgeRecord) -> Judge:

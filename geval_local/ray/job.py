@@ -13,7 +13,7 @@ from geval_local.io.parts import about_part
 from geval_local.io.places import Place
 from geval_local.ray.blocks import Block
 from geval_local.runs.events import Calibrator
-from geval_local.runs.manifest import Manifest
+from geval_local.runs.manifest import RunManifest
 from geval_local.runs.run import Identity
 from geval_local.summary import Summary, Sums
 
@@ -23,7 +23,7 @@ class Job:
     """A run, for its workers."""
 
     #: Its manifest; the metrics in it have their final evaluation steps.
-    manifest: Manifest
+    manifest: RunManifest
     #: The directory of parts.
     output: Place
     #: Metric -> map of its scores.

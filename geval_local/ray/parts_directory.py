@@ -17,7 +17,7 @@ from geval_local.io.parts import about_part, part_names, remove_parts
 from geval_local.io.places import Place
 from geval_local.ray.blocks import Block, from_lines
 from geval_local.runs.directory import clean_directory, look_at, make, remove_run
-from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord, Manifest, manifest_text, parse_manifest
+from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord, RunManifest, manifest_text, parse_manifest
 from geval_local.runs.own_files import OwnFiles, changed_since, hold
 
 #: The blocks of the input. Readers of data sets skip names with a leading underscore.
@@ -25,7 +25,7 @@ BLOCKS_NAME = "_blocks.jsonl"
 _ROOM = "Free some space, or choose a place that every worker may write to; existing parts are kept."
 
 
-def write_file(place: Place, content: bytes | memoryview, manifest: Manifest) -> None:
+def write_file(place: Place, content: bytes | memoryview, manifest: RunManifest) -> None:
     """Write a file of a run atomically."""
     try:
         place.write(content, mark=manifest.run)
@@ -57,7 +57,7 @@ class PartsDirectory:
             stack.enter_context(hold(local))
             yield
 
-    def read(self) -> Manifest | None:
+    def read(self) -> RunManifest | None:
         """Read the manifest of the run in it; None if a new run may start there."""
         if self.local is not None:
             return look_at(self.local)
@@ -76,11 +76,11 @@ class PartsDirectory:
             )
         return manifest
 
-    def save(self, manifest: Manifest) -> None:
+    def save(self, manifest: RunManifest) -> None:
         """Write the manifest."""
         write_file(self.place.child(MANIFEST_NAME), manifest_text(manifest).encode(), manifest)
 
-    def write(self, name: str, content: bytes, manifest: Manifest) -> None:
+    def write(self, name: str, content: bytes, manifest: RunManifest) -> None:
         """Write a file of the run, after the manifest names it."""
         place = self.place.child(name)
         if self.local is not None:
@@ -92,12 +92,12 @@ class PartsDirectory:
         self.save(manifest)
         write_file(place, content, manifest)
 
-    def _is_own(self, name: str, manifest: Manifest) -> bool:
+    def _is_own(self, name: str, manifest: RunManifest) -> bool:
         """Whether a file is as the run wrote it."""
         place = self.place.child(name)
         return place.entry() is not None and _sha256(place.read()) in manifest.made.get(name, [])
 
-    def blocks(self, manifest: Manifest) -> list[Block]:
+    def blocks(self, manifest: RunManifest) -> list[Block]:
         """Read the list of blocks of the input."""
         place = self.place.child(BLOCKS_NAME)
         if not self._is_own(BLOCKS_NAME, manifest):
@@ -114,7 +114,7 @@ class PartsDirectory:
                 about = about_part(self.place.child(name))
             yield name, about or {}
 
-    def gathered(self, manifest: Manifest) -> list[Block]:
+    def gathered(self, manifest: RunManifest) -> list[Block]:
         """List the parts of the run's input, scored or not."""
         known = {"run": manifest.run, "input": manifest.input.sha256}
         return [
@@ -127,7 +127,7 @@ class PartsDirectory:
         """Whether there are no parts but those that gathering left to be scored."""
         return all("block" in about and "report" not in about for _, about in self._footers())
 
-    def remove(self, manifest: Manifest) -> None:
+    def remove(self, manifest: RunManifest) -> None:
         """Remove a run: only the files that it wrote."""
         if self.local is not None:
             remove_run(self.local, manifest)

@@ -39,7 +39,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """What was written."""
 
     #: The page, or the overview of the folder.
@@ -67,7 +67,7 @@ def report(
     rows: int = MOST_ROWS,
     title: str | None = None,
     overwrite: bool = False,
-) -> Written:
+) -> WrittenReport:
     """Write a run as one self-contained HTML page, or many as one folder.
 
     Parameters
@@ -129,7 +129,7 @@ def report(
     target = check_target(place, run.path)
     check_replaceable(target, PAGE, overwrite=overwrite)
     heading = title or run.name if str(run.path) != str(results[0]) else title
-    return Written(replace(page(run, human), reasons=written, title=heading).write(place), 1, {})
+    return WrittenReport(replace(page(run, human), reasons=written, title=heading).write(place), 1, {})
 
 
 def _write_site(
@@ -141,7 +141,7 @@ def _write_site(
     title: str | None,
     *,
     overwrite: bool,
-) -> Written:
+) -> WrittenReport:
     """Write a page for every run, and an overview that leads to them."""
     # A shell's `runs/*` names the manifests beside result files too.
     beside = {manifest_path(path) for path in results if isinstance(path, Path)}
@@ -166,7 +166,7 @@ def _write_site(
             failed[str(run.path)] = error.message
     if not shown:
         raise DataError(f"none of the {len(failed)} runs can be shown: {'; '.join(failed.values())}")
-    return Written(site.close(shown, title=title or folder.resolve().name, failed=failed), len(shown), failed)
+    return WrittenReport(site.close(shown, title=title or folder.resolve().name, failed=failed), len(shown), failed)
 
 
 def _ablation(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from geval_local.errors import OutputError
-from geval_local.io.columns import ALONE, SCORES, Layout, decision_layout
+from geval_local.io.columns import ALONE, SCORES, ColumnLayout, decision_layout
 from geval_local.io.input_checks import evidence_of
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -68,7 +68,7 @@ class Asked:
         #: Names of the results, without a judge.
         self.names = [metric.name for metric in self.metrics]
 
-    def layout(self, keys: Sequence[str]) -> Layout:
+    def layout(self, keys: Sequence[str]) -> ColumnLayout:
         """Say where results stand in a row, given their names, judge after judge."""
         return SCORES
 
@@ -117,7 +117,7 @@ class AskedQuestions(Asked):
         ends = [0, *itertools.accumulate(map(len, self._forms))]
         self._places = list(itertools.starmap(range, itertools.pairwise(ends)))
 
-    def layout(self, keys: Sequence[str]) -> Layout:
+    def layout(self, keys: Sequence[str]) -> ColumnLayout:
         """See `Asked.layout`."""
         types = [question.type for question in self.questions]
         return decision_layout({key: types[place % len(types)] for place, key in enumerate(keys)})
@@ -161,7 +161,7 @@ class AskedReasons(Asked):
         assert settings.reasons is not None
         self.worker = partial(ReasonWorker, self.metrics[0], settings.reasons)
 
-    def layout(self, keys: Sequence[str]) -> Layout:
+    def layout(self, keys: Sequence[str]) -> ColumnLayout:
         """See `Asked.layout`."""
         return ALONE
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from geval_local.errors import ConfigurationError, GevalError, Interrupted
 from geval_local.grouping import Documents
-from geval_local.io.result_manifest import AskedQuestion, ScoredMetric, read_manifest
-from geval_local.io.result_manifest import Manifest as Description
+from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, read_manifest
 from geval_local.io.rows import read_rows
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -24,7 +23,7 @@ from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
-from geval_local.runs.manifest import JudgeRecord, Manifest, is_run_directory
+from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory
 from geval_local.runs.reasons import reason_record
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
@@ -64,7 +63,7 @@ class RunResult:
         Over all judges and metrics: outcomes from the cache, tokens of prompts, tokens that went through a model.
     precisions : list of str
         For every judge that was loaded here, in what dtype it ran, why, and how far that moves a score.
-    manifest : Manifest
+    manifest : RunManifest
         What was asked for, and what judged it.
     target : Target
         Where results were to go.
@@ -82,7 +81,7 @@ class RunResult:
     seconds: float
     totals: dict[str, int]
     precisions: list[str]
-    manifest: Manifest
+    manifest: RunManifest
     target: Target
 
     @property
@@ -93,7 +92,7 @@ class RunResult:
 
 def complete(
     target: Target,
-    wanted: Manifest | None,
+    wanted: RunManifest | None,
     calibrations: Mapping[str, Calibrator],
     loaded: Mapping[str, Judge],
     events: RunEvents,
@@ -319,14 +318,14 @@ class _Completion:
             assert signature is not None  # every judge has been met
             yield signature
 
-    def _description(self, summaries: Mapping[str, Summary | QuestionSummary]) -> Description:
+    def _description(self, summaries: Mapping[str, Summary | QuestionSummary]) -> ResultManifest:
         """Describe the results for the manifest beside them."""
         run, settings = self.run, self.run.manifest.settings
         file = run.manifest.input
         if settings.reasons is not None:
             (judge,) = run.manifest.judges
             asked = reason_record(settings, judge.choice)
-            return Description(judge.name, file.name, file.sha256, self.rows, fields=settings.fields, reasons=asked)
+            return ResultManifest(judge.name, file.name, file.sha256, self.rows, fields=settings.fields, reasons=asked)
         earlier = read_manifest(Path(file.path))
         # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
         metrics = {} if earlier is None else dict(earlier.metrics)
@@ -347,4 +346,4 @@ class _Completion:
         name, sha256 = file.name, file.sha256
         if earlier is not None and self.target.output is not None and self.target.output.resolve() == Path(file.path):
             name, sha256 = earlier.input, earlier.input_sha256  # scores are added to it
-        return Description(judge_name, name, sha256, self.rows, metrics, fields=fields, questions=questions)
+        return ResultManifest(judge_name, name, sha256, self.rows, metrics, fields=fields, questions=questions)

@@ -17,7 +17,7 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
-from geval_local.runs.manifest import Manifest, is_run_directory, read_manifest, side_name, write_manifest
+from geval_local.runs.manifest import RunManifest, is_run_directory, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.records import fingerprint_input
 from geval_local.runs.run import Run, planned_names
@@ -34,7 +34,7 @@ def side_directory(output: Path) -> Path:
 
 @contextmanager
 def open_run(
-    directory: Path | None, wanted: Manifest | None = None, *, retry_errors: bool = False, overwrite: bool = False
+    directory: Path | None, wanted: RunManifest | None = None, *, retry_errors: bool = False, overwrite: bool = False
 ) -> Iterator[Run]:
     """Start a run, or continue the existing one."""
     if directory is None:
@@ -58,7 +58,7 @@ def open_run(
 
 @contextmanager
 def _held(
-    directory: Path, wanted: Manifest | None, replaces: str | None, *, overwrite: bool, retry_errors: bool
+    directory: Path, wanted: RunManifest | None, replaces: str | None, *, overwrite: bool, retry_errors: bool
 ) -> Iterator[Run]:
     """Start or continue a run in a directory that this process has locked."""
     for path in leftovers(directory):
@@ -117,13 +117,13 @@ def _held(
 
 
 @contextmanager
-def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
+def open_directory(directory: Path, manifest: RunManifest, *, is_new: bool) -> Iterator[Run]:
     """Open a run and its store."""
     with closing(Store(directory / STORE_NAME, manifest.run, is_new=is_new)) as store:
         yield Run(manifest, store, directory)
 
 
-def look_at(directory: Path) -> Manifest | None:
+def look_at(directory: Path) -> RunManifest | None:
     """Read the manifest of the run in a directory; None if a new run may start there. Nothing is changed."""
     try:
         if directory.name.startswith(".") and directory.is_symlink():
@@ -164,7 +164,7 @@ def make(directory: Path) -> bool:
 
 
 def _checked_output(
-    directory: Path, on_record: Manifest | None, wanted: Manifest | None, *, overwrite: bool
+    directory: Path, on_record: RunManifest | None, wanted: RunManifest | None, *, overwrite: bool
 ) -> str | None:
     """Check that a run's output file beside its directory may be written; return the hash of a file to replace.
 
@@ -183,7 +183,7 @@ def _no_run(directory: Path) -> OutputError:
     return OutputError(f"there is no run in {directory}", hint="`geval-local score FILE ... -o DIR/` begins one.")
 
 
-def _merged(on_record: Manifest, wanted: Manifest, replaces: str | None) -> Manifest:
+def _merged(on_record: RunManifest, wanted: RunManifest, replaces: str | None) -> RunManifest:
     """Apply the requested settings that may change: how scores are derived and written."""
     merged = on_record.model_copy(
         deep=True,
@@ -200,19 +200,19 @@ def _merged(on_record: Manifest, wanted: Manifest, replaces: str | None) -> Mani
     return merged
 
 
-def _is_empty(directory: Path, manifest: Manifest) -> bool:
+def _is_empty(directory: Path, manifest: RunManifest) -> bool:
     """Whether a run has no finished rows."""
     with open_directory(directory, manifest, is_new=False) as run:
         return run.store.is_empty()
 
 
-def remove_run(directory: Path, manifest: Manifest) -> None:
+def remove_run(directory: Path, manifest: RunManifest) -> None:
     """Remove a run from a directory: only the files that it made."""
     _remove_files(directory, manifest)
     OwnFiles(directory, manifest).remove_manifest()
 
 
-def _remove_files(directory: Path, manifest: Manifest) -> None:
+def _remove_files(directory: Path, manifest: RunManifest) -> None:
     """Remove the files of a run except its manifest, which is reset to "not begun"."""
     files = OwnFiles(directory, manifest)
     files.forget()

@@ -13,7 +13,7 @@ from typing import get_args
 from geval_local.errors import OutputError
 from geval_local.io.ownership import file_sha256, owned
 from geval_local.io.result_manifest import (
-    Manifest,
+    ResultManifest,
     check_manifest,
     check_rows_place,
     manifest_path,
@@ -22,7 +22,7 @@ from geval_local.io.result_manifest import (
     write_manifest,
 )
 from geval_local.io.samples import Sample
-from geval_local.io.writer import Figures, ResultWriter
+from geval_local.io.writer import ResultWriter, RowFigures
 from geval_local.options import Format
 from geval_local.runs.directory import remove_run
 from geval_local.runs.run import Run, export_name
@@ -71,7 +71,7 @@ class Exporter:
             before_replacing=claim,
         )
 
-    def write(self, sample: Sample, scores: Mapping[str, Figures]) -> None:
+    def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
         """Append one row."""
         for writer in self._writers:
             writer.write(sample, scores)
@@ -121,7 +121,7 @@ def _output_of(run: Run) -> Path | None:
     return None if name is None or run.directory is None else run.directory.parent / name
 
 
-def describe(run: Run, file: Path, description: Manifest) -> None:
+def describe(run: Run, file: Path, description: ResultManifest) -> None:
     """Write the manifest beside a result file."""
     rows = rows_path(file)
     kept = file_sha256(rows) if file.suffix == ".csv" and rows.exists() else None

@@ -17,7 +17,7 @@ from geval_local.files import write_atomically
 from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.metric import Metric
 from geval_local.options import Positive
-from geval_local.runs.records import InputFile, Record, Sha256
+from geval_local.runs.records import InputFile, ManifestPart, Sha256
 from geval_local.runs.settings import Definition, FileName, Settings, checked_name
 
 MANIFEST_NAME = "manifest.json"
@@ -39,7 +39,7 @@ STEPS_NAME = "steps"
 _OwnName = Annotated[str, AfterValidator(_checked_own_name)]
 
 
-class JudgeRecord(Record):
+class JudgeRecord(ManifestPart):
     """One judge of a run, as it was when the run started."""
 
     #: Name as given; results of several judges are keyed by it.
@@ -59,7 +59,7 @@ class JudgeRecord(Record):
     complete: bool = False
 
 
-class Manifest(Record):
+class RunManifest(ManifestPart):
     """Everything about a run except its outcomes."""
 
     format: Literal["geval-local run"] = "geval-local run"
@@ -93,11 +93,11 @@ class Manifest(Record):
         return any(judge.fingerprint is not None for judge in self.judges)
 
     @classmethod
-    def new(cls, file: InputFile, settings: Settings, judges: list[JudgeRecord]) -> Manifest:
+    def new(cls, file: InputFile, settings: Settings, judges: list[JudgeRecord]) -> RunManifest:
         """Create the manifest of a new run."""
         return cls(run=secrets.token_hex(8), started=now(), input=file, settings=settings, judges=judges)
 
-    def differences(self, other: Manifest) -> list[str]:
+    def differences(self, other: RunManifest) -> list[str]:
         """List the differences of another configuration that affect outcomes; empty if there are none."""
         found = []
         if self.input.sha256 != other.input.sha256:
@@ -129,7 +129,7 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
+def write_manifest(directory: Path, manifest: RunManifest) -> None:
     """Write the manifest of a run directory, atomically, with a checksum over its content."""
     write_private(directory / MANIFEST_NAME, manifest_text(manifest), manifest.run)
 
@@ -145,12 +145,12 @@ def write_private(path: Path, text: str, run: str) -> None:
         ) from error
 
 
-def manifest_text(manifest: Manifest) -> str:
+def manifest_text(manifest: RunManifest) -> str:
     """Write a manifest as JSON, with a checksum over all that it says."""
     return json.dumps(checksummed(manifest.model_dump(mode="json")), indent=1) + "\n"
 
 
-def read_manifest(directory: Path) -> Manifest | None:
+def read_manifest(directory: Path) -> RunManifest | None:
     """Read the manifest of a run directory; None if there is none by this tool."""
     path = directory / MANIFEST_NAME
     text = _text_of(path)
@@ -164,7 +164,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     return manifest
 
 
-def parse_manifest(text: str, path: object) -> Manifest | None:
+def parse_manifest(text: str, path: object) -> RunManifest | None:
     """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages."""
     record = _claim(text, path)
     if record is None:
@@ -177,7 +177,7 @@ def parse_manifest(text: str, path: object) -> Manifest | None:
     if not is_unedited(record):
         raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
     try:
-        return Manifest.model_validate({key: value for key, value in record.items() if key != "checksum"})
+        return RunManifest.model_validate({key: value for key, value in record.items() if key != "checksum"})
     except (ValidationError, GevalError) as error:
         problems = [str(error)]
         if isinstance(error, ValidationError):

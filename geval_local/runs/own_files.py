@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from geval_local.errors import OutputError
 from geval_local.io.ownership import check_place, is_lone_file, owned
-from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest, write_private
+from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, RunManifest, write_manifest, write_private
 
 LOCK_NAME = ".geval-local.lock"
 _LOCK_BYTES = 20
@@ -88,7 +88,7 @@ def changed_since(path: object) -> OutputError:
 class OwnFiles:
     """The files that a run may replace and remove in its directory."""
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
+    def __init__(self, directory: Path, manifest: RunManifest) -> None:
         self._directory = directory
         self._manifest = manifest
 

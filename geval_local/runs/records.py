@@ -18,13 +18,13 @@ Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Record(BaseModel):
+class ManifestPart(BaseModel):
     """A part of a manifest: unknown keys and values of the wrong type are rejected."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, strict=True)
 
 
-class InputFile(Record):
+class InputFile(ManifestPart):
     """The file that is scored, by its content."""
 
     #: Absolute path.

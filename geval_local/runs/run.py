@@ -19,7 +19,7 @@ from geval_local.metric import Metric
 from geval_local.runs.asked import Result, asked_of
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.executor import Preparer, Window, read_windows, run_ahead
-from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
+from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, RunManifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.records import check_unchanged
 from geval_local.runs.store import Store
@@ -49,7 +49,7 @@ def export_name(format_name: str, stem: str = "scores") -> str:
     return f"{stem}.{format_name}"
 
 
-def planned_names(manifest: Manifest) -> list[str]:
+def planned_names(manifest: RunManifest) -> list[str]:
     """List the files that a run is to write into its directory beside its store, as far as names can be told."""
     names = [export_name(one, manifest.settings.stem) for one in manifest.settings.formats]
     rows = [rows_path(name).name for name in names if name.endswith(".csv")]
@@ -61,12 +61,12 @@ def planned_names(manifest: Manifest) -> list[str]:
     return [*names, *(name for (_, metric), name in steps_names(manifest).items() if metric in with_steps)]
 
 
-def _result_key(manifest: Manifest, judge: str, metric: str) -> str:
+def _result_key(manifest: RunManifest, judge: str, metric: str) -> str:
     """Return the key of a judge's results on a metric: the metric, or ``metric@judge`` with several judges."""
     return metric if len(manifest.judges) == 1 else f"{metric}@{judge}"
 
 
-def steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
+def steps_names(manifest: RunManifest) -> dict[tuple[str, str], str]:
     """Return the file names of the steps used: ``{(judge, metric): name}``, distinct even ignoring case."""
     names: dict[tuple[str, str], str] = {}
     taken: set[str] = set()
@@ -102,7 +102,7 @@ def meet(record: JudgeRecord, found: Identity) -> None:
 class Run:
     """An open run; see `geval_local.runs.directory.open_run`."""
 
-    def __init__(self, manifest: Manifest, store: Store, directory: Path | None) -> None:
+    def __init__(self, manifest: RunManifest, store: Store, directory: Path | None) -> None:
         self.manifest = manifest
         self.store = store
         self.directory = directory

@@ -44,7 +44,7 @@ from geval_local.questions.question import Question, load_questions, named_quest
 from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.manifest import JudgeRecord, Manifest, definition, read_manifest
+from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
@@ -276,7 +276,7 @@ def run_file(
     records, loaded = _judges(judges)
     return complete(
         target,
-        Manifest.new(fingerprint_input(path), settings, records),
+        RunManifest.new(fingerprint_input(path), settings, records),
         maps or {},
         loaded,
         events or RunEvents(),
@@ -403,7 +403,7 @@ def resume(
     return complete(target, None, maps, {}, events or RunEvents(), retry_errors=retry_errors, overwrite=False)
 
 
-def read_run(run: str | os.PathLike[str]) -> Manifest:
+def read_run(run: str | os.PathLike[str]) -> RunManifest:
     """Read the manifest of a run, by its directory, its output file or its address."""
     if is_address(os.fspath(run)):
         return cluster_room().read_parts_manifest(os.fspath(run))  # type: ignore[no-any-return]

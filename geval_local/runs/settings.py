@@ -14,7 +14,7 @@ from geval_local.metric import Metric
 from geval_local.options import Format, Positive, RunOptions, jsonl
 from geval_local.prompt import REASON_REQUEST
 from geval_local.questions.question import parse_questions
-from geval_local.runs.records import Record, Sha256
+from geval_local.runs.records import ManifestPart, Sha256
 
 #: What a run on one machine applies to stored outcomes, and what parts hold applied.
 _FINAL_IN_PARTS = ["estimator", "threshold", "columns", "calibrations", "group_by", "gather_by"]
@@ -43,7 +43,7 @@ Definition = Annotated[dict[str, Any], AfterValidator(_checked_definition)]
 FileName = Annotated[str, AfterValidator(checked_name)]
 
 
-class QuestionSettings(Record):
+class QuestionSettings(ManifestPart):
     """The questions that are asked about every row."""
 
     #: As `geval_local.questions.question.parse_questions` reads them, all named.
@@ -54,7 +54,7 @@ class QuestionSettings(Record):
     rotations: Positive = 1
 
 
-class ReasonSettings(Record):
+class ReasonSettings(ManifestPart):
     """What reasons are asked for."""
 
     #: Name of the results that are explained.
@@ -65,7 +65,7 @@ class ReasonSettings(Record):
     request: str = REASON_REQUEST
 
 
-class EvaluationRecord(Record):
+class EvaluationRecord(ManifestPart):
     """The file of an evaluation that a run is part of."""
 
     #: Its name.

@@ -36,8 +36,8 @@ from geval_local.questions.question import Question
 from geval_local.serve.dialects import (
     DecisionsAnswer,
     DecisionsRequest,
-    ScoreAnswer,
     ScoreRequest,
+    ScoresAnswer,
     SystemOneAnswer,
     SystemOneRequest,
     write_decisions,
@@ -78,7 +78,7 @@ Load: TypeAlias = "Callable[[], Judge]"
 
 _T = TypeVar("_T")
 #: What is answered to a body.
-_BODIES = (DecisionsAnswer, SystemOneAnswer, ScoreAnswer)
+_BODIES = (DecisionsAnswer, SystemOneAnswer, ScoresAnswer)
 _KEY = Depends(HTTPBearer(auto_error=False, description="Needed if the server was started with a key."))
 
 
@@ -133,7 +133,7 @@ def create_app(
     for path, route, summary, answer in (
         ("/v1/decisions", server.decisions, "Questions, in OpenAI's dialect.", DecisionsAnswer),
         ("/v1/systemone", server.system_one, "Questions, in System One's.", SystemOneAnswer),
-        ("/v1/score", server.score, "Rows scored on a metric, with signature.", ScoreAnswer),
+        ("/v1/score", server.score, "Rows scored on a metric, with signature.", ScoresAnswer),
         ("/v1/models", server.models, "The judges.", _Models),
         ("/v1/models/{name:path}", server.model, "One judge.", _Listed),
         ("/metrics", server.metrics, "Counters for Prometheus.", None),

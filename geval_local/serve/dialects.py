@@ -584,7 +584,7 @@ class ScoreRequest(Strict):
         return metric, [Sample(row, number) for number, row in enumerate(self.rows, start=1)]
 
 
-class ScoreAnswer(TypedDict):
+class ScoresAnswer(TypedDict):
     """The rows, each with its columns and ``geval``, as the command line writes them."""
 
     model: str

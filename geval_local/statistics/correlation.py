@@ -26,7 +26,7 @@ from geval_local.statistics.levels import (
     level_figures,
 )
 from geval_local.statistics.records import ScoredItem, pair, usable
-from geval_local.statistics.resampling import RESAMPLES, Figures, Target, mean_of
+from geval_local.statistics.resampling import RESAMPLES, FiguresWithErrors, Target, mean_of
 
 #: Below this many systems intervals about new ones are too wide, and tests reject too rarely
 #: (benchmarks/interval_coverage.py).
@@ -105,7 +105,7 @@ def correlate(
     )
 
 
-def interval_at(figures: Figures, coefficient: str, target: Target) -> Interval:
+def interval_at(figures: FiguresWithErrors, coefficient: str, target: Target) -> Interval:
     """Return the interval of one coefficient."""
     on_z = coefficient == "pearson" and target != "documents"
     found = figures.interval(ALL_COEFFICIENTS.index(coefficient), on_z=on_z)

@@ -28,7 +28,7 @@ from geval_local.statistics.coefficients import (
     weighted,
 )
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import RESAMPLES, Draws, Figures, Target, group_folds
+from geval_local.statistics.resampling import RESAMPLES, Draws, FiguresWithErrors, Target, group_folds
 
 Level = Literal["summary", "pooled", "system"]
 
@@ -65,7 +65,7 @@ class Ties:
 class LevelFigures:
     """Coefficients at a level, with the data they were computed from."""
 
-    figures: Figures
+    figures: FiguresWithErrors
     #: Document -> why it has no coefficient of its own; summary level only.
     skipped: Mapping[str, str]
     points: int
@@ -93,7 +93,7 @@ def level_figures(
         raise DataError(
             "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."
         )
-    table = Table(items)
+    table = ItemTable(items)
     if (level == "system" or target in ("systems", "both")) and not table.systems:
         wanted = "a correlation over systems" if level == "system" else "a statement about new systems"
         raise DataError(
@@ -109,7 +109,7 @@ def level_figures(
 
 def documents_kept(items: Sequence[ScoredItem]) -> set[str]:
     """Name the documents that have coefficients of their own."""
-    table = Table(items)
+    table = ItemTable(items)
     return set(table.documents) - _skipped(table.documents, *table.pairs(_members(table.document))).keys()
 
 
@@ -134,7 +134,7 @@ def _block(document: str) -> str:
     return f"block {zlib.crc32(document.encode()) % BLOCKS}"
 
 
-class Table:
+class ItemTable:
     """The items as columns; documents and systems numbered in order of appearance."""
 
     def __init__(self, items: Sequence[ScoredItem]) -> None:
@@ -188,7 +188,7 @@ class Table:
         return sums
 
 
-def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
+def _summary(table: ItemTable, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     members = _members(table.document)
     is_wanted = _wants(accuracy, max(own.size for own in members))
     epsilon, thresholds = table.thresholds(across=False) if is_wanted else (None, None)
@@ -213,7 +213,7 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
     table.marked(found)
     value = found[kept].mean(axis=0) if kept.any() else np.full(5, np.nan)
     parts = {name: own for name, own in zip(table.documents, found, strict=True) if name not in skipped}
-    figures = Figures(value, parts if target == "documents" and draws is None else {})
+    figures = FiguresWithErrors(value, parts if target == "documents" and draws is None else {})
     if drawn is not None and draws is not None:
         weight = np.where(np.isfinite(drawn[..., 2]), draws.documents(table.documents), 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -224,16 +224,16 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
     return LevelFigures(figures, skipped, len(parts), tied, epsilon)
 
 
-def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
+def _pooled(table: ItemTable, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     count = table.human.size
     epsilon, thresholds = table.thresholds(across=True) if _wants(accuracy, count) else (None, None)
     value = coefficients(table.human, table.predicted)
     if thresholds is not None:
         order, gap = (values[:, None] - values for values in (table.human, table.predicted))
         value[3] = (is_right(np.sign(order), gap, thresholds).sum() - count) / (count * (count - 1))
-    figures = Figures(table.marked(value))
+    figures = FiguresWithErrors(table.marked(value))
     if draws is not None and count > _MOST_ITEMS:
-        figures = Figures(value, _blocks(table) if target == "documents" else {})
+        figures = FiguresWithErrors(value, _blocks(table) if target == "documents" else {})
     elif draws is not None:
         drawn = _pooled_draws(table, draws, thresholds)
         figures = draws.figures(value, drawn)
@@ -241,7 +241,7 @@ def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: D
     return LevelFigures(figures, {}, count, ties, epsilon)
 
 
-def _blocks(table: Table) -> dict[str, Floats]:
+def _blocks(table: ItemTable) -> dict[str, Floats]:
     """Correlate blocks of documents one by one; what they differ by is the error of a pool of so many items."""
     names, codes = _numbered([_block(table.documents[place]) for place in table.document])
     found = np.array([coefficients(table.human[own], table.predicted[own]) for own in _members(codes)])
@@ -250,7 +250,7 @@ def _blocks(table: Table) -> dict[str, Floats]:
     return dict(zip(names, shifted, strict=True))
 
 
-def _pooled_draws(table: Table, draws: Draws, thresholds: Floats | None) -> Floats | None:
+def _pooled_draws(table: ItemTable, draws: Draws, thresholds: Floats | None) -> Floats | None:
     """Compute pooled coefficients in every draw from sums and pairs of cells, which are drawn as a whole."""
     documents = [table.documents[place] for place in table.document]
     names, unit = _numbered(documents if draws.has(documents[0]) else [_block(name) for name in documents])
@@ -299,12 +299,12 @@ def _ranks(values: Floats, weights: Floats) -> Floats:
     return ranks
 
 
-def _system(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
+def _system(table: ItemTable, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     human, predicted, count = map(table.by_cell, (table.human, table.predicted, np.ones(table.human.size)))
     h, p = (_means(own.sum(axis=0), count.sum(axis=0)) for own in (human, predicted))
     points = len(table.systems)
     wanted = accuracy is not False
-    figures = Figures(table.marked(_of_means(h, p[None], np.ones(points), accuracy=wanted))[0])
+    figures = FiguresWithErrors(table.marked(_of_means(h, p[None], np.ones(points), accuracy=wanted))[0])
     if draws is not None:
         weight, times = draws.documents(table.documents), draws.systems(table.systems)
         answered = weight @ count
@@ -325,7 +325,7 @@ def exchanged(
     A cell of a document and a system is exchanged where its document is or its system is, and not where both are. The
     judges are brought to one scale first, since a system's mean may then hold scores of both (Deutsch et al.).
     """
-    one = Table(first)
+    one = ItemTable(first)
     scores = np.array([[item.predicted for item in items] for items in (first, second)])
     scores -= scores.mean(axis=1, keepdims=True)
     spread = scores.std(axis=1, keepdims=True)

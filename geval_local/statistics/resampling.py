@@ -73,10 +73,10 @@ class Draws:
         """Give the same of systems."""
         return self._given(self._systems, names)
 
-    def figures(self, value: Floats, drawn: Floats | None) -> Figures:
+    def figures(self, value: Floats, drawn: Floats | None) -> FiguresWithErrors:
         """Put figures on the data together with those of every draw."""
         unit = "systems or documents" if self.target == "both" else self.target
-        return Figures(value, {}, drawn, self.units, unit)
+        return FiguresWithErrors(value, {}, drawn, self.units, unit)
 
     def _given(self, drawn: Mapping[str, Floats], names: Sequence[str]) -> Floats:
         if not drawn:
@@ -85,7 +85,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Figures:
+class FiguresWithErrors:
     """Figures on the data, with what their errors are found from."""
 
     #: Shape (figures,).
@@ -144,17 +144,17 @@ class Figures:
         return short * float((np.arctanh(np.clip(drawn, -0.999, 0.999)) if on_z else drawn).std(ddof=1))
 
 
-def minus(first: Figures, second: Figures) -> Figures:
+def minus(first: FiguresWithErrors, second: FiguresWithErrors) -> FiguresWithErrors:
     """Difference of the figures of one analysis, document by document and draw by draw."""
     return _combined([first, second], [1.0, -1.0])
 
 
-def mean_of(parts: Sequence[Figures]) -> Figures:
+def mean_of(parts: Sequence[FiguresWithErrors]) -> FiguresWithErrors:
     """Mean of the figures over several data sets on the same documents, such as the dimensions of a benchmark."""
     return _combined(parts, [1 / len(parts)] * len(parts))
 
 
-def _combined(given: Sequence[Figures], weights: Sequence[float]) -> Figures:
+def _combined(given: Sequence[FiguresWithErrors], weights: Sequence[float]) -> FiguresWithErrors:
     value = np.sum([weight * one.value for one, weight in zip(given, weights, strict=True)], axis=0)
     if any(one.parts for one in given):
         # What each document adds to the value; a document that one of the data sets lacks adds nothing there.
@@ -164,17 +164,17 @@ def _combined(given: Sequence[Figures], weights: Sequence[float]) -> Figures:
         for one, weight in zip(given, weights, strict=True):
             for name, own in one.parts.items():
                 added[place[name]] += weight * (own - one.value) * len(names) / len(one.parts)
-        return Figures(value, dict(zip(names, value + added, strict=True)))
+        return FiguresWithErrors(value, dict(zip(names, value + added, strict=True)))
     drawn = [one.draws for one in given if one.draws is not None]
     draws = None
     if len(drawn) == len(given):
         draws = np.asarray(sum(weight * one for weight, one in zip(weights, drawn, strict=True)))
-    return Figures(value, {}, draws, min(one.units for one in given), given[0].unit)
+    return FiguresWithErrors(value, {}, draws, min(one.units for one in given), given[0].unit)
 
 
 def drawn_by_document(
     documents: Sequence[str], columns: Floats, figures: Callable[[Floats], Floats], seed: int = 0
-) -> Figures:
+) -> FiguresWithErrors:
     """Compute figures from sums of columns, shape (columns, items), over all items and over draws of documents.
 
     `figures` turns sums, shape (sets, columns), into figures, shape (sets, figures).
@@ -182,7 +182,7 @@ def drawn_by_document(
     names, codes = np.unique(documents, return_inverse=True)
     sums = np.stack([np.bincount(codes, column) for column in columns], axis=1)
     draws = Draws(names.tolist(), (), "documents", seed=seed).documents(names.tolist())
-    return Figures(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), names.size)
+    return FiguresWithErrors(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), names.size)
 
 
 def swapped_p(observed: float, drawn: Floats) -> float:

@@ -32,7 +32,7 @@ from geval_local.statistics.resampling import (
     RESAMPLES,
     SIGN_FLIP_GROUPS,
     Draws,
-    Figures,
+    FiguresWithErrors,
     Target,
     mean_of,
     minus,
@@ -217,12 +217,12 @@ def compare_all(
     return found, failed
 
 
-def _chance(ties: Sequence[Ties], like: Figures) -> Figures:
+def _chance(ties: Sequence[Ties], like: FiguresWithErrors) -> FiguresWithErrors:
     """Give the figures of scores that know nothing: 0, one half, and the accuracy of ties always or never."""
     tied = np.array([own.human / own.pairs if own.pairs else math.nan for own in ties])
     value = np.array([0.0, 0.0, 0.0, np.maximum(tied, (1 - tied) / 2).mean(), 0.5])
     draws = None if like.draws is None else np.broadcast_to(value, like.draws.shape)
-    return Figures(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
+    return FiguresWithErrors(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
 
 
 def _told(test: Exchange) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from geval_local.analysis.results import ScoredRun
 from geval_local.errors import DataError
-from geval_local.io.result_manifest import Manifest, ScoredMetric, write_manifest
+from geval_local.io.result_manifest import ResultManifest, ScoredMetric, write_manifest
 from geval_local.io.results import load_results, read_result_rows, with_figures
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import ResultWriter
@@ -41,7 +41,7 @@ def test_csv_results_are_recognised_alike_by_report_and_analysis(tmp_path: Path,
     with ResultWriter.open(path, ["m"], columns=columns) as writer:
         writer.write(Sample({"id": "a", "human.score": "3"}, 1), {"m": scored(2.0)})
     metric = Metric(name="m", criteria="c", scale="1-3")
-    write_manifest(path, Manifest("j", "in.csv", "0", 1, {"m": ScoredMetric("judge:j", metric, 0)}))
+    write_manifest(path, ResultManifest("j", "in.csv", "0", 1, {"m": ScoredMetric("judge:j", metric, 0)}))
     (row,) = read_result_rows(path)
     assert row["geval"]["m"]["score"] == "2.0"
     assert list(row["geval"]) == ["m"]
@@ -63,7 +63,7 @@ def test_a_column_that_only_looks_like_a_score_stays_a_column():
 def test_the_mapping_of_a_run_is_in_its_manifest(tmp_path: Path):
     path = tmp_path / "o.jsonl"
     path.write_text(json.dumps({"a": {"b": "one two"}, "geval": GOOD["geval"]}) + "\n", encoding="utf-8")
-    write_manifest(path, Manifest("j", "in.jsonl", "0", 1, fields={"output": "a.b"}))
+    write_manifest(path, ResultManifest("j", "in.jsonl", "0", 1, fields={"output": "a.b"}))
     assert load_results(path).fields == {"output": "a.b"}
     assert load_results(path, {"output": "a.c"}).fields == {"output": "a.c"}
 

@@ -15,15 +15,15 @@ from geval_local import Judge
 from geval_local.errors import ConfigurationError
 from geval_local.models import options, precision, verdicts
 from geval_local.models.load import load_model
-from geval_local.models.precision import Figures, Noise, automatic_dtype, computing_in, decide, measure, settle
+from geval_local.models.precision import Noise, ProbeResults, automatic_dtype, computing_in, decide, measure, settle
 from geval_local.models.registry import find_judge
 from geval_local.options import JudgeOptions
 
 GOOD, BAD = Noise(0.004, 0.01, 10), Noise(0.04, 0.08, 10)
 
 
-def figures(**changed) -> Figures:
-    return Figures(
+def figures(**changed) -> ProbeResults:
+    return ProbeResults(
         **({"largest_weight": 9.0, "largest_activation": 900.0, "noise": {"float16": GOOD, "bfloat16": BAD}} | changed)
     )
 

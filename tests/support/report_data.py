@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.io.ownership import file_sha256
-from geval_local.io.result_manifest import Manifest, ScoredMetric, write_manifest
+from geval_local.io.result_manifest import ResultManifest, ScoredMetric, write_manifest
 from geval_local.metric import Metric
 from geval_local.questions.pair import PAIR_SCALE
 from geval_local.scale import Scale
@@ -134,7 +134,7 @@ def write_run(path: Path, made: Sequence[dict[str, Any]], signatures: Mapping[st
         for name, text in signatures.items()
     }
     digest = file_sha256(path)
-    write_manifest(path, Manifest("nano", "input.jsonl", digest, len(made), metrics, digest))
+    write_manifest(path, ResultManifest("nano", "input.jsonl", digest, len(made), metrics, digest))
     return path
 
 

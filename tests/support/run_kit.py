@@ -12,7 +12,7 @@ from pathlib import Path
 from geval_local.metric import Metric
 from geval_local.runs.directory import open_run
 from geval_local.runs.exporter import Exporter, deliver
-from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.manifest import JudgeRecord, RunManifest, definition
 from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import Settings
 from geval_local.testing import MockEngine, MockJudge
@@ -35,9 +35,9 @@ def engine(**settings) -> MockEngine:
     return MockEngine(**({"batch_tokens": 6000, "sensitive": True} | settings))
 
 
-def wanted(file: Path, judges: tuple[str, ...] = ("mock",), **settings) -> Manifest:
+def wanted(file: Path, judges: tuple[str, ...] = ("mock",), **settings) -> RunManifest:
     base = {"window": 50, "metrics": [definition(metric) for metric in METRICS], "use_cache": False}
-    return Manifest.new(
+    return RunManifest.new(
         fingerprint_input(file),
         Settings(**(base | settings)),
         [JudgeRecord(name=name, choice={"name": name}) for name in judges],
@@ -46,7 +46,7 @@ def wanted(file: Path, judges: tuple[str, ...] = ("mock",), **settings) -> Manif
 
 def execute(
     directory: Path | None,
-    manifest: Manifest | None,
+    manifest: RunManifest | None,
     make_engine: Callable[[], MockEngine] = engine,
     *,
     stop_after: int | None = None,

@@ -16,7 +16,7 @@ from geval_local.options import JudgeOptions
 
 
 @dataclass(frozen=True)
-class People:
+class PeopleOptions:
     """The ratings of your own rows, and what they are about."""
 
     human: options.Human = None
@@ -82,7 +82,7 @@ def meta_eval(
             help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE.",
         ),
     ] = None,
-    people: People,
+    people: PeopleOptions,
     beside: Beside,
     limit_groups: Annotated[
         int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
@@ -197,7 +197,7 @@ def compare(
         ),
     ] = None,
     rows: Rows,
-    agreement: options.Agreement,
+    agreement: options.AgreementOptions,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     plan: Annotated[
         float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
@@ -370,7 +370,7 @@ def jury(
     ] = "equal",
     human: options.Human = None,
     group_by: options.GroupBy = None,
-    agreement: options.Agreement,
+    agreement: options.AgreementOptions,
     fields: options.Fields = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")

@@ -72,7 +72,7 @@ def pairs(
     chosen = [name for name, value in asked.items() if value is not None and name != "seed"]
     if len(chosen) > 1:
         raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
-    metrics = options.chosen_metrics(options.Rated(metric), no_steps=no_steps)
+    metrics = options.chosen_metrics(options.RatedOptions(metric), no_steps=no_steps)
     rule = chosen[0] if chosen else "all"
     plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
     gates = options.Gates(max_unscored=max_unscored).read()

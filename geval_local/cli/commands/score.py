@@ -25,7 +25,7 @@ def score(
         ),
     ],
     *,
-    rated: options.Rated,
+    rated: options.RatedOptions,
     output: options.Output = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")

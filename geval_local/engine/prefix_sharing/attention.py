@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals, Kind
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
-from geval_local.engine.prefix_sharing.prompt_trie import Block, Index, Layout, Strand
+from geval_local.engine.prefix_sharing.prompt_trie import Index, Layout, Strand, VisibleBlock
 from geval_local.models.head import to_device
 
 #: Keys and values; or what attention gives, and its log-sum-exp.
@@ -263,16 +263,16 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
-def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tuple[Block, ...]]]]:
+def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tuple[VisibleBlock, ...]]]]:
     """Arrange the keys that others than their own strand see: with a strand's own, by its start, and for stretches.
 
     Few keys, such as words that two candidates begin with, are taken with a strand's own: that costs less than to merge
     another part. Blocks that the same queries see are one part.
     """
     beside: dict[int, Index] = {}
-    parts: dict[str, list[tuple[int, int, tuple[Block, ...]]]] = {"few": [], "many": []}
+    parts: dict[str, list[tuple[int, int, tuple[VisibleBlock, ...]]]] = {"few": [], "many": []}
     kinds = {block: _kind(block) for block in layout.blocks}
-    coming, seen = sorted(layout.blocks, key=lambda block: block.start)[::-1], list[Block]()
+    coming, seen = sorted(layout.blocks, key=lambda block: block.start)[::-1], list[VisibleBlock]()
     for strand in layout.strands:
         seen = [block for block in seen if block.stop > strand.start]
         while coming and coming[-1].start <= strand.start:
@@ -291,7 +291,7 @@ def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tupl
     return beside, [*parts["few"], *parts["many"], *alone]
 
 
-def _kind(block: Block) -> str:
+def _kind(block: VisibleBlock) -> str:
     """Say how a block is attended to: few keys; by many queries, with what else these see; or alone."""
     if not block.on_path and block.key_stop - block.key_start <= _FEW_KEYS:
         return "few"

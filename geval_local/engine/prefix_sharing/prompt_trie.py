@@ -139,7 +139,7 @@ class Strand:
 
 
 @dataclass(frozen=True)
-class Block:
+class VisibleBlock:
     """Keys that are completely visible to a stretch of the pack."""
 
     #: Whether the keys lie on the root path of the pack's first token (and are counted by position) or in the pack.
@@ -163,7 +163,7 @@ class Layout:
     path: int
     #: In order; together they cover the whole pack.
     strands: tuple[Strand, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[VisibleBlock, ...]
     #: Root path positions before this one stay as they are for the next pack.
     keep_from: int
     #: Indices in the pack whose keys and values become the root path from `keep_from` on.
@@ -209,25 +209,25 @@ def lay_out(stream: Stream, start: int, stop: int, following: Index | None = Non
     return Layout(start, stop, len(path), strands, blocks, keep_from, kept, ends, stream.positions[start:stop])
 
 
-def _path_blocks(stream: Stream, path: Index, start: int, stop: int) -> list[Block]:
+def _path_blocks(stream: Stream, path: Index, start: int, stop: int) -> list[VisibleBlock]:
     """Cut the root path at each position beyond which fewer tokens of the pack see it."""
     if not len(path):
         return []
     ends = stream.segment_ends[np.searchsorted(stream.segment_starts, path, "right") - 1].clip(max=stop)
     cuts = [0, *(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(path)]
-    return [Block(True, low, high, 0, int(ends[low]) - start) for low, high in itertools.pairwise(cuts)]
+    return [VisibleBlock(True, low, high, 0, int(ends[low]) - start) for low, high in itertools.pairwise(cuts)]
 
 
-def _own_blocks(stream: Stream, strands: Sequence[Strand], start: int, stop: int) -> list[Block]:
+def _own_blocks(stream: Stream, strands: Sequence[Strand], start: int, stop: int) -> list[VisibleBlock]:
     """Find the parts of every strand that later strands see."""
     first = int(np.searchsorted(stream.segment_starts, start, "right")) - 1
     last = int(np.searchsorted(stream.segment_starts, stop, "left"))
     borders = np.clip(np.append(stream.segment_starts[first:last], stop), start, stop) - start
     ends = stream.segment_ends[first:last].clip(max=stop) - start
     strand_stops = np.array([strand.stop for strand in strands])
-    blocks: list[Block] = []
+    blocks: list[VisibleBlock] = []
     for low, high, end in zip(borders[:-1].tolist(), borders[1:].tolist(), ends.tolist(), strict=True):
         own_end = int(strand_stops[np.searchsorted(strand_stops, low, "right")])
         if end > own_end:
-            blocks.append(Block(False, low, high, own_end, end))
+            blocks.append(VisibleBlock(False, low, high, own_end, end))
     return blocks
