@@ -27,8 +27,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would no
 from geval_local import Judge, Metric
 from geval_local.runs.directory import open_run
 from geval_local.runs.exporter import Exporter, deliver
+from geval_local.runs.input_file import fingerprint_input
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition
-from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import Settings
 from geval_local.testing import MockEngine, MockJudge
 

@@ -81,8 +81,8 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     from geval_local.runs.directory import open_run
     from geval_local.runs.executor import Worker
     from geval_local.runs.exporter import Exporter, deliver
+    from geval_local.runs.input_file import fingerprint_input
     from geval_local.runs.manifest import JudgeRecord, RunManifest, definition
-    from geval_local.runs.records import fingerprint_input
     from geval_local.runs.settings import Settings
     from geval_local.runs.store import Store
     from geval_local.score import Outcome

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from geval_local import __version__
 from geval_local.cli.commands import analyses, judges, metrics, pairs, runs, score
-from geval_local.cli.commands.run import init, run
+from geval_local.cli.commands.evaluations import init, run
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.ending import EXIT_CODES, Verbs
 from geval_local.cli.output.console import set_verb, show_log

@@ -41,8 +41,8 @@ from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
 from geval_local.scale import Scale
 from geval_local.score import Estimator, Score
+from geval_local.serve.bodies import Refused, read_model
 from geval_local.serve.dialects import SystemOneRequest, write_system_one
-from geval_local.serve.requests import Refused, read_model
 
 #: What stands for the criteria where only steps are given.
 BY_STEPS = "How well the text fares by the evaluation steps below."

@@ -25,7 +25,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
-from geval_local.models.blocks import BLOCK_TYPES
+from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry

@@ -15,8 +15,8 @@ from typing import TypeVar
 import torch
 
 from geval_local.errors import JudgeError
-from geval_local.models.blocks import BLOCK_TYPES
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
+from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.gguf_model import kept_tensors, read_headers, tensor_size
 from geval_local.models.reading import DTYPES, stored_tensors
 from geval_local.models.registry import JudgeEntry

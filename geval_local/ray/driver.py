@@ -47,8 +47,8 @@ from geval_local.ray.worker import KilledError
 from geval_local.runs.completion import RunResult, add_resume_hint
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import EXPORT_FORMATS
+from geval_local.runs.input_file import InputFile
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, now
-from geval_local.runs.records import InputFile
 from geval_local.runs.run import Run, meet
 from geval_local.runs.run_file import check_first_rows
 from geval_local.runs.settings import Settings

@@ -17,9 +17,9 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
+from geval_local.runs.input_file import fingerprint_input
 from geval_local.runs.manifest import RunManifest, is_run_directory, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
-from geval_local.runs.records import fingerprint_input
 from geval_local.runs.run import Run, planned_names
 from geval_local.runs.store import MemoryStore, Store
 

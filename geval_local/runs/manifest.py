@@ -17,7 +17,7 @@ from geval_local.files import write_atomically
 from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.metric import Metric
 from geval_local.options import Positive
-from geval_local.runs.records import InputFile, ManifestPart, Sha256
+from geval_local.runs.input_file import InputFile, ManifestPart, Sha256
 from geval_local.runs.settings import Definition, FileName, Settings, checked_name
 
 MANIFEST_NAME = "manifest.json"

@@ -19,9 +19,9 @@ from geval_local.metric import Metric
 from geval_local.runs.asked import Result, asked_of
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.executor import Preparer, Window, read_windows, run_ahead
+from geval_local.runs.input_file import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, RunManifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
-from geval_local.runs.records import check_unchanged
 from geval_local.runs.store import Store
 from geval_local.signature import signature_differences
 

@@ -44,9 +44,9 @@ from geval_local.questions.question import Question, load_questions, named_quest
 from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
+from geval_local.runs.input_file import fingerprint_input
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
-from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
 from geval_local.runs.target import Target, find_run, find_target
 

@@ -14,7 +14,7 @@ from geval_local.metric import Metric
 from geval_local.options import Format, Positive, RunOptions, jsonl
 from geval_local.prompt import REASON_REQUEST
 from geval_local.questions.question import parse_questions
-from geval_local.runs.records import ManifestPart, Sha256
+from geval_local.runs.input_file import ManifestPart, Sha256
 
 #: What a run on one machine applies to stored outcomes, and what parts hold applied.
 _FINAL_IN_PARTS = ["estimator", "threshold", "columns", "calibrations", "group_by", "gather_by"]

@@ -33,6 +33,17 @@ from geval_local.errors import BusyError, GevalError
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import order_count
 from geval_local.questions.question import Question
+from geval_local.serve.bodies import (
+    HeldBytes,
+    OpenAIError,
+    Refused,
+    SystemOneError,
+    error_body,
+    read_body,
+    read_values,
+    refusal_of,
+    unpack,
+)
 from geval_local.serve.dialects import (
     DecisionsAnswer,
     DecisionsRequest,
@@ -43,17 +54,6 @@ from geval_local.serve.dialects import (
     write_decisions,
     write_scores,
     write_system_one,
-)
-from geval_local.serve.requests import (
-    HeldBytes,
-    OpenAIError,
-    Refused,
-    SystemOneError,
-    error_body,
-    read_body,
-    read_values,
-    refusal_of,
-    unpack,
 )
 from geval_local.serve.settings import ServeSettings, is_loopback
 from geval_local.serve.watch import CONTENT_TYPE, Counters, Watch

@@ -41,7 +41,7 @@ from geval_local.questions.question import (
     ScoreQuestion,
 )
 from geval_local.score import Score, silence
-from geval_local.serve.requests import Refused, Strict, measure
+from geval_local.serve.bodies import Refused, Strict, measure
 
 #: OpenAI's limit; a longer scale is a choice, or a question in Python.
 MAX_SCORE_LEVELS = 10

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from geval_local.serve.requests import Refused, error_body
+from geval_local.serve.bodies import Refused, error_body
 
 if TYPE_CHECKING:
     from geval_local.judge.batcher import Batcher, BatchRecord

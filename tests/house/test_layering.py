@@ -269,6 +269,16 @@ def test_no_module_reaches_into_anothers_private_names():
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_word_is_one_class():
+    homes: dict[str, list[str]] = {}
+    for module, path in SOURCES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert len(homes) > 100
+    assert not {name: found for name, found in homes.items() if len(found) > 1}
+
+
 def loaded_by(code: str) -> set[str]:
     """Top-level modules that are loaded after running `code` in a fresh interpreter."""
     report = f"{code}\nimport sys\nprint('\\n'.join(sorted({{name.split('.')[0] for name in sys.modules}})))"

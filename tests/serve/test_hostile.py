@@ -20,7 +20,7 @@ zstandard = pytest.importorskip("zstandard", reason="the extra `serve` (zstandar
 from serving import serving  # noqa: E402
 from tiny import shared_tokenizer  # noqa: E402
 
-from geval_local.serve.requests import MOST_VALUES, Refused, read_values  # noqa: E402
+from geval_local.serve.bodies import MOST_VALUES, Refused, read_values  # noqa: E402
 from geval_local.testing import MockEngine, MockJudge  # noqa: E402
 
 JSON = {"Content-Type": "application/json"}

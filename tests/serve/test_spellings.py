@@ -16,8 +16,8 @@ testclient = pytest.importorskip("fastapi.testclient", reason="fastapi's test cl
 
 from geval_local.errors import GevalError  # noqa: E402
 from geval_local.serve.app import create_app  # noqa: E402
+from geval_local.serve.bodies import Refused, read_model  # noqa: E402
 from geval_local.serve.dialects import DecisionsRequest, ScoreRequest, SystemOneRequest  # noqa: E402
-from geval_local.serve.requests import Refused, read_model  # noqa: E402
 from geval_local.testing import MockJudge  # noqa: E402
 
 ODD = [

@@ -12,8 +12,8 @@ from pathlib import Path
 from geval_local.metric import Metric
 from geval_local.runs.directory import open_run
 from geval_local.runs.exporter import Exporter, deliver
+from geval_local.runs.input_file import fingerprint_input
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition
-from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import Settings
 from geval_local.testing import MockEngine, MockJudge
 

@@ -1,4 +1,4 @@
-"""Parts of a run's manifest: the input's identity, and what all parts are."""
+"""The identity of a run's input, and what all parts of its manifest are."""
 
 from __future__ import annotations
 
