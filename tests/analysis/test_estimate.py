@@ -1,6 +1,7 @@
 """What people would say of all rows, from scores of all and ratings of a few."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,15 @@ def test_rogan_gladen_holds_the_share_from_twenty_ratings(share, sensitivity, sp
             covered.append(found.low <= share <= found.high)
             assert 0 <= found.low <= found.value <= found.high <= 1
     assert np.mean(covered) > 0.92
+
+
+def test_a_judge_that_cannot_help_weighs_nothing():
+    rng = np.random.default_rng(0)
+    constant = [replace(item, predicted=3.0) for item in drawn(rng, 30)]
+    for items in (drawn(rng, 2), constant, drawn(rng, 400)):
+        found = estimate_mean(items)
+        assert found.power == 0
+        assert found.combined == found.people
 
 
 def test_documents_count_once():
