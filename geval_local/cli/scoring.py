@@ -128,8 +128,9 @@ class _Shown(RunEvents):
     _loading: str = ""
 
     def on_resume(self, there: int, total: int | None) -> None:
+        unit = self.unit if self.results == 1 else "scores"
         of = "" if total is None else f" of {total}"
-        note(f"resuming: {there}{of} {self.unit if self.results == 1 else 'scores'} are there")
+        note(f"complete: all {total} {unit} are there" if there == total else f"resuming: {there}{of} {unit} are there")
 
     def on_check(self) -> None:
         note("checking the judges' files ...", "dim")

@@ -72,6 +72,7 @@ def test_a_signal_finishes_the_pack_and_prints_the_command(here, monkeypatch, nu
     resumed = run("resume", "runs/a b", "--json", home=here / "home")
     assert resumed.exit_code == 0, resumed.stderr
     assert json.loads(resumed.stdout)["rows"] == 12
+    assert "complete: all 12 rows are there" in run("resume", "runs/a b", home=here / "home").stderr
     assert score(here, "-o", "whole/", "--no-cache", "--batch-tokens", 600).exit_code == 0
     assert (here / "runs/a b/scores.jsonl").read_bytes() == (here / "whole/scores.jsonl").read_bytes()
 
