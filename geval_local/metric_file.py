@@ -113,6 +113,20 @@ class Problem(NamedTuple):
     quote: str = ""
 
 
+#: Valid values of the required keys.
+_STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
+#: What a key is held against.
+_BASES = {
+    "criteria": ("template",),
+    "template": ("fields",),
+    "shorten": ("fields",),
+    "threshold": ("scale",),
+    "rubric": ("scale",),
+    "pair": ("fields", "scale"),
+    "scale": ("pair",),
+}
+
+
 def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
     """Read YAML text into a metric class; arguments and errors as for `Metric.from_yaml`."""
     data, node = parse_file(text, origin, "a metric is a mapping of keys such as name, criteria and scale", MetricError)
@@ -121,11 +135,25 @@ def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
     except (RecursionError, OverflowError) as error:
         raise MetricError(f"{origin}: a value is nested too deeply, refers to itself, or is too large") from error
     except ValidationError as error:
-        told = sorted((_line_of(one, text, node), problem_in_words(one, model)[0]) for one in error.errors())
+        problems = _all_problems(model, data, error.errors())
+        told = sorted((_line_of(one, text, node), problem_in_words(one, model)[0]) for one in problems)
         message = "\n".join(f"{origin}, line {line}: {problem}" for line, problem in told)
         raise MetricError(
             message.encode("utf-8", "backslashreplace").decode(), hint=f"Known keys: {', '.join(model.model_fields)}."
         ) from error
+
+
+def _all_problems(model: type[BaseModel], data: Mapping[Any, Any], found: list[Any]) -> list[Any]:
+    """Add to the problems found those between well-formed keys: others get a stand-in, or are left out."""
+    failed = {one["loc"][0] for one in found if one["loc"]}
+    rest = {key: value for key, value in data.items() if key in model.model_fields and key not in failed}
+    try:
+        model.model_validate(_STAND_INS | rest)
+    except ValidationError as error:
+        for one in error.errors():
+            key = str(one["loc"][0])
+            found += [one] if failed.isdisjoint((key, *_BASES.get(key, ()))) else []
+    return found
 
 
 def _line_of(problem: Mapping[str, Any], text: str, node: Node | None) -> int:
