@@ -33,7 +33,7 @@ def test_list_tells_what_is_here(tmp_path):
     assert not listed["away"]["present"]
 
 
-def test_list_is_in_the_order_of_memory_and_says_what_a_judge_is(tmp_path):
+def test_list_groups_by_memory_and_says_what_a_judge_is(tmp_path):
     models = tmp_path / "models.yaml"
     models.write_text(
         "judges:\n"
@@ -47,9 +47,15 @@ def test_list_is_in_the_order_of_memory_and_says_what_a_judge_is(tmp_path):
     done = run("judges", "list", "--models", models, home=tmp_path)
     assert done.exit_code == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
-    names = [line.split()[0] for line in lines]
-    places = [names.index(name) for name in ("nano", "edge", "next", "mixture", "huge", "sizeless")]
-    assert places == sorted(places)
+    group, groups = "", {}
+    for line in lines:
+        group = line if line.startswith("weights") else group
+        groups[line.split()[0]] = group
+    assert groups["nano"] == groups["edge"] == "weights up to 4 GB"
+    assert groups["next"] == "weights up to 8 GB"
+    assert groups["mixture"] == "weights up to 16 GB"
+    assert groups["huge"] == "weights above 80 GB"
+    assert groups["sizeless"] == lines[-2] == "weights of unknown size"
     rows = {line.split()[0]: line for line in lines}
     assert rows["nano"] == "nano (default) 4.9 M 10 MB 4096 - Apache-2.0 yes"
     assert rows["edge"] == "edge 2.0 B 4.0 GB 9000? - MIT? no"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from geval_local.models.registry import JudgeEntry
 
 DEFAULT_METRIC = "summarization/coherence"
+#: Upper ends of the groups of `list`, GB (1e9 bytes): common GPU sizes.
+MEMORY_GROUPS = (4, 8, 16, 24, 48, 80)
 #: On a CPU a judge of more weights takes seconds for a token that it writes, and minutes for a long example.
 LARGE = 500_000_000
 
@@ -46,18 +49,21 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
         ]
         print_json(records)
         return
-    rows = [
-        (
-            entry.name + (" (default)" if entry.name == registry.default else ""),
-            _known(entry, "parameters", short),
-            "-" if (gb := files[entry.name] or entry.memory_gb) is None else _size(gb),
-            _known(entry, "context", str),
-            _kind(entry) or "-",
-            _known(entry, "license", str),
-            "yes" if here[entry.name] else "no",
-        )
-        for entry in sorted(registry.judges.values(), key=_memory)
-    ]
+    rows: list[tuple[str, ...]] = []
+    for heading, entries in groupby(sorted(registry.judges.values(), key=_memory), key=_memory_group):
+        rows += [("",), (heading,)] if rows else [(heading,)]
+        rows += [
+            (
+                "  " + entry.name + (" (default)" if entry.name == registry.default else ""),
+                _known(entry, "parameters", short),
+                "-" if (gb := files[entry.name] or entry.memory_gb) is None else _size(gb),
+                _known(entry, "context", str),
+                _kind(entry) or "-",
+                _known(entry, "license", str),
+                "yes" if here[entry.name] else "no",
+            )
+            for entry in entries
+        ]
     figures = [(name, FIGURE) for name in ("parameters", "memory", "context")]
     # Only a licence may be folded: a name or a figure that is cut cannot be copied.
     words = [("kind", WHOLE), ("licence", FOLDED), ("here", WHOLE)]
@@ -82,6 +88,14 @@ def files_gb(entry: JudgeEntry) -> float | None:
 
 def _memory(entry: JudgeEntry) -> float:
     return math.inf if entry.memory_gb is None else entry.memory_gb
+
+
+def _memory_group(entry: JudgeEntry) -> str:
+    """Name the group of `list` that a judge is in."""
+    if entry.memory_gb is None:
+        return "weights of unknown size"
+    upper = next((one for one in MEMORY_GROUPS if entry.memory_gb <= one), None)
+    return f"weights above {MEMORY_GROUPS[-1]} GB" if upper is None else f"weights up to {upper} GB"
 
 
 def _size(gb: float) -> str:
