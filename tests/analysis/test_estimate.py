@@ -120,6 +120,7 @@ def test_a_judge_that_cannot_help_weighs_nothing():
         found = estimate_mean(items)
         assert found.power == 0
         assert found.combined == found.people
+    assert found.p_sample == 1, "all rows are rated: they do not differ from others"
 
 
 def test_documents_count_once():
