@@ -46,7 +46,10 @@ def parse_file(
     try:
         data, node = load_yaml(text)
     except YAMLError as problem:
-        raise error(f"{origin}: not valid YAML: {problem}".encode("utf-8", "backslashreplace").decode()) from problem
+        raise error(
+            f"{origin}: not valid YAML: {problem}".encode("utf-8", "backslashreplace").decode(),
+            hint="A value that begins with a sign, such as >= 3, is written in quotes.",
+        ) from problem
     if not isinstance(data, dict):
         raise error(f"{origin}: {what}", hint=hint)
     return data, node
@@ -102,6 +105,7 @@ def problem_in_words(problem: Mapping[str, Any], model: Any) -> tuple[str, str |
     if problem["type"] == "missing":
         return f"the key {where!r} is missing", None
     message = str(problem["msg"]).removeprefix("Value error, ")
+    message = message.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
     if problem["type"] in ("literal_error", "union_tag_invalid"):
         expected = str(problem["ctx"].get("expected") or problem["ctx"]["expected_tags"])
         given = problem["input"] if problem["type"] == "literal_error" else problem["ctx"]["tag"]

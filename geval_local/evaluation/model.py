@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -85,8 +86,16 @@ _Data = Annotated[DataFile, BeforeValidator(short("file"), json_schema_input_typ
 _Metric = Annotated[MetricUse, BeforeValidator(short("name"), json_schema_input_type=str | MetricUse)]
 _Judge = Annotated[JudgeOptions, BeforeValidator(short("name"), json_schema_input_type=str | JudgeOptions)]
 _Outputs = Annotated[Outputs, BeforeValidator(short("directory"), json_schema_input_type=str | Outputs)]
-#: Also the name of its run directory.
-_DataName = Annotated[str, Field(pattern=r"^\w[\w.-]*$", max_length=100)]
+_NAME = r"^\w[\w.-]*$"
+
+
+def _checked_name(value: object) -> object:
+    if isinstance(value, str) and not re.search(_NAME, value):
+        raise ValueError("its name is that of a directory: it may hold letters, digits, '_', '-' and '.'")
+    return value
+
+
+_DataName = Annotated[str, Field(pattern=_NAME, max_length=100), BeforeValidator(_checked_name)]
 
 
 class Evaluation(RunOptions):

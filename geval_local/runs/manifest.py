@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from geval_local import __version__
 from geval_local.errors import GevalError, OutputError
@@ -86,6 +86,23 @@ class RunManifest(ManifestPart):
     columns: dict[str, str] = Field(default_factory=dict)
     #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> RunManifest:
+        names = [judge.name for judge in self.judges]
+        if len(set(names)) < len(names):
+            raise ValueError("a judge is named twice")
+        metrics = {metric["name"] for metric in self.settings.metrics}
+        for judge in self.judges:
+            if judge.fingerprint is None and (judge.signatures or judge.definitions or judge.complete):
+                raise ValueError(f"judge {judge.name} has results, and no fingerprint")
+            if judge.fingerprint is not None and not (
+                metrics == set(judge.signatures) == set(judge.definitions) and judge.batch_tokens and judge.engine
+            ):
+                raise ValueError(f"judge {judge.name} is not described for each of the metrics")
+            if judge.complete and self.input.rows is None:
+                raise ValueError(f"judge {judge.name} is complete, and the number of rows is not known")
+        return self
 
     @property
     def has_begun(self) -> bool:
@@ -177,7 +194,8 @@ def parse_manifest(text: str, path: object) -> RunManifest | None:
     if not is_unedited(record):
         raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
     try:
-        return RunManifest.model_validate({key: value for key, value in record.items() if key != "checksum"})
+        rest = {key: value for key, value in record.items() if key != "checksum"}
+        return RunManifest.model_validate_json(json.dumps(rest), strict=True)
     except (ValidationError, GevalError) as error:
         problems = [str(error)]
         if isinstance(error, ValidationError):

@@ -78,7 +78,7 @@ def test_options_of_one_judge_go_before_those_of_all(here, loaded):
         ("twin,stile=chat", "there is no option 'stile'; did you mean 'style'?"),
         ("twin,batch_tokens=7", "there is no option 'batch_tokens'; did you mean 'batch-tokens'?"),
         ("twin,style=chta", "style: 'chta' is none of 'completion', 'chat' or 'chat-no-prefill'; did you mean 'chat'?"),
-        ("twin,batch-tokens=0", "batch-tokens: Input should be greater than or equal to 1"),
+        ("twin,batch-tokens=0", "batch-tokens: Input should be at least 1"),
         ("twin,batch-tokens=many", "batch-tokens: Input should be a valid integer"),
         ("twin,chat", "there is no judge 'twin,chat'"),
         ("twin,style=chat,style=chat", "style is given twice"),

@@ -84,8 +84,8 @@ def test_the_options_stand_in_the_place_of_their_group():
     ("named", "told"),
     [
         ({"limt": 3}, "unknown key 'limt'; did you mean 'limit'?"),
-        ({"limit": 0}, "limit: Input should be greater than or equal to 1"),
-        ({"limit": 10**30}, "limit: Input should be less than or equal to"),
+        ({"limit": 0}, "limit: Input should be at least 1"),
+        ({"limit": 10**30}, "limit: Input should be at most"),
         ({"estimator": "moed"}, "estimator: unknown estimator 'moed'"),
         ({"formats": ["xlsx"]}, "'xlsx' is none of 'jsonl', 'csv' or 'parquet'"),
         ({"workers": 2}, "`workers` is for distributed runs"),

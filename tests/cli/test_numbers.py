@@ -63,4 +63,4 @@ def test_no_number_is_too_large_for_words(here, tmp_path, monkeypatch, name):
     assert "defect" not in done.stderr
     if name.startswith("score --limit"):
         assert done.exit_code == 2
-        assert "less than or equal to 9223372036854775807" in done.stderr
+        assert "at most 9223372036854775807" in done.stderr

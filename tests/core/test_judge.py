@@ -300,7 +300,7 @@ def test_the_context_is_the_smaller_of_entry_and_model(directory):
 
 
 def test_bad_arguments(directory):
-    with pytest.raises(ConfigurationError, match="batch_tokens: Input should be greater than or equal to 1"):
+    with pytest.raises(ConfigurationError, match="batch_tokens: Input should be at least 1"):
         Judge.load(directory, batch_tokens=0)
     with pytest.raises(TokenizerError, match="chat template"):
         Judge.load(directory, style="chat")

@@ -220,7 +220,7 @@ def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
         ('">= 1"', ">= 1", ["not valid YAML", "in quotes"]),
         ("first.jsonl", "absent.jsonl", ["line 2: there is no file", "absent.jsonl"]),
         ("output: answer", "output: answr", ["line 3: 'output' is mapped to 'answr'", "did you mean 'answer'"]),
-        ("report: true", 'report: "yes"', ["line 13: report: Input should be a valid boolean"]),
+        ("report: true", "report: perhaps", ["line 13: report: Input should be a valid boolean"]),
         ("first: first", "../first: first", ["line 2: data.../first", "name is that of a directory"]),
         ("outputs: out", "outputs: {directory: out, columns: [id]}", ["line 12: columns are about CSV"]),
         (EVALUATION, "- a\n- b\n", ["an evaluation is a mapping"]),

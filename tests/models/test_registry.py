@@ -121,7 +121,7 @@ def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, mo
         ("    hub: a/b\n    dtype: int8\n", 5, "dtype: 'int8' is none of"),
         ("    hub: a/b\n    context: 0\n", 5, "context: Input should be greater than 0"),
         ("    hub: a/b\n    parameters: many\n", 5, "parameters: Input should be a valid number"),
-        ("    hub: a/b\n    idle_parameters: -1\n", 5, "idle_parameters: Input should be greater than or equal to 0"),
+        ("    hub: a/b\n    idle_parameters: -1\n", 5, "idle_parameters: Input should be at least 0"),
         ("    hub: a/b\n    quantization: int3\n", 5, "quantization: 'int3' is none of 'mxfp4' or 'fp8'"),
         ("    hub: a/b\n    made_for: chatting\n", 5, "made_for: 'chatting' is none of 'judging'"),
         (
