@@ -161,6 +161,8 @@ def test_llmbar_pandalm_and_mt_bench_are_read_as_published(tmp_path):
     assert second.fields["prompt"] == "Q1\n\nQ2"
     assert [own.fields["human"] for own in (first, second, tie)] == [[0.0], [0.0], [0.5]]
     assert (first.fields["document"], first.fields["system_b"]) == ("81", "gpt-3.5-turbo")
+    (won,) = given(tmp_path, "mt-bench", {**MT_BENCH, "winner": "model_a"})
+    assert won.fields["human"] == [1.0]
 
 
 def test_rows_of_another_shape_keep_their_places_with_the_reason(tmp_path):

@@ -16,7 +16,7 @@ from geval_local.engine.interface import Readout
 from geval_local.errors import Interrupted, OutputError
 from geval_local.io.samples import read_samples
 from geval_local.runs.cache import OutcomeCache
-from geval_local.runs.directory import open_run
+from geval_local.runs.directory import look_at, open_run
 from geval_local.runs.manifest import definition
 from geval_local.runs.own_files import hold
 from geval_local.testing import MockEngine, MockJudge
@@ -254,3 +254,11 @@ def test_a_directory_of_something_else_is_left_alone(file, tmp_path):
     with pytest.raises(OutputError, match="is not empty and holds no run"):
         execute(tmp_path / "thesis", wanted(file))
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link that leads nowhere"])
+def test_what_is_no_directory_holds_no_run(tmp_path, kind):
+    place = tmp_path / "run"
+    place.write_text("mine") if kind == "a file" else place.symlink_to("nowhere")
+    with pytest.raises(OutputError, match="is not a directory"):
+        look_at(place)

@@ -90,9 +90,11 @@ def test_only_the_named_field_is_cut(missing):
 
 def test_a_prompt_that_fits_is_never_cut():
     metric = a_metric(shorten="source")
-    entry, _ = prepare_one(metric, 10_000, source="A source.", output="An output.")
-    assert (entry.dropped_tokens, entry.error) == (0, None)
-    assert text_of(entry.request) == render_form(metric, {"source": "A source.", "output": "An output."}).text
+    fields = {"source": "A source.", "output": "An output."}
+    for context in (10_000, length_of(ENCODER, metric, **fields) + 2):
+        entry, _ = prepare_one(metric, context, **fields)
+        assert (entry.dropped_tokens, entry.error) == (0, None)
+        assert text_of(entry.request) == render_form(metric, fields).text
 
 
 def test_a_field_that_cannot_be_shortened_enough_leaves_the_row_unscored():
