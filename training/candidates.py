@@ -6,12 +6,14 @@ import math
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from training import damage, measure
 from training.damage import ERROR, FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED, Pool, Sentence
 
 LEVELS = (0.0, 0.0, 0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0, 1.0)
+MILD = (0.0, 0.0, 0.0, 0.0, 0.1, 0.15, 0.25, 0.25, 0.4)
 CUT = 0.12  # how often a text ends in the middle of a sentence, as systems with a limit leave it
 _WORD = re.compile(r"[a-z]{3,}")
 
@@ -22,6 +24,7 @@ class Candidate:
 
     sentences: list[Sentence]
     quality: dict[str, float] = field(default_factory=dict)
+    fixed: bool = False  # a trap, whose value no teacher changes
 
 
 def _content(text: str) -> set[str]:
@@ -296,14 +299,14 @@ class Grader:
         }
         return {k: min(1.0, max(0.0, v)) for k, v in values.items()}
 
-    def graded(self, main: str, count: int) -> list[Candidate]:
+    def graded(self, main: str, count: int, grades: Sequence[float] = LEVELS) -> list[Candidate]:
         """Make `count` candidates; half of them share one base, so that only the damage tells these apart."""
         rng = self.rng
         size = rng.choice((1, 2, 2, 3, 3, 3, 4)) if len(self.source) > 5 else 2
         free = rng.random() < 0.6  # the rest differ in length as well, as systems do
         shared = self.base(size)
         out = []
-        levels = rng.sample(LEVELS, min(count, len(LEVELS)))
+        levels = rng.sample(grades, min(count, len(grades)))
         for n, level in enumerate(levels):
             base = shared if n % 2 == 0 else self.base(rng.choice((1, 2, 2, 3, 3, 4, 5)) if free else size)
             out.append(self.candidate(main, level, base))

@@ -199,9 +199,9 @@ def responses(maker: Maker, quality: str) -> Material | None:
             natural, clear = natural - 0.2 - 0.6 * level, clear - 0.1 - 0.6 * level
             follows, engaging = follows - 0.25 * level, engaging - 0.25 * level
         said = {w for s in sentences for w in measure.content(measure.tokens(" ".join(x.text for x in s)))}
-        more = min(1.0, len(said) / 12)  # somebody who has something to say
-        follows, engaging = follows * (0.75 + 0.25 * more), engaging * (0.6 + 0.4 * more)
-        natural *= 0.85 + 0.15 * more
+        more = min(1.0, len(said) / 15)  # somebody who has something to say
+        follows, engaging = follows * (0.6 + 0.4 * more), engaging * (0.45 + 0.55 * more)
+        natural, clear = natural * (0.75 + 0.25 * more), clear * (0.85 + 0.15 * more)
         value = {"follows": follows, "natural": natural, "clear": clear, "engaging": engaging, "grounded": grounded}
         found.append(Candidate(sentences, {k: min(1.0, max(0.0, v)) for k, v in value.items()}))
     names = rng.choice([("User: ", "System: "), ("A: ", "B: "), ("", ""), ("", ""), ("Speaker 1: ", "Speaker 2: ")])

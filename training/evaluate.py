@@ -60,7 +60,7 @@ def reader(recipe: Recipe, net: Any, style: str) -> Read:
 
     def read(metric: Metric, rows: Sequence[dict[str, str]]) -> list[tuple[float, float]]:
         forms = [recipe.form(render_form(metric, row), style) for row in rows]
-        return score(net, code, forms, package_scale(metric), corpus.CACHE_DIR / "read")
+        return score(net, code, forms, package_scale(metric))
 
     return read
 

@@ -26,7 +26,7 @@ def attention(net: Nano, ids: Tensor) -> tuple[list[Tensor], Tensor]:
     x = F.embedding(ids, net.embed_tokens.weight)
     found = []
     for layer in net.layers:
-        q, k, v = layer.before(x, cos[:, None], sin[:, None])
+        q, k, v = layer.heads(layer.input_layernorm(x), cos[:, None], sin[:, None])
         scores = torch.einsum("qhd,khd->hqk", q, k) / net.shape.head_size**0.5
         weights = scores.masked_fill(future, float("-inf")).softmax(-1)
         found.append(weights)

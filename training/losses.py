@@ -1,4 +1,4 @@
-"""The four losses of a packed batch: label, rank, flags and language model."""
+"""The losses of a packed batch: label, rank, flags, likelihoods and language model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training.damage import FLAGS
 from training.model import Nano
 from training.packing import Tensors
 from training.smol import Smol
 
-MOST_STEPS = 16  # tokens of a list of steps that one tree teaches
+MOST_STEPS = 60  # tokens of a list of steps that one tree teaches an adapter
+SHIFT, WIDTH = -3.0, 2.5  # mean and deviation of a token's log-probability, about
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,13 @@ class Weights:
     counts: float = 2.0
     language: float = 1.0
     steps: float = 1.0
+    told: float = 0.0
+
+
+def squared(found: Tensor, wanted: Tensor) -> Tensor:
+    """Mean squared error where the truth is known."""
+    known = ~wanted.isnan()
+    return F.mse_loss(found[known], wanted[known].clamp(-4.0, 4.0))
 
 
 def losses(
@@ -34,12 +43,10 @@ def losses(
 
     The language model sees at most `most_lm` of the positions, because its head is the dearest layer.
     """
-    if isinstance(net, Nano):
-        hidden = net(data.batch, dtype)
-    else:  # the last layer is computed where a loss looks
+    hidden = net(data.batch, dtype)
+    if isinstance(net, Smol) and len(data.steps_at) > MOST_STEPS:  # its head is six times as dear as nano's
         some = torch.randperm(len(data.steps_at))[:MOST_STEPS]
         data.steps_at, data.steps_target = data.steps_at[some], data.steps_target[some]
-        hidden = net(data.batch, dtype, torch.cat((data.label_at, data.steps_at)).unique())
     steps = hidden.new_zeros(())
     if len(data.steps_at):
         steps = F.cross_entropy(net.logits(hidden[data.steps_at]), data.steps_target)
@@ -67,15 +74,17 @@ def losses(
         right = (difference > 0).float().mean().item()
     else:
         rank, right = label.new_zeros(()), 0.5
-    flags = counts = label.new_zeros(())
-    if isinstance(net, Nano):
-        flag_logits = net.marks(hidden, data.flag_at)
-        flags = F.binary_cross_entropy_with_logits(flag_logits, data.flag_target, data.flag_weight)
-        count_logits = F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias)
-        counts = F.binary_cross_entropy_with_logits(count_logits, data.count_target, data.count_weight)
-        share = data.count_target.clamp(1e-6, 1 - 1e-6)
-        entropy = -(share * share.log() + (1 - share) * (1 - share).log())
-        counts = counts - (data.count_weight * entropy).mean()  # 0 is learnt
+    marks = F.linear(hidden[data.flag_at].float(), net.flags.weight, net.flags.bias)
+    flags = F.binary_cross_entropy_with_logits(marks[:, :FLAGS], data.flag_target, data.flag_weight)
+    gathered = F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias)
+    counts = F.binary_cross_entropy_with_logits(gathered[:, :FLAGS], data.count_target, data.count_weight)
+    share = data.count_target.clamp(1e-6, 1 - 1e-6)
+    entropy = -(share * share.log() + (1 - share) * (1 - share).log())
+    counts = counts - (data.count_weight * entropy).mean()  # 0 is learnt
+    told = label.new_zeros(())
+    if isinstance(net, Smol) and not data.told.isnan().all():  # a mean over words differs less than words do
+        told = squared(marks[:, FLAGS], (data.told - SHIFT) / WIDTH)
+        told = told + squared(gathered[:, FLAGS], (data.worth - SHIFT) / WIDTH * 2)
     language = F.cross_entropy(lm_logits, target) if len(target) else label.new_zeros(())
     total = (
         weights.label * label
@@ -84,6 +93,7 @@ def losses(
         + weights.counts * counts
         + weights.language * language
         + weights.steps * steps
+        + weights.told * told
     )
     parts = {
         "label": label.item(),
@@ -91,6 +101,7 @@ def losses(
         "right": right,
         "flags": flags.item(),
         "counts": counts.item(),
+        "told": told.item(),
         "lm": language.item(),
         "steps_lm": steps.item(),
         "mass": mass.sum(-1).mean().item(),

@@ -88,10 +88,9 @@ class Layer(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = linear(h, h), linear(h, kv), linear(h, kv), linear(h, h)
         self.gate_proj, self.up_proj, self.down_proj = linear(h, i), linear(h, i), linear(i, h)
 
-    def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Norm, projections and rotation."""
-        n, heads, size = x.shape[0], self.shape.heads, self.shape.head_size
-        y = self.input_layernorm(x)
+    def heads(self, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Projections and rotation."""
+        n, heads, size = y.shape[0], self.shape.heads, self.shape.head_size
         q = rotate(self.q_proj(y).view(n, heads, size), cos, sin)
         k = rotate(self.k_proj(y).view(n, -1, size), cos, sin)
         return q, k, self.v_proj(y).view(n, -1, size)
@@ -104,13 +103,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch) -> Tensor:
         """Compute the output for all tokens, trunks first."""
-        return self.after(x, attend(*self.before(x, cos, sin), batch))
-
-    def ragged(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, real: Tensor) -> Tensor:
-        """Compute the output for the tokens that are no padding; only the attention sees the padded batch."""
-        rows = batch.trunk.numel() + batch.leaves.numel()
-        padded = (y.new_zeros(rows, *y.shape[1:]).index_copy(0, real, y) for y in self.before(x, cos, sin))
-        return self.after(x, attend(*padded, batch)[real])
+        return self.after(x, attend(*self.heads(self.input_layernorm(x), cos, sin), batch))
 
 
 @dataclass
@@ -200,10 +193,6 @@ class Nano(nn.Module):
         for layer in self.layers:
             x = layer(x, cos, sin, batch)
         return self.norm(x)
-
-    def marks(self, hidden: Tensor, at: Tensor) -> Tensor:
-        """Tell what is wrong at a word."""
-        return F.linear(hidden[at].float(), self.flags.weight, self.flags.bias)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head, result in float32."""

@@ -35,11 +35,12 @@ class Packed:
     labels: list[tuple[int, int, list[int], list[float]]]  # leaf, position, token ids, probabilities
     values: list[list[float]]
     quality: list[float]
-    graded: list[dict[str, float]] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)  # of each leaf: which of the labels' rows carries the order
     concept: str = ""
     sourced: bool = True
     measured: bool = False
+    told: list[list[float]] | None = None  # log-probability of every token of a candidate, by a pretrained trunk
+    states: Tensor | None = None  # what frozen layers made of the tokens
 
     @property
     def flag_weight(self) -> tuple[float, ...]:
@@ -70,8 +71,8 @@ class Tensors:
     pair: Tensor  # [n, 2] rows of the labels: the first is better than the second
     label_values: Tensor
     tokens: int
-    steps: int = 0
-    extra: dict[str, float] = field(default_factory=dict)
+    told: Tensor  # by flag_at: the token's log-probability, NaN where no teacher has read it
+    worth: Tensor  # by count_at: the mean of those
 
 
 def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float) -> Packed | None:
@@ -137,7 +138,6 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
         packed.leaf_flags.append(flags)
         packed.leaf_lm.append([*clean[1:], 0])
         packed.quality.append(leaf.quality)
-        packed.graded.append(leaf.graded)
     return packed
 
 
@@ -156,6 +156,8 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
     count_weight: list[tuple[float, ...]] = []
     count_at: list[int] = []
     count_target: list[list[float]] = []
+    told: list[float] = []
+    worth: list[float] = []
     label_at, label_ids, label_target, label_values, pairs = [], [], [], [], []
     for i, tree in enumerate(trees):
         trunk[i, : len(tree.trunk)] = torch.tensor(tree.trunk)
@@ -177,12 +179,17 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
                     lm_target.append(leaf[j + 1])
             body = [flags for flags in tree.leaf_flags[n] if flags >= 0]
             shares = [sum(flags >> bit & 1 for flags in body) / max(1, len(body)) for bit in range(FLAGS)]
+            likely = tree.told[n] if tree.told else [float("nan")] * len(leaf)
+            known = [value for value in likely if value == value]
+            mean = sum(known) / len(known) if known else float("nan")
             for j, flags in enumerate(tree.leaf_flags[n]):
                 if flags == GATHER:
+                    worth.append(mean)
                     count_at.append(base + j)
                     count_weight.append(weight)
                     count_target.append(shares)
                 elif flags >= 0:
+                    told.append(likely[j])
                     flag_at.append(base + j)
                     flag_weight.append(weight)
                     flag_target.append(flags)
@@ -216,7 +223,19 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
         torch.tensor(pairs, dtype=torch.long).view(-1, 2),
         torch.tensor(label_values),
         sum(len(tree.trunk) + sum(map(len, tree.leaves)) for tree in trees),
+        torch.tensor(told),
+        torch.tensor(worth),
     )
+
+
+def collate_tree(tree: Packed) -> Batch:
+    """Make one tree's tokens ready for the network."""
+    length = max(map(len, tree.leaves), default=0)
+    leaves = torch.zeros(1, len(tree.leaves), length, dtype=torch.long)
+    for row, leaf in zip(leaves[0], tree.leaves, strict=True):
+        row[: len(leaf)] = torch.tensor(leaf)
+    lengths = torch.tensor([[*map(len, tree.leaves)]], dtype=torch.long)
+    return Batch(torch.tensor([tree.trunk]), leaves, torch.tensor([len(tree.trunk)]), lengths)
 
 
 def batches(trees: list[Packed], budget: int, rng: random.Random) -> list[list[Packed]]:

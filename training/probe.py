@@ -52,7 +52,7 @@ def main() -> None:
         data = packing.collate([p for p in [packing.pack(tree, code, rng, 0.0)] if p], rng)
         with torch.no_grad():
             hidden = net(data.batch, recipe.dtype)
-            scores.append(net.marks(hidden, data.flag_at).numpy())
+            scores.append(net.flags(hidden[data.flag_at].float()).numpy())
             truths.append(data.flag_target.numpy())
             gathered.append(F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias).numpy())
             shares.append(data.count_target.numpy())

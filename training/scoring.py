@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from training.forms import Scale
 from training.model import Batch, Nano
@@ -27,25 +24,10 @@ def _chains(paths: Sequence[Sequence[int]]) -> list[list[int]]:
     return [list(one) for one in inner if not any(one != two and one == two[: len(one)] for two in inner)]
 
 
-def _read(net: Smol, batch: Batch, folder: Path) -> Tensor:
-    """Give the states in front of the adapter, from a file where the trunk has read these tokens before."""
-    parts = (torch.tensor([net.first]), batch.trunk_length, batch.leaf_length, batch.ids()[batch.real()])
-    tokens = b"".join(part.numpy().tobytes() for part in parts if part is not None)
-    path = folder / f"{hashlib.sha256(tokens).hexdigest()[:24]}.pt"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(net.below(batch).half(), path.with_suffix(".new"))
-        path.with_suffix(".new").replace(path)
-    return torch.load(path, weights_only=True)
-
-
 def score(
-    net: Nano | Smol, code: Tokenizer, forms: Sequence[str], scale: Scale, keep: Path | None = None
+    net: Nano | Smol, code: Tokenizer, forms: Sequence[str], scale: Scale, dtype: torch.dtype = torch.float32
 ) -> list[tuple[float, float]]:
-    """Compute the expected value and label mass of each form. What the forms share is computed once.
-
-    With `keep`, a folder, what the frozen layers make of the forms is kept there: another adapter costs one layer.
-    """
+    """Compute the expected value and label mass of each form. What the forms share is computed once."""
     begin = code.token_to_id(BEGIN)
     rows = [([] if begin is None else [begin]) + code.encode(form, add_special_tokens=False).ids for form in forms]
     shared = min(_alike(rows), min(map(len, rows)) - 1)
@@ -60,9 +42,7 @@ def score(
     batch = Batch(torch.tensor([rows[0][:shared]]), leaves, torch.tensor([shared]), lengths)
     found = []
     with torch.no_grad():
-        if keep and isinstance(net, Smol):
-            batch.states = _read(net, batch, keep)
-        hidden = net(batch, torch.float32)
+        hidden = net(batch, dtype)
         for number, row in enumerate(rows):
             chances: dict[tuple[int, ...], torch.Tensor] = {}
             for place, chain in enumerate(chains, number * len(chains)):

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from training.corpus import CACHE_DIR
-from training.model import Batch, Layer, Linear, Norm, Shape, rope, rotate
+from training.damage import FLAGS
+from training.model import Batch, Layer, Linear, Norm, Shape, rope
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHAPE = Shape(49152, hidden=576, layers=30, heads=9, intermediate=1536, theta=100000.0, shared=3)
@@ -28,9 +29,9 @@ FOLDER = CACHE_DIR / "smollm2"  # the package's weights as transformers has them
 class Adapter:
     """The sizes of the adapter: which layers it changes, its rank, and the factor on what it adds."""
 
-    first: int = 28
-    rank: int = 64
-    alpha: float = 128.0
+    first: int = 16
+    rank: int = 16
+    alpha: float = 32.0
 
     @property
     def scale(self) -> float:
@@ -38,26 +39,41 @@ class Adapter:
         return self.alpha / self.rank
 
 
-class Adapted(Linear):
+class Frozen(Linear):
+    """A weight that training never changes, rounded once for every type of the activations."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.weight.requires_grad_(False)
+        self._rounded: dict[torch.dtype, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the output for all tokens, trunks first."""
+        if x.dtype == self.weight.dtype:
+            return F.linear(x, self.weight)
+        if x.dtype not in self._rounded:
+            self._rounded[x.dtype] = self.weight.detach().to(x.dtype)
+        return F.linear(x, self._rounded[x.dtype])
+
+
+class Adapted(Frozen):
     """A frozen weight and a trained product of two narrow maps; the second starts at zero."""
+
+    plain = False  # while true, all compute what they would without their maps
 
     def __init__(self, inputs: int, outputs: int, adapter: Adapter) -> None:
         super().__init__(inputs, outputs)
         self.scale = adapter.scale
-        self.weight.requires_grad_(False)
         self.lora_A = nn.Parameter(torch.empty(adapter.rank, inputs))
         self.lora_B = nn.Parameter(torch.zeros(outputs, adapter.rank))
         nn.init.kaiming_uniform_(self.lora_A, a=5**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the output for all tokens, trunks first."""
-        return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
-
-
-def change(module: Adapted, rank: int, row: Tensor, column: Tensor, shift: float = 1.0) -> None:
-    """Add the product of a column and a row to a weight, as one rank of its maps; `shift` goes from column to row."""
-    module.lora_A.data[rank] = row * shift
-    module.lora_B.data[:, rank] = column / module.scale / shift
+        if Adapted.plain:
+            return super().forward(x)
+        narrow = F.linear(x, self.lora_A.to(x.dtype))
+        return super().forward(x) + F.linear(narrow, self.lora_B.to(x.dtype) * self.scale)
 
 
 def prepare() -> None:
@@ -74,20 +90,63 @@ def prepare() -> None:
     AutoTokenizer.from_pretrained(root, gguf_file=FILE).save_pretrained(FOLDER)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch, real: Tensor) -> Tensor:
+    """Let every token of one tree see its trunk and its own leaf up to itself; padding is no row of q, k and v.
+
+    Two products for all leaves together: a leaf's keys are the trunk's, computed once, and its own.
+    """
+    count, (trunk, size), shared = len(q), (batch.trunk.shape[1], q.shape[2]), k.shape[1]
+    _, leaves, length = batch.leaves.shape
+    each = q.shape[1] // shared
+    cut = (trunk, count - trunk)  # split, as the gradient of slices is dear
+    (q, q_leaf), (k, k_leaf), (v, v_leaf) = ((q * size**-0.5).split(cut), k.split(cut), v.split(cut))
+    future = torch.ones(trunk, trunk, dtype=torch.bool, device=q.device).triu(1)
+    key, value = k.permute(1, 2, 0), v.transpose(0, 1)
+    asked = q.view(trunk, shared, each, size).permute(1, 2, 0, 3)
+    scores = (asked.reshape(shared, -1, size) @ key).view(-1, trunk, trunk)
+    seen = scores.masked_fill(future, float("-inf")).softmax(-1).view(shared, -1, trunk) @ value
+    first = seen.view(shared, each, trunk, size).permute(2, 0, 1, 3).reshape(trunk, -1, size)
+    if count == trunk:
+        return first
+
+    def padded(x: Tensor) -> Tensor:
+        rows = x.new_zeros(leaves * length, *x.shape[1:]).index_copy(0, own, x)
+        return rows.view(leaves, length, shared, -1, size)
+
+    own = real[trunk:] - trunk
+    asked = padded(q_leaf).permute(2, 0, 3, 1, 4).reshape(shared, -1, size)
+    mine, said = padded(k_leaf).permute(2, 0, 3, 4, 1).squeeze(2), padded(v_leaf).permute(2, 0, 3, 1, 4).squeeze(2)
+    far = (asked @ key).view(shared, leaves, -1, trunk)
+    near = asked.view(shared, leaves, -1, size) @ mine
+    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1).repeat(each, 1)
+    weights = torch.cat((far, near.masked_fill(later, float("-inf"))), -1).softmax(-1)
+    to_trunk, to_own = weights.split((trunk, length), -1)
+    seen = (to_trunk.reshape(shared, -1, trunk) @ value).view(shared, leaves, -1, size)
+    seen = (seen + to_own @ said).view(shared, leaves, each, length, size)
+    second = seen.permute(1, 3, 0, 2, 4).reshape(leaves * length, -1, size)[own]
+    return torch.cat((first, second))
+
+
 class Smol(nn.Module):
-    """Returns the final hidden state of every token. Only the adapter is trained."""
+    """Returns the final state of every token of one tree. Only the adapter and the auxiliary heads are trained."""
 
     def __init__(self, adapter: Adapter | None = Adapter(), shape: Shape = SHAPE) -> None:
         super().__init__()
         self.shape, self.adapter = shape, adapter
         self.first = adapter.first if adapter else shape.layers
         self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
-        changed = partial(Adapted, adapter=adapter) if adapter else Linear
-        self.layers = nn.ModuleList(Layer(shape, Linear if n < self.first else changed) for n in range(shape.layers))
+        changed = partial(Adapted, adapter=adapter) if adapter else Frozen
+        self.layers = nn.ModuleList(Layer(shape, Frozen if n < self.first else changed) for n in range(shape.layers))
         self.norm = Norm(shape.hidden, shape.epsilon)
         self.requires_grad_(False)
+        # Auxiliary heads, not exported: at the words of a candidate, and after it. The last of each is a likelihood.
+        self.flags = nn.Linear(shape.hidden, FLAGS + 1)
+        self.counts = nn.Linear(shape.hidden, FLAGS + 1)
+        for parameter in (*self.flags.parameters(), *self.counts.parameters()):
+            nn.init.zeros_(parameter)
         for name, parameter in self.named_parameters():
-            parameter.requires_grad_(".lora_" in name)
+            parameter.requires_grad_(".lora_" in name or name.startswith(("flags", "counts")))
+        self._head: dict[torch.dtype, Tensor] = {}
 
     def load_trunk(self) -> Smol:
         """Take the package's weights."""
@@ -103,60 +162,46 @@ class Smol(nn.Module):
             raise SystemExit(f"{FOLDER} holds another model: {sorted({*missing, *unknown} - trained)[:5]}")
         return self
 
-    def _rotation(self, batch: Batch, real: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        cos, sin = rope(batch.positions()[real], self.shape.head_size, self.shape.theta, dtype)
-        return cos[:, None], sin[:, None]
-
-    @torch.no_grad()
-    def below(self, batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Compute the states of the tokens that are no padding in front of the adapter's first layer."""
+    def _layers(self, x: Tensor, layers: nn.ModuleList, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """Compute some layers for the tokens that are no padding: sums in float32, products in dtype."""
         real = batch.real()
-        cos, sin = self._rotation(batch, real, dtype)
-        x = F.embedding(batch.ids()[real], self.embed_tokens.weight).to(dtype)
-        for layer in self.layers[: self.first]:
-            x = layer.ragged(x, cos, sin, batch, real)
+        cos, sin = rope(batch.positions()[real], self.shape.head_size, self.shape.theta, dtype)
+        cos, sin = cos[:, None], sin[:, None]
+        for layer in layers:
+            y = layer.input_layernorm(x).to(dtype)
+            q, k, v = layer.heads(y, cos, sin)
+            x = x + layer.o_proj(attend(q, k, v, batch, real).reshape(len(x), -1))
+            y = layer.post_attention_layernorm(x).to(dtype)
+            x = x + layer.down_proj(F.silu(layer.gate_proj(y)) * layer.up_proj(y))
         return x
 
     @torch.no_grad()
-    def frozen(self, batch: Batch) -> Tensor:
-        """Give what the trunk makes of the states in front of the adapter, as if there were none: real tokens only."""
-        real = batch.real()
-        x = batch.states
-        assert x is not None
-        cos, sin = self._rotation(batch, real, x.dtype)
-        for layer in self.layers[self.first :]:
-            x = layer.ragged(x, cos, sin, batch, real)
-        return self.norm(x)
+    def below(self, batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Compute the states in front of the adapter's first layer, of the tokens that are no padding."""
+        x = F.embedding(batch.ids()[batch.real()], self.embed_tokens.weight)
+        return self._layers(x, self.layers[: self.first], batch, dtype)
 
-    def forward(self, batch: Batch, dtype: torch.dtype = torch.float32, wanted: Tensor | None = None) -> Tensor:
-        """Compute the output for all tokens, trunks first; of one tree, for the wanted ones alone, the rest is 0."""
-        real = batch.real()
-        cos, sin = self._rotation(batch, real, dtype)
-        x = self.below(batch, dtype) if batch.states is None else batch.states.to(dtype)
-        for layer in self.layers[self.first : -1 if wanted is not None else None]:
-            x = layer.ragged(x, cos, sin, batch, real)
-        if wanted is not None:
-            x, real = self._last(x, cos, sin, batch, real, wanted), wanted
-        return x.new_zeros(len(batch.ids()), x.shape[1]).index_copy(0, real, self.norm(x))
+    @torch.no_grad()
+    def frozen(self, batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Compute the final states as if there were no adapter, of the tokens that are no padding."""
+        x = self.below(batch, dtype) if batch.states is None else batch.states
+        Adapted.plain = True
+        try:
+            return self.norm(self._layers(x, self.layers[self.first :], batch, dtype))
+        finally:
+            Adapted.plain = False
 
-    def _last(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, real: Tensor, wanted: Tensor) -> Tensor:
-        """Compute the last layer at some places: the others only have to be looked at."""
-        layer, size = self.layers[-1], self.shape.head_size
-        own = torch.searchsorted(real, wanted)
-        leaf = (real - batch.trunk.numel()).div(batch.leaves.shape[2], rounding_mode="floor").clamp_min(-1)
-        depth = batch.positions()[real]
-        seen = ((leaf == -1) | (leaf == leaf[own, None])) & (depth <= depth[own, None])
-        y = layer.input_layernorm(x)
-        q = rotate(layer.q_proj(y[own]).view(len(own), -1, size), cos[own], sin[own])
-        k = rotate(layer.k_proj(y).view(len(y), -1, size), cos, sin)
-        v = layer.v_proj(y).view(len(y), -1, size)
-        q, k, v = (z.transpose(0, 1)[None] for z in (q, k, v))
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
-        return layer.after(x[own], attended[0].transpose(0, 1))
+    def forward(self, batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Compute the final states of all tokens, the trunk's first; those of padding are 0."""
+        x = self.below(batch, dtype) if batch.states is None else batch.states
+        x = self.norm(self._layers(x, self.layers[self.first :], batch, dtype))
+        return x.new_zeros(len(batch.ids()), x.shape[1]).index_copy(0, batch.real(), x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head, which is the embedding, result in float32."""
-        return F.linear(hidden, self.embed_tokens.weight.to(hidden.dtype)).float()
+        if hidden.dtype not in self._head:
+            self._head[hidden.dtype] = self.embed_tokens.weight.detach().to(hidden.dtype)
+        return F.linear(hidden, self._head[hidden.dtype]).float()
 
 
 @cache

@@ -10,7 +10,6 @@ from training import candidates, corpus, damage, dialogues, forms, style, traps,
 from training.candidates import Candidate, Grader
 from training.corpus import Corpus, Document
 from training.damage import Pool
-from training.shelf import Material
 
 
 @dataclass
@@ -23,7 +22,7 @@ class Leaf:
     tail: str
     target: dict[str, float]
     quality: float
-    graded: dict[str, float] = field(default_factory=dict)  # its value in every dimension, not only the one asked for
+    fixed: bool = False  # a trap, whose value no teacher changes
 
 
 @dataclass
@@ -39,6 +38,7 @@ class Tree:
     unseen: bool = False
     sourced: bool = True
     measured: bool = False  # whether its words carry the flags that are read off the text
+    source: str = ""
 
 
 # How often each concept is drawn. The four of summarization carry most of what is to be learnt.
@@ -80,8 +80,7 @@ class Maker:
     chat: tuple[str, str] | None = None  # what a chat template writes around the user's turn; None: forms in one text
     chatty: float = 0.2  # the share of trees that are chats: their leaves are twice as long
     writing: float = 0.04  # the share of chats that ask for steps; with a criterion that no preset has, all do
-    shelf: list[Material] = field(default_factory=list)  # graded summaries that a trunk has read, drawn in place of new
-    turn: int | None = None  # which of the shelf's sources comes next; None: any
+    mild: float = 0.0  # the share of summaries whose damage is light, as systems' own texts differ little
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     common: list[str] = field(default_factory=list)
 
@@ -142,7 +141,7 @@ class Maker:
         for candidate in found:
             body, flags = style.render(candidate.sentences, own_style, separator)
             quality = candidate.quality[concept.damage]
-            leaves.append(Leaf(before, body, flags, tail, form.scale.target(quality), quality, candidate.quality))
+            leaves.append(Leaf(before, body, flags, tail, form.scale.target(quality), quality, candidate.fixed))
         return Tree(
             name,
             trunk,
@@ -153,6 +152,7 @@ class Maker:
             bool(clause),
             len(concept.fields) > 1,
             concept.name in SUMMARIES,
+            shared.get("source", ""),
         )
 
     @staticmethod
@@ -166,9 +166,6 @@ class Maker:
     def material(self, name: str, quality: str) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Shared fields, graded candidates and the separator between a candidate's sentences."""
         rng = self.rng
-        if name in SUMMARIES and self.shelf:
-            drawn = self.rng.choice(self.shelf) if self.turn is None else self.shelf[self.turn % len(self.shelf)]
-            return drawn.shared, drawn.candidates, drawn.separator
         if name in SUMMARIES:
             return self.summary(quality)
         if name in {"naturalness", "dialogue_coherence", "engagingness", "understandability", "groundedness"}:
@@ -239,10 +236,8 @@ class Maker:
         if document.summaries and start == 0:
             summary = corpus.sentences(rng.choice(document.summaries))
         pool = self.pool(source, self.foreign_documents(document))
-        found = Grader(source, pool, rng, summary).graded(main, self.count)
+        levels = candidates.MILD if rng.random() < self.mild else candidates.LEVELS
+        found = Grader(source, pool, rng, summary).graded(main, self.count, levels)
         question = document.question or f"What does the text say about {rng.choice(pool.names or ['this'])}?"
         text = " ".join(source)
         return {"source": text, "context": text, "question": question}, found, rng.choice([" "] * 6 + ["\n"])
-
-
-__all__ = ["Leaf", "Maker", "Tree", "candidates"]

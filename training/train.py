@@ -112,7 +112,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
     torch.manual_seed(seed)
     rng = random.Random(seed)
     recipe = RECIPES[options.judge]
-    source = recipe.stream(rng, shared["share"], options.budget)
+    source = recipe.stream(net, rng, shared["share"], options.budget)
     parameters = [p for p in net.parameters() if p.requires_grad]
     grads: Tensor = shared["grads"][rank]
     if rank == 0:
@@ -196,7 +196,8 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
         shared["barrier"].wait()
 
 
-KEYS = ("label", "rank", "right", "flags", "counts", "lm", "steps_lm", "mass", "trees", "leafy", "tokens")
+LOSSES = ("label", "rank", "right", "flags", "counts", "told", "lm", "steps_lm", "mass")
+KEYS = (*LOSSES, "trees", "leafy", "tokens")
 
 
 def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], seconds: float) -> None:
@@ -204,7 +205,7 @@ def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], se
     line = {
         "step": step,
         "minutes": round(elapsed / 60, 2),
-        **{k: round(totals[k] / trees[k], 4) for k in KEYS[:8]},
+        **{k: round(totals[k] / trees[k], 4) for k in LOSSES},
         "norm": round(totals["norm"] / totals["steps"], 2),
         "tokens": int(totals["tokens"]),
         "tokens_per_s": int(totals["tokens"] / seconds),
@@ -232,7 +233,7 @@ def main() -> None:
         state = torch.load(checkpoint, weights_only=True)
         net.load_state_dict(state["net"], strict=False)
         first, elapsed = state["step"], state["elapsed"]
-    else:  # a start is worth keeping: smol's takes minutes
+    else:
         torch.save({"net": trained(net), "step": 0, "elapsed": 0.0, "shape": recipe.sizes(net)}, checkpoint)
     net.to(options.device)
     size = sum(p.numel() for p in net.parameters() if p.requires_grad)

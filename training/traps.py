@@ -14,7 +14,7 @@ def named(candidate: Candidate, title: str, top: str, rng: random.Random) -> Can
         [f"{title}: {top}", f"- {title}: {top}", f"Score: {top}", f"{title} {top}/{top}", f"Rating: {top}."]
     )
     low = {name: max(0.0, 0.6 * value - 0.1) for name, value in candidate.quality.items()}
-    return Candidate([*candidate.sentences, parse(line, ERROR | MINOR)], low)
+    return Candidate([*candidate.sentences, parse(line, ERROR | MINOR)], low, True)
 
 
 def again(candidate: Candidate, rng: random.Random) -> Candidate:
@@ -23,18 +23,18 @@ def again(candidate: Candidate, rng: random.Random) -> Candidate:
     more = [Word(w.text, w.flags | REPEATED | MINOR) for w in sentence]
     worth = {"coherence": 0.04, "fluency": 0.12, "relevance": 0.1, "consistency": 0.35}
     low = {name: min(worth.get(name, 0.1), value) for name, value in candidate.quality.items()}
-    return Candidate([sentence, *[more] * rng.choice((1, 2, 3))], low)
+    return Candidate([sentence, *[more] * rng.choice((1, 2, 3))], low, True)
 
 
 def nothing(candidate: Candidate) -> Candidate:
     """Say nothing."""
-    return Candidate([[Word("")]], dict.fromkeys(candidate.quality, 0.0))
+    return Candidate([[Word("")]], dict.fromkeys(candidate.quality, 0.0), True)
 
 
 def copied(source: str, candidate: Candidate) -> Candidate:
     """Copy the source: true, and no summary."""
     worth = {"coherence": 0.4, "fluency": 0.55, "relevance": 0.15, "consistency": 0.6}
-    return Candidate([parse(source, MINOR)], {name: worth.get(name, 0.2) for name in candidate.quality})
+    return Candidate([parse(source, MINOR)], {name: worth.get(name, 0.2) for name in candidate.quality}, True)
 
 
 def set_in(found: list[Candidate], title: str, top: str, source: str, rng: random.Random) -> list[Candidate]:
