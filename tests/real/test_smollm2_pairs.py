@@ -12,7 +12,6 @@ from geval_local import Judge, Metric
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-ADAPTERS = (ROOT / "geval_local/judges/smol", ROOT / "training/checkpoints/smol")
 ITEMS = [json.loads(line) for line in (ROOT / "tests/data/judge_pairs.jsonl").read_text().splitlines()]
 #: What is wrong with the worse summary, and the metric that must see it.
 METRICS = {"fact": "consistency", "order": "coherence", "cut": "fluency", "longer": "relevance"}
@@ -25,13 +24,18 @@ TRAPS = {
 
 
 @pytest.fixture(scope="module")
-def judge(smollm2) -> Judge:
-    """The package's weights with the adapter."""
+def judge(smollm2_gguf) -> Judge:
+    """The package's weights with the adapter of this one."""
     pytest.importorskip("peft", reason="peft applies the adapter")
-    adapter = next((folder for folder in ADAPTERS if (folder / "adapter_config.json").exists()), None)
-    if adapter is None:
-        pytest.skip("no adapter has been trained")
-    return Judge.load(smollm2, adapter=adapter, device="cpu", dtype="float32")
+    return Judge.load("smol", device="cpu")
+
+
+def test_the_judge_is_named_and_signed_as_one(judge, smollm2_gguf):
+    plain = Judge.load(smollm2_gguf, device="cpu", dtype="float32", style="completion")
+    assert judge.loaded.entry.label == "smol"
+    assert judge.loaded.fingerprint != plain.loaded.fingerprint
+    metric = Metric.load("summarization/coherence").with_steps(())
+    assert str(judge.signature(metric)) != str(plain.signature(metric))
 
 
 def values(judge: Judge, dimension: str, source: str, outputs: list[str]) -> list[float]:
