@@ -14,7 +14,7 @@ from training.damage import ERROR, FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED,
 
 LEVELS = (0.0, 0.0, 0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0, 1.0)
 MILD = (0.0, 0.0, 0.0, 0.0, 0.1, 0.15, 0.25, 0.25, 0.4)
-CUT = 0.12  # how often a text ends in the middle of a sentence, as systems with a limit leave it
+CUT = 0.2  # how often a text ends in the middle of a sentence, as systems with a limit leave it
 _WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -306,7 +306,7 @@ class Grader:
         free = rng.random() < 0.6  # the rest differ in length as well, as systems do
         shared = self.base(size)
         out = []
-        levels = rng.sample(grades, min(count, len(grades)))
+        levels = rng.sample(grades, count) if count <= len(grades) else rng.choices(grades, k=count)
         for n, level in enumerate(levels):
             base = shared if n % 2 == 0 else self.base(rng.choice((1, 2, 2, 3, 3, 4, 5)) if free else size)
             out.append(self.candidate(main, level, base))

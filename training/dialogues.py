@@ -91,6 +91,14 @@ def _errors(sentences: list[Sentence], level: float, maker: Maker) -> list[Sente
     return sentences
 
 
+def _blend(texts: list[str], rng: random.Random) -> Sentence:
+    """Write what small models write: the front of one thing and the end of another, nearly English, without a sense."""
+    one, two = (rng.choice(texts) for _ in range(2))
+    front = parse(f"{rng.choice(OPENERS)} {_clause(one, rng, 12)}".strip(), UNSUPPORTED)
+    back = parse(_clause(two, rng, 12) + ".", UNSUPPORTED)
+    return damage.sewn(front, back, rng, UNSUPPORTED | ERROR) if len(front) > 2 and len(back) > 3 else front + back
+
+
 def _near(options: list[str], words: int, rng: random.Random) -> str:
     return min(rng.sample(options, min(6, len(options))), key=lambda t: abs(len(t.split()) - words))
 
@@ -108,6 +116,7 @@ KINDS: dict[str, tuple[float, float, float, float]] = {
     "dull": (0.35, 0.5, 0.7, 0.08),
     "again": (0.15, 0.15, 0.45, 0.0),
     "loop": (0.2, 0.05, 0.15, 0.15),
+    "blend": (0.3, 0.45, 0.3, 0.35),
 }
 
 
@@ -156,7 +165,7 @@ def responses(maker: Maker, quality: str) -> Material | None:
     elsewhere = [rng.choice(maker.document().sentences) for _ in range(6)]
     foreign = [t for _ in range(8) for t in rng.choice(maker.corpus.dialogue).sentences[:12]]
     kinds = list(KINDS)
-    chances = [3, 5, 3, 5, 2, 2, 1, 2, 1, 1] if quality == "grounded" else [3, 3, 2, 2, 2, 2, 1.5, 2, 1.5, 1.5]
+    chances = [3, 5, 3, 5, 2, 2, 1, 2, 1, 1, 2] if quality == "grounded" else [3, 3, 2, 2, 2, 2, 1.5, 2, 1.5, 1.5, 4]
     found: list[Candidate] = []
     for _ in range(maker.count):
         kind = rng.choices(kinds, chances)[0]
@@ -186,6 +195,9 @@ def responses(maker: Maker, quality: str) -> Material | None:
             sentences = [parse(dull, MINOR), parse(dull, MINOR | damage.REPEATED)]
             if rng.random() < 0.4:
                 sentences.append(parse(rng.choice(DULL), MINOR))
+        elif kind == "blend":
+            texts = [*known, *known, *history, truth, *elsewhere[:2]]
+            sentences = [_blend(texts, rng) for _ in range(rng.choice((1, 1, 2)))] + ending
         else:
             words = parse(rng.choice([fact, truth]))[:12]
             start = rng.randrange(max(1, len(words) - 5))
@@ -199,9 +211,9 @@ def responses(maker: Maker, quality: str) -> Material | None:
             natural, clear = natural - 0.2 - 0.6 * level, clear - 0.1 - 0.6 * level
             follows, engaging = follows - 0.25 * level, engaging - 0.25 * level
         said = {w for s in sentences for w in measure.content(measure.tokens(" ".join(x.text for x in s)))}
-        more = min(1.0, len(said) / 15)  # somebody who has something to say
-        follows, engaging = follows * (0.6 + 0.4 * more), engaging * (0.45 + 0.55 * more)
-        natural, clear = natural * (0.75 + 0.25 * more), clear * (0.85 + 0.15 * more)
+        more = min(1.0, len(said) / 18)  # somebody who has something to say
+        follows, engaging = follows * (0.5 + 0.5 * more), engaging * (0.3 + 0.7 * more)
+        natural, clear = natural * (0.65 + 0.35 * more), clear * (0.75 + 0.25 * more)
         value = {"follows": follows, "natural": natural, "clear": clear, "engaging": engaging, "grounded": grounded}
         found.append(Candidate(sentences, {k: min(1.0, max(0.0, v)) for k, v in value.items()}))
     names = rng.choice([("User: ", "System: "), ("A: ", "B: "), ("", ""), ("", ""), ("Speaker 1: ", "Speaker 2: ")])

@@ -87,9 +87,30 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?")) else text + "."
 
 
+#: Words of a criterion that a check repeats at most: the package takes twelve in a row for a copy of the form.
+MOST_COPIED = 10
+_OPENS = {"and", "or", "that", "which", "as", "with", "when", "because", "for", "if", "than", "so", "but"}
+_LOOSE = {"to", "of", "in", "on", "by", "from", "at", "the", "a", "an", "is", "are", "it", "its"}
+
+
+def short(text: str) -> str:
+    """End a sentence before a word that opens something new, where it is too long for a check."""
+    words = text.split()
+    if len(words) <= MOST_COPIED:
+        return text
+    places = [
+        n for n in range(5, MOST_COPIED + 1) if words[n].lower() in _OPENS or words[n - 1].endswith((",", ";", ":"))
+    ]
+    places = places or [n for n in range(6, MOST_COPIED + 1) if words[n].lower() in _LOOSE] or [MOST_COPIED]
+    kept = words[: places[-1]]
+    while kept[-1].lower() in _OPENS | _LOOSE:
+        kept.pop()
+    return " ".join(kept).rstrip(",;:.") + ("?" if text.endswith("?") else ".")
+
+
 def copied(criterion: str, rng: random.Random) -> list[str]:
     """Make checks that say the criterion's own sentences: the first always, another one at times."""
-    first, *more = re.split(r"(?<=[.?!]) ", criterion)
+    first, *more = map(short, re.split(r"(?<=[.?!]) ", criterion))
     if first.lower().startswith(("whether", "how", "if ", "the degree", "the quality")):
         pool = wordings.COPY_WHETHER
     elif first.endswith("?"):

@@ -25,14 +25,14 @@ FEW = {
     "coherence": 6,
     "consistency": 6,
     "relevance": 6,
-    "fluency": 2.5,
-    "factual": 1.5,
+    "fluency": 5,
+    "factual": 3,
     "faithfulness": 1,
-    "naturalness": 0.7,
-    "dialogue_coherence": 0.7,
-    "engagingness": 0.7,
-    "groundedness": 0.7,
-    "understandability": 0.5,
+    "naturalness": 1.8,
+    "dialogue_coherence": 1.8,
+    "engagingness": 1.8,
+    "groundedness": 1.8,
+    "understandability": 1,
     "unseen": 0.7,
     "correctness": 0.4,
     "data_naturalness": 0.2,
@@ -44,7 +44,9 @@ FEW = {
 }
 #: Fiction fills most of the corpus; a judge of articles should read more of what is written like one.
 CORPORA = {"nltk": 30, "wikitext2": 22, "squality": 14, "standardebooks": 12, "scitldr": 10, "ud_ewt": 6, "factbook": 6}
-LONGEST = 1500  # tokens of a tree of the adapter's
+LONGEST = 1700  # tokens of a tree of the adapter's
+LEAVES = 13  # candidates of a source: what they share is most of the cost
+KEPT = 60  # trees between a tree's first reading and its second
 RUNS = Path(__file__).resolve().parent / "runs"
 
 
@@ -144,7 +146,15 @@ class Adapting(Recipe):
     def maker(self, part: str, rng: random.Random) -> Maker:
         """Make the source of trees."""
         return Maker(
-            corpus.load(part), rng, weights=FEW, corpora=CORPORA, chat=smol.chat(), chatty=0.12, writing=0.2, mild=0.5
+            corpus.load(part),
+            rng,
+            count=LEAVES,
+            weights=FEW,
+            corpora=CORPORA,
+            chat=smol.chat(),
+            chatty=0.12,
+            writing=0.2,
+            mild=0.5,
         )
 
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
@@ -158,8 +168,10 @@ class Adapting(Recipe):
         if tree.concept not in SUMMARIES or not packed.leaves:
             return packed
         teacher.read(net, packed, self.dtype)
-        graded = packing.pack(teacher.grade(tree, packed), code, rng, 0.0)
-        if graded is None or packed.told is None:
+        assert packed.told
+        told = packed.told if tree.sourced else teacher.with_source(net, tree, code, self.dtype)
+        graded = packing.pack(teacher.grade(tree, told), code, rng, 0.0)
+        if graded is None:
             return packed
         rows = zip(packed.told, graded.leaves, strict=True)  # after the candidate the label's tokens may differ
         graded.told = [(row + [float("nan")] * 9)[: len(leaf)] for row, leaf in rows]
@@ -167,10 +179,16 @@ class Adapting(Recipe):
         return graded
 
     def stream(self, net: Any, rng: random.Random, share: Any, budget: int) -> Iterator[Tensors]:
-        """Give trees without end, one at a time."""
+        """Give trees without end, one at a time; half of them once more, as what is dear is the frozen trunk."""
         maker = self.maker("train", rng)
+        kept: list[Packed] = []
         while True:
-            packed = self.draw(net, maker)
+            if len(kept) >= KEPT and rng.random() < 0.5:
+                packed: Packed | None = kept.pop(rng.randrange(len(kept)))
+            else:
+                packed = self.draw(net, maker)
+                if packed is not None and packed.states is not None:
+                    kept.append(packed)
             if packed is not None:
                 data = packing.collate([packed], rng)
                 data.batch.states = packed.states

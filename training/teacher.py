@@ -1,9 +1,10 @@
 """The teacher of summaries: what the rules measure, and what a pretrained model tells without a person.
 
-Three parts, none fitted to a rating: the rules (candidates.py); the mean log-probability of a candidate's tokens in the
-very form that the judge reads, by the trunk without its adapter; and its likeness to the source (similarity.py). Within
-a tree each part is brought to mean 0 and deviation 1; the weighted sum spreads the labels around the tree's mean by the
-rules, so that labels of good and of bad trees differ too. Traps keep the value that they were given.
+Three parts, none fitted to a rating: the rules (candidates.py); the log-probability of a candidate's least likely
+tokens by the trunk without its adapter, in the very form that the judge reads, or, where this shows no source, after
+the source; and its likeness to the source (similarity.py). Within a tree each part is brought to mean 0 and deviation
+1; the weighted sum spreads the labels around the tree's mean by the rules, so that labels of good and of bad trees
+differ too. Traps keep the value that they were given.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from training import similarity
 from training.packing import Packed, collate_tree
@@ -20,14 +22,17 @@ from training.smol import Smol
 from training.tasks import Tree
 
 #: Of each dimension: the weights of the rules, the log-probability and the likeness (LOG.md tells what was tried).
+#: A student learns what the trunk knows far sooner than the rules, which therefore weigh more than a judge would need.
 WEIGHTS = {
-    "coherence": (1.0, 0.7, 0.0),
-    "consistency": (1.0, 1.0, 0.0),
-    "fluency": (1.0, 0.5, 0.0),  # its form shows no source
-    "relevance": (1.0, 0.6, 0.7),
+    "coherence": (2.0, 0.8, 0.0),
+    "consistency": (1.5, 0.8, 0.0),
+    "fluency": (2.0, 0.6, 0.0),
+    "relevance": (1.5, 0.4, 0.5),
 }
 ASKS = {"factual": "consistency", "faithfulness": "consistency"}
 SPREAD = 0.27  # deviation of the values within a tree
+#: Share of a text's tokens, the least likely ones, whose mean log-probability counts.
+WORST = {"coherence": 0.2, "consistency": 0.5, "fluency": 0.2, "relevance": 0.2}
 
 
 def log_probabilities(net: Smol, packed: Packed, dtype: torch.dtype) -> list[list[float]]:
@@ -67,13 +72,37 @@ def read(net: Smol, packed: Packed, dtype: torch.dtype = torch.bfloat16) -> None
     ]
 
 
-def grade(tree: Tree, packed: Packed) -> Tree:
+def with_source(net: Smol, tree: Tree, code: Tokenizer, dtype: torch.dtype = torch.bfloat16) -> list[list[float]]:
+    """Compute the log-probabilities of candidates whose form shows no source, behind that source."""
+    heading = "\n\nSummary:\n\n"
+    rows = code.encode_batch([tree.source, *[heading + leaf.body for leaf in tree.leaves]], add_special_tokens=False)
+    leaves = [row.ids for row in rows[1:]]
+    told = log_probabilities(net, Packed(rows[0].ids, [], leaves, [], [], [], [], []), dtype)
+    return [
+        [value for value, (start, _) in zip(found, row.offsets, strict=True) if start >= len(heading) - 1]
+        for found, row in zip(told, rows[1:], strict=True)
+    ]
+
+
+def worst(told: Sequence[float], share: float) -> float:
+    """Average the lowest of a text's log-probabilities."""
+    own = np.sort([value for value in told if value == value])
+    return float(own[: max(1, round(share * len(own)))].mean())
+
+
+def doubt(told: Sequence[float]) -> float:
+    """Add up what is unlikely: the question whether all of a text is true has more to stumble over in a longer one."""
+    return float(sum(min(value + 1.0, 0.0) for value in told if value == value))
+
+
+def grade(tree: Tree, told: list[list[float]]) -> Tree:
     """Give the leaves of a tree of summaries the teacher's values; traps keep theirs."""
     dimension = ASKS.get(tree.concept, tree.concept)
     rest = [n for n, leaf in enumerate(tree.leaves) if not leaf.fixed and leaf.body.strip()]
-    if dimension not in WEIGHTS or len(rest) < 3 or packed.told is None:
+    if dimension not in WEIGHTS or len(rest) < 3:
         return tree
-    likely = [float(np.nanmean(packed.told[n])) for n in rest]
+    whole = tree.concept == "factual"  # asks whether everything is supported; the others, how much
+    likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
     texts = [tree.leaves[n].body for n in rest]
     alike = similarity.likeness(tree.source, texts) if WEIGHTS[dimension][2] else [0.0] * len(rest)
     found = values(dimension, [tree.leaves[n].quality for n in rest], likely, alike)

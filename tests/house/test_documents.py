@@ -39,6 +39,7 @@ DOCUMENTS = [
             "examples/README.md",
             "training/README.md",
             "geval_local/judges/nano/README.md",
+            "geval_local/judges/smol/README.md",
         )
     ),
 ]

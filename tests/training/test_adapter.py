@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 pytest.importorskip("scipy", reason="the training scripts need the test extra")
 
+from geval_local.judge.steps import unfit
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
 from training import export, forms, packing, scoring, similarity, teacher, traps, wordings
@@ -193,9 +194,7 @@ def graded(monkeypatch, concept: str = "relevance") -> tuple[Tree, Tree]:
         for n in range(6)
     ]
     tree = Tree(concept, "form", leaves, scale, measured=True)
-    packed = packing.pack(tree, words(), random.Random(1), 0.0)
-    packed.told = [[float("nan"), *[-9.0 + n] * (len(leaf) - 1)] for n, leaf in enumerate(packed.leaves)]
-    return tree, teacher.grade(tree, packed)
+    return tree, teacher.grade(tree, [[float("nan"), *[-9.0 + n] * (n + 1)] for n in range(len(leaves))])
 
 
 def test_the_teacher_follows_its_parts_and_fills_the_scale(monkeypatch):
@@ -224,6 +223,21 @@ def test_log_probabilities_are_the_frozen_trunks():
         assert told == pytest.approx(wanted, abs=1e-3)
 
 
+def test_fluencys_teacher_reads_a_candidate_after_its_source():
+    net, code, scale = tiny(), words(), forms.scale("1-5")
+    bodies = ["text form 3", "cue"]
+    leaves = [Leaf("", body, [0] * len(body), "cue", scale.target(0.5), 0.5) for body in bodies]
+    tree = Tree("fluency", "form", leaves, scale, sourced=False, source="form text 1")
+    trunk = as_transformers(net)
+    for body, told in zip(bodies, teacher.with_source(net, tree, code, torch.float32), strict=True):
+        ids, own = code.encode(f"form text 1\n\nSummary:\n\n{body}").ids, len(code.encode(body).ids)
+        logits = trunk(torch.tensor([ids])).logits[0].log_softmax(-1)
+        wanted = [float(logits[at - 1, ids[at]].detach()) for at in range(len(ids) - own, len(ids))]
+        assert told == pytest.approx(wanted, abs=1e-3)
+    assert teacher.worst([-1.0, float("nan"), -2.0, -9.0, -4.0, -5.0], 0.4) == pytest.approx(-7.0)
+    assert teacher.doubt([-0.5, float("nan"), -2.0, -4.0]) == pytest.approx(-4.0)
+
+
 def test_traps_are_worth_less():
     rng = random.Random(1)
     good = Candidate(
@@ -239,3 +253,13 @@ def test_traps_are_worth_less():
     named = traps.named(good, "Coherence", "5", rng)
     assert named.fixed
     assert "5" in " ".join(word.text for sentence in named.sentences for word in sentence)
+
+
+def test_a_check_is_too_short_to_be_a_copy_of_the_criteria():
+    for path in sorted((export.corpus.ROOT / "geval_local" / "metrics").glob("*/*.yaml")):
+        metric = Metric.load(path)
+        for check in forms.copied(metric.criteria, random.Random(1)):
+            assert unfit([check], metric) is None, check
+    assert forms.short("Whether it is kind to the guest.") == "Whether it is kind to the guest."
+    long = "How well the sentences of the text hold together as a whole and lead to an end."
+    assert forms.short(long) == "How well the sentences of the text hold together."
