@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from geval_local.prompt import ANSWER_REQUEST, LABELS_SHOWN
 from training import wordings
@@ -154,6 +155,17 @@ def steps(
             rng.choice(wordings.ASSIGN).replace("{m}", title.lower()).replace("{lo}", low).replace("{hi}", high)
         )
     return [fill(line, thing, source) for line in found]
+
+
+def widened(form: Form, others: Sequence[Concept], rng: random.Random) -> tuple[Form, list[str]]:
+    """Let a form ask for more criteria on the same scale: the form without steps, and the further lines of its end."""
+    head = form.head[: form.steps[0]].rpartition(wordings.STEPS_LINE)[0] if form.steps[1] else form.head
+    head, cues = head.rstrip(), []
+    for other in others:
+        title = rng.choice([t for t in other.titles if t not in head] or list(other.titles))
+        head += f"{form.newline * 2}{title} ({form.scale.name}) - {fill(rng.choice(other.criteria), 'summary', 'text')}"
+        cues.append(f"{form.newline}- {title}:")
+    return replace(form, head=head + form.newline * 2, steps=(0, 0)), cues
 
 
 def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool = False, title: str = "") -> Form:

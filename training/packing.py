@@ -34,8 +34,9 @@ class Packed:
     leaf_lm: list[list[int]]
     labels: list[tuple[int, int, list[int], list[float]]]  # leaf, position, token ids, probabilities
     values: list[list[float]]
-    quality: list[float]
-    ranks: list[int] = field(default_factory=list)  # of each leaf: which of the labels' rows carries the order
+    quality: list[float]  # of each question of each leaf
+    ranks: list[int] = field(default_factory=list)  # of the same: which of the labels' rows carries the order
+    asked: list[int] = field(default_factory=list)  # of the same: the question's number in its form
     concept: str = ""
     sourced: bool = True
     measured: bool = False
@@ -113,31 +114,36 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
                 flags.append(GATHER if start >= body[1] else -1)
         clean = [int(f >= 0 and not f & (ERROR | UNSUPPORTED | FOREIGN)) for f in flags]
         ids = list(code.ids)
-        walked = closed[rng.choices(list(leaf.target), list(leaf.target.values()))[0]]
-        alive = list(closed)
-        ranked = False
-        for depth, token in enumerate(walked):  # the chances of every token on the way to one label
-            children: dict[int, list[str]] = {}
-            for label in alive:
-                children.setdefault(closed[label][depth], []).append(label)
-            masses = [sum(leaf.target[label] for label in labels) for labels in children.values()]
-            if len(children) > 1 and not ranked:  # the first token that tells labels apart carries the order
-                ranked = True
-                packed.ranks.append(len(packed.labels))
-                means = [sum(value_of[label] for label in labels) / len(labels) for labels in children.values()]
-            else:
-                means = [0.0] * len(children)
-            packed.labels.append((number, len(ids) - 1, list(children), [m / sum(masses) for m in masses]))
-            packed.values.append(means)
-            alive = children[token]
-            if depth < len(walked) - 1:
-                ids.append(token)
-                flags.append(-1)
-                clean.append(0)
+        asked = [("", leaf.target, leaf.quality), *((q.cue, q.target, q.quality) for q in leaf.more)]
+        for question, (cue, target, quality) in enumerate(asked):
+            further = tokenizer.encode(cue, add_special_tokens=False).ids if cue else []
+            walked = closed[rng.choices(list(target), list(target.values()))[0]]
+            ids += further
+            alive = list(closed)
+            ranked = False
+            for depth, token in enumerate(walked):  # the chances of every token on the way to one label
+                children: dict[int, list[str]] = {}
+                for label in alive:
+                    children.setdefault(closed[label][depth], []).append(label)
+                masses = [sum(target[label] for label in labels) for labels in children.values()]
+                if len(children) > 1 and not ranked:  # the first token that tells labels apart carries the order
+                    ranked = True
+                    packed.ranks.append(len(packed.labels))
+                    means = [sum(value_of[label] for label in labels) / len(labels) for labels in children.values()]
+                else:
+                    means = [0.0] * len(children)
+                packed.labels.append((number, len(ids) - 1, list(children), [m / sum(masses) for m in masses]))
+                packed.values.append(means)
+                alive = children[token]
+                if depth < len(walked) - 1:
+                    ids.append(token)
+            packed.quality.append(quality)
+            packed.asked.append(question)
+        flags += [-1] * (len(ids) - len(flags))
+        clean += [0] * (len(ids) - len(clean))
         packed.leaves.append(ids)
         packed.leaf_flags.append(flags)
         packed.leaf_lm.append([*clean[1:], 0])
-        packed.quality.append(leaf.quality)
     return packed
 
 
@@ -202,7 +208,7 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
             label_values.append([v / span for v in values] + [0.0] * len(pad))
         for x in range(len(tree.quality)):
             for y in range(len(tree.quality)):
-                if tree.quality[x] > tree.quality[y] + 0.1:
+                if tree.asked[x] == tree.asked[y] and tree.quality[x] > tree.quality[y] + 0.1:
                     pairs.append((row + tree.ranks[x], row + tree.ranks[y]))
     bits = torch.tensor(flag_target, dtype=torch.long)
     return Tensors(

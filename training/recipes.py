@@ -22,11 +22,11 @@ from training.tasks import SUMMARIES, Maker
 
 #: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
 FEW = {
-    "coherence": 6,
+    "coherence": 8,
     "consistency": 6,
     "relevance": 6,
     "fluency": 5,
-    "factual": 3,
+    "factual": 2.5,
     "faithfulness": 1,
     "naturalness": 1.8,
     "dialogue_coherence": 1.8,
@@ -46,7 +46,8 @@ FEW = {
 CORPORA = {"nltk": 30, "wikitext2": 22, "squality": 14, "standardebooks": 12, "scitldr": 10, "ud_ewt": 6, "factbook": 6}
 LONGEST = 1700  # tokens of a tree of the adapter's
 LEAVES = 13  # candidates of a source: what they share is most of the cost
-KEPT = 60  # trees between a tree's first reading and its second
+KEPT = 60  # trees at hand for another reading
+READINGS = 3
 RUNS = Path(__file__).resolve().parent / "runs"
 
 
@@ -155,6 +156,7 @@ class Adapting(Recipe):
             chatty=0.12,
             writing=0.2,
             mild=0.5,
+            several=0.7,
         )
 
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
@@ -179,20 +181,22 @@ class Adapting(Recipe):
         return graded
 
     def stream(self, net: Any, rng: random.Random, share: Any, budget: int) -> Iterator[Tensors]:
-        """Give trees without end, one at a time; half of them once more, as what is dear is the frozen trunk."""
+        """Give trees without end, one at a time; each with states is read three times, as what is dear is the trunk."""
         maker = self.maker("train", rng)
-        kept: list[Packed] = []
+        kept: list[tuple[Packed, int]] = []
         while True:
-            if len(kept) >= KEPT and rng.random() < 0.5:
-                packed: Packed | None = kept.pop(rng.randrange(len(kept)))
+            if len(kept) >= KEPT and rng.random() < 2 / 3:
+                packed, left = kept.pop(rng.randrange(len(kept)))
             else:
-                packed = self.draw(net, maker)
-                if packed is not None and packed.states is not None:
-                    kept.append(packed)
-            if packed is not None:
-                data = packing.collate([packed], rng)
-                data.batch.states = packed.states
-                yield data
+                drawn = self.draw(net, maker)
+                if drawn is None:
+                    continue
+                packed, left = drawn, READINGS if drawn.states is not None else 1
+            if left > 1:
+                kept.append((packed, left - 1))
+            data = packing.collate([packed], rng)
+            data.batch.states = packed.states
+            yield data
 
     def weights(self, share: float) -> Weights:
         """Give the losses' weights; the auxiliary ones lead to the evidence, and go."""

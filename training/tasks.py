@@ -13,6 +13,16 @@ from training.damage import Pool
 
 
 @dataclass
+class Question:
+    """A further criterion of a form. Labels are left out between them, so that none is copied from another."""
+
+    cue: str
+    dimension: str
+    quality: float
+    target: dict[str, float]
+
+
+@dataclass
 class Leaf:
     """One candidate in its form, with the flags of its characters and the target over the labels."""
 
@@ -23,6 +33,7 @@ class Leaf:
     target: dict[str, float]
     quality: float
     fixed: bool = False  # a trap, whose value no teacher changes
+    more: list[Question] = field(default_factory=list)
 
 
 @dataclass
@@ -65,7 +76,8 @@ WEIGHTS = {
 }
 
 END_OF_TURN = "<|im_end|>"
-SUMMARIES = {"coherence", "consistency", "fluency", "relevance", "factual", "faithfulness"}
+DIMENSIONS = ("coherence", "consistency", "fluency", "relevance")
+SUMMARIES = {*DIMENSIONS, "factual", "faithfulness"}
 
 
 @dataclass
@@ -81,6 +93,7 @@ class Maker:
     chatty: float = 0.2  # the share of trees that are chats: their leaves are twice as long
     writing: float = 0.04  # the share of chats that ask for steps; with a criterion that no preset has, all do
     mild: float = 0.0  # the share of summaries whose damage is light, as systems' own texts differ little
+    several: float = 0.0  # the share of summaries' forms that ask for several criteria: a text gets a label for each
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     common: list[str] = field(default_factory=list)
 
@@ -116,6 +129,10 @@ class Maker:
         if len(found) < 3:
             return None
         chat = self.chat if self.rng.random() < self.chatty else None
+        others: list[str] = []
+        if name in DIMENSIONS and len(concept.fields) > 1 and not chat and self.rng.random() < self.several:
+            others = self.rng.sample([d for d in DIMENSIONS if d != name], self.rng.choice((2, 3)))
+            form, cues = forms.widened(form, [wordings.BY_NAME[d] for d in others], self.rng)
         found = traps.set_in(found, form.cue[2:-1], form.scale.labels[-1], shared.get("source", ""), self.rng)
         trunk = chat[0] + form.head if chat else form.head
         shift = len(trunk) - len(form.head)
@@ -141,7 +158,11 @@ class Maker:
         for candidate in found:
             body, flags = style.render(candidate.sentences, own_style, separator)
             quality = candidate.quality[concept.damage]
-            leaves.append(Leaf(before, body, flags, tail, form.scale.target(quality), quality, candidate.fixed))
+            leaf = Leaf(before, body, flags, tail, form.scale.target(quality), quality, candidate.fixed)
+            for dimension, cue in zip(others, cues if others else (), strict=True):
+                value = candidate.quality[dimension]
+                leaf.more.append(Question(cue, dimension, value, form.scale.target(value)))
+            leaves.append(leaf)
         return Tree(
             name,
             trunk,

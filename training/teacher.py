@@ -22,12 +22,12 @@ from training.smol import Smol
 from training.tasks import Tree
 
 #: Of each dimension: the weights of the rules, the log-probability and the likeness (LOG.md tells what was tried).
-#: A student learns what the trunk knows far sooner than the rules, which therefore weigh more than a judge would need.
+#: A student learns by itself what the trunk knows, and gives it in answer to every question: little of it is taught.
 WEIGHTS = {
-    "coherence": (2.0, 0.8, 0.0),
-    "consistency": (1.5, 0.8, 0.0),
-    "fluency": (2.0, 0.6, 0.0),
-    "relevance": (1.5, 0.4, 0.5),
+    "coherence": (2.0, 0.0, 0.0),
+    "consistency": (1.5, 0.5, 0.0),
+    "fluency": (2.0, 0.4, 0.0),
+    "relevance": (1.5, 0.0, 0.5),
 }
 ASKS = {"factual": "consistency", "faithfulness": "consistency"}
 SPREAD = 0.27  # deviation of the values within a tree
@@ -96,17 +96,26 @@ def doubt(told: Sequence[float]) -> float:
 
 
 def grade(tree: Tree, told: list[list[float]]) -> Tree:
-    """Give the leaves of a tree of summaries the teacher's values; traps keep theirs."""
-    dimension = ASKS.get(tree.concept, tree.concept)
+    """Give the leaves of a tree of summaries the teacher's values for all that is asked; traps keep theirs."""
     rest = [n for n, leaf in enumerate(tree.leaves) if not leaf.fixed and leaf.body.strip()]
-    if dimension not in WEIGHTS or len(rest) < 3:
+    main = ASKS.get(tree.concept, tree.concept)
+    if main not in WEIGHTS or len(rest) < 3:
         return tree
-    whole = tree.concept == "factual"  # asks whether everything is supported; the others, how much
-    likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
     texts = [tree.leaves[n].body for n in rest]
-    alike = similarity.likeness(tree.source, texts) if WEIGHTS[dimension][2] else [0.0] * len(rest)
-    found = values(dimension, [tree.leaves[n].quality for n in rest], likely, alike)
+
+    def graded(dimension: str, rules: Sequence[float]) -> list[float]:
+        whole = tree.concept == "factual"  # asks whether everything is supported; the others, how much
+        likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
+        alike = similarity.likeness(tree.source, texts) if WEIGHTS[dimension][2] else [0.0] * len(rest)
+        found: list[float] = values(dimension, rules, likely, alike).tolist()
+        return found
+
     leaves = list(tree.leaves)
-    for n, value in zip(rest, found.tolist(), strict=True):
-        leaves[n] = replace(leaves[n], quality=value, target=tree.scale.target(value))
+    for n, value in zip(rest, graded(main, [tree.leaves[n].quality for n in rest]), strict=True):
+        leaves[n] = replace(leaves[n], quality=value, target=tree.scale.target(value), more=list(leaves[n].more))
+    for place, question in enumerate(tree.leaves[rest[0]].more):
+        rules = [tree.leaves[n].more[place].quality for n in rest]
+        for n, value in zip(rest, graded(question.dimension, rules), strict=True):
+            own = tree.leaves[n].more[place]
+            leaves[n].more[place] = replace(own, quality=value, target=tree.scale.target(value))
     return replace(tree, leaves=leaves)
