@@ -126,8 +126,9 @@ class Adapting(Recipe):
         return smol.tokenizer().backend_tokenizer
 
     def start(self, options: argparse.Namespace, new: bool) -> Smol:
-        """Make the network with the package's weights."""
-        return Smol().load_trunk()
+        """Make the network with the package's weights, and with the maps of an adapter to go on from."""
+        net = Smol().load_trunk()
+        return net.load_adapter(options.start) if new and options.start else net
 
     def sizes(self, net: Smol) -> dict[str, float]:
         """Give the adapter's sizes."""

@@ -148,6 +148,21 @@ class Smol(nn.Module):
             parameter.requires_grad_(".lora_" in name or name.startswith(("flags", "counts")))
         self._head: dict[torch.dtype, Tensor] = {}
 
+    def load_adapter(self, folder: Path) -> Smol:
+        """Take the maps of an adapter that `export` wrote."""
+        from safetensors.torch import load_file
+
+        state = {
+            name.removeprefix("base_model.model.model.").removesuffix(".weight"): weight.float()
+            for name, weight in load_file(folder / "adapter_model.safetensors").items()
+        }
+        state = {name.replace("self_attn.", "").replace("mlp.", ""): weight for name, weight in state.items()}
+        wanted = {name for name, _ in self.named_parameters() if ".lora_" in name}
+        if set(state) != wanted:
+            raise SystemExit(f"{folder} holds another adapter: {sorted(set(state) ^ wanted)[:5]}")
+        self.load_state_dict(state, strict=False)
+        return self
+
     def load_trunk(self) -> Smol:
         """Take the package's weights."""
         from safetensors.torch import load_file

@@ -21,7 +21,7 @@ from training.candidates import Candidate
 from training.damage import parse
 from training.model import Batch, Shape
 from training.smol import Adapter, Smol
-from training.tasks import END_OF_TURN, Leaf, Tree
+from training.tasks import END_OF_TURN, Leaf, Question, Tree
 
 TINY = Shape(101, hidden=24, layers=3, heads=6, intermediate=40, theta=10000.0, shared=3)
 
@@ -61,7 +61,13 @@ def test_peft_computes_the_same(tmp_path):
     loaded = peft.PeftModel.from_pretrained(as_transformers(net), str(tmp_path))
     ids = torch.randint(0, 101, (1, 20))
     batch = Batch(ids[:, :12], ids[:, 12:].view(1, 1, 8), torch.tensor([12]), torch.tensor([[8]]))
+    again = tiny()
+    for name, parameter in again.named_parameters():
+        if ".lora_" in name:
+            nn.init.normal_(parameter)
+    again.load_adapter(tmp_path)
     with torch.no_grad():
+        assert torch.equal(again.logits(again(batch)), net.logits(net(batch)))
         assert torch.allclose(net.logits(net(batch)), loaded(ids).logits[0], atol=1e-4)
     assert (
         max(
@@ -161,6 +167,33 @@ def test_targets_along_every_way_make_up_the_labels_chances(name):
             checked.add(label)
             break
     assert len(checked) >= 2
+
+
+def test_a_form_with_several_questions_orders_each_by_itself():
+    code, scale = words(), forms.scale("1-5")
+    leaves = []
+    for number in range(3):
+        more = [Question(" text", "fluency", 1.0 - 0.4 * number, scale.target(1.0 - 0.4 * number))]
+        leaves.append(Leaf("", "form", [0] * 4, " cue", scale.target(0.4 * number), 0.4 * number, False, more))
+    packed = packing.pack(Tree("coherence", "form", leaves, scale), code, random.Random(1), 0.0)
+    assert packed is not None
+    assert packed.leaves == [code.encode("form cue  text ").ids] * 3  # no label between the questions
+    data = packing.collate([packed], random.Random(1))
+    expected = (data.label_target * data.label_values).sum(-1)
+    assert len(data.pair) == 6
+    assert all(expected[better] > expected[worse] for better, worse in data.pair.tolist())
+    places = data.label_at[data.pair] % packing.collate_tree(packed).leaves.shape[2]
+    assert all(one == two for one, two in places.tolist())
+
+
+def test_a_form_is_widened_by_criteria_and_loses_its_steps():
+    rng = random.Random(3)
+    form = next(f for _ in range(50) if (f := forms.compose(wordings.BY_NAME["coherence"], rng)).steps[1])
+    wide, cues = forms.widened(form, [wordings.BY_NAME["fluency"], wordings.BY_NAME["relevance"]], rng)
+    assert wordings.STEPS_LINE not in wide.head
+    assert wide.steps == (0, 0)
+    assert [cue.strip(" -:\r\n") in wide.head for cue in cues] == [True, True]
+    assert wide.tail == form.tail
 
 
 def test_scores_are_the_models_own_chances():
