@@ -32,14 +32,14 @@ def nothing(candidate: Candidate) -> Candidate:
 
 
 def copied(source: str, candidate: Candidate) -> Candidate:
-    """Copy the source: true, and no summary."""
-    worth = {"coherence": 0.4, "fluency": 0.55, "relevance": 0.15, "consistency": 0.6}
-    return Candidate([parse(source, MINOR)], {name: worth.get(name, 0.2) for name in candidate.quality}, True)
+    """Copy the source: true, and no summary. Every rule of a summary but this one is met, so it has to be low."""
+    worth = {"coherence": 0.15, "fluency": 0.5, "relevance": 0.05, "consistency": 0.3}
+    return Candidate([parse(source, MINOR)], {name: worth.get(name, 0.1) for name in candidate.quality}, True)
 
 
 def set_in(found: list[Candidate], title: str, top: str, source: str, rng: random.Random) -> list[Candidate]:
     """Put a trap in the place of the last candidate, of one tree in two."""
-    kind = rng.choices(("none", "named", "again", "nothing", "copied"), (50, 22, 14, 6, 8))[0]
+    kind = rng.choices(("none", "named", "again", "nothing", "copied"), (40, 20, 12, 6, 22))[0]
     base = rng.choice(found)
     if kind == "named":
         return [*found[:-1], named(base, title, top, rng)]
@@ -47,6 +47,6 @@ def set_in(found: list[Candidate], title: str, top: str, source: str, rng: rando
         return [*found[:-1], again(base, rng)]
     if kind == "nothing":
         return [*found[:-1], nothing(base)]
-    if kind == "copied" and 20 < len(source.split()) <= 150:
+    if kind == "copied" and 20 < len(source.split()) <= 170:
         return [*found[:-1], copied(source, base)]
     return found
