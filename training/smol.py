@@ -127,6 +127,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch, real: Tensor) -> Tenso
     return torch.cat((first, second))
 
 
+def _own(theirs: str) -> str:
+    """Give this network's name of a weight of transformers."""
+    return theirs.removeprefix("model.").replace("self_attn.", "").replace("mlp.", "")
+
+
 class Smol(nn.Module):
     """Returns the final state of every token of one tree. Only the adapter and the auxiliary heads are trained."""
 
@@ -153,10 +158,9 @@ class Smol(nn.Module):
         from safetensors.torch import load_file
 
         state = {
-            name.removeprefix("base_model.model.model.").removesuffix(".weight"): weight.float()
+            _own(name.removeprefix("base_model.model.").removesuffix(".weight")): weight.float()
             for name, weight in load_file(folder / "adapter_model.safetensors").items()
         }
-        state = {name.replace("self_attn.", "").replace("mlp.", ""): weight for name, weight in state.items()}
         wanted = {name for name, _ in self.named_parameters() if ".lora_" in name}
         if set(state) != wanted:
             raise SystemExit(f"{folder} holds another adapter: {sorted(set(state) ^ wanted)[:5]}")
@@ -167,10 +171,7 @@ class Smol(nn.Module):
         """Take the package's weights."""
         from safetensors.torch import load_file
 
-        state = {
-            name.removeprefix("model.").replace("self_attn.", "").replace("mlp.", ""): weight.float()
-            for name, weight in load_file(FOLDER / "model.safetensors").items()
-        }
+        state = {_own(name): weight.float() for name, weight in load_file(FOLDER / "model.safetensors").items()}
         missing, unknown = self.load_state_dict(state, strict=False)
         trained = {name for name, p in self.named_parameters() if p.requires_grad}
         if set(missing) != trained or set(unknown) - {"lm_head.weight"}:

@@ -130,6 +130,7 @@ class Maker:
             return None
         chat = self.chat if self.rng.random() < self.chatty else None
         others: list[str] = []
+        cues: list[str] = []
         if name in DIMENSIONS and len(concept.fields) > 1 and not chat and self.rng.random() < self.several:
             others = self.rng.sample([d for d in DIMENSIONS if d != name], self.rng.choice((2, 3)))
             form, cues = forms.widened(form, [wordings.BY_NAME[d] for d in others], self.rng)
@@ -159,7 +160,7 @@ class Maker:
             body, flags = style.render(candidate.sentences, own_style, separator)
             quality = candidate.quality[concept.damage]
             leaf = Leaf(before, body, flags, tail, form.scale.target(quality), quality, candidate.fixed)
-            for dimension, cue in zip(others, cues if others else (), strict=True):
+            for dimension, cue in zip(others, cues, strict=True):
                 value = candidate.quality[dimension]
                 leaf.more.append(Question(cue, dimension, value, form.scale.target(value)))
             leaves.append(leaf)

@@ -38,7 +38,7 @@ def copied(source: str, candidate: Candidate) -> Candidate:
 
 
 def set_in(found: list[Candidate], title: str, top: str, source: str, rng: random.Random) -> list[Candidate]:
-    """Put a trap in the place of the last candidate, of one tree in two."""
+    """Put a trap in the place of the last candidate, of three trees in five."""
     kind = rng.choices(("none", "named", "again", "nothing", "copied"), (40, 20, 12, 6, 22))[0]
     base = rng.choice(found)
     if kind == "named":
