@@ -14,7 +14,9 @@ from training.damage import ERROR, FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED,
 
 LEVELS = (0.0, 0.0, 0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0, 1.0)
 MILD = (0.0, 0.0, 0.0, 0.0, 0.1, 0.15, 0.25, 0.25, 0.4)
-CUT = 0.2  # how often a text ends in the middle of a sentence, as systems with a limit leave it
+SIZES = (1, 2, 3, 3, 3, 4, 4)  # sentences of a summary
+BRIEF = (1, 1, 1, 2)  # of one that is asked about as a whole
+CUT = 0.12  # how often a text ends in the middle of a sentence, as systems with a limit leave it
 _WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -132,7 +134,8 @@ class Grader:
         if level > 0:
             items = self.apply(main, level, items)
         if self.rng.random() < side:  # a fault of another kind, which the main label need not follow
-            other = self.rng.choice([d for d in ("coherence", "consistency", "fluency") if d != main])
+            kinds = [d for d in ("coherence", "coherence", "consistency", "fluency") if d != main]
+            other = self.rng.choice(kinds)
             items = self.apply(other, self.rng.choice((0.25, 0.5, 0.75)), items)
         if side and self.rng.random() < CUT:
             items[-1].words = damage.cut(items[-1].words, self.rng)
@@ -153,7 +156,10 @@ class Grader:
         words = sum(len(i.words) for i in items)
         for _ in range(max(1, round(level * words / 7))):
             item = self.rng.choice(items)
-            item.words = damage.fluency_error(item.words, self.rng, self.pool)
+            if self.rng.random() < 0.15:  # what copying summarizers do
+                self.sew(item, 0.3, ERROR)
+            else:
+                item.words = damage.fluency_error(item.words, self.rng, self.pool)
         return items
 
     def sew(self, item: _Item, foreign: float, flag: int = UNSUPPORTED) -> None:
@@ -174,11 +180,11 @@ class Grader:
         bad = max(1, round(level * len(items)))
         for item in rng.sample(items, min(bad, len(items))):
             kind = rng.random()
-            if kind < 0.6:
+            if kind < 0.7:
                 for _ in range(1 + (rng.random() < level) + (rng.random() < level * 0.6)):
                     item.words = damage.fact_error(item.words, rng, self.pool)
-            elif kind < 0.8:
-                self.sew(item, 0.4)
+            elif kind < 0.88:
+                self.sew(item, 0.3)
             else:
                 new = self.foreign(len(item.words))
                 item.words, item.index, item.salience = new.words, new.index, new.salience
@@ -196,7 +202,7 @@ class Grader:
         for place in rng.sample(range(len(items)), max(1, round(level * len(items)))):
             kind = rng.random()
             free = [i for i in minor if i not in used]
-            if kind < 0.6 and free:
+            if kind < 0.75 and free:
                 i = min(
                     rng.sample(free, min(3, len(free))),
                     key=lambda i: abs(len(self.source[i].split()) - len(items[place].words)),
@@ -217,33 +223,39 @@ class Grader:
     def break_order(self, level: float, items: list[_Item]) -> list[_Item]:
         """Break the thread: sentences out of order, foreign, repeated or sewn together."""
         rng = self.rng
-        kind = rng.choice(["shuffle", "shuffle", "foreign", "distant", "repeat", "repeat", "seam", "seam"])
+        kinds = {"shuffle": 3, "repeat": 4, "distant": 2, "seam": 1, "foreign": 1}
+        kind = rng.choices(list(kinds), list(kinds.values()))[0]
         places = rng.sample(range(len(items)), max(1, round(level * len(items) * 0.75)))
-        if kind == "shuffle" and len(items) > 2:
+        if kind == "shuffle" and len(items) > 1:
             if level < 0.5:
                 j = rng.randrange(len(items) - 1)
                 items[j], items[j + 1] = items[j + 1], items[j]
             else:
                 items = items[::-1] if rng.random() < 0.4 else rng.sample(items, len(items))
-        elif kind in {"foreign", "shuffle"} or (len(items) == 1 and kind != "seam"):
-            for place in places:
-                items[place] = self.foreign(len(items[place].words))
         elif kind == "distant" and len(items) > 1:
             for place in places:
                 i = rng.randrange(len(self.source))
                 items[place] = self.item(i)
                 items[place].words = damage.flagged(items[place].words, ORDER)
             rng.shuffle(items)
-        elif kind == "repeat" and len(items) > 1:
+        elif kind == "repeat":
             for place in places:
                 again = rng.choice(items)
                 words = list(again.words)
-                if rng.random() < 0.5:  # the same thing said with another end
-                    words = damage.compressed(words, rng)
-                items[place] = _Item(words, again.index, again.salience)
-        else:
+                if rng.random() < 0.6:  # the same thing said with another end
+                    other = items[place].words if again is not items[place] else self.item(again.index).words
+                    words = damage.sewn(words, other, rng, 0) if rng.random() < 0.5 else damage.compressed(words, rng)
+                repeated = _Item(words, again.index, again.salience)
+                if len(items) > 1:
+                    items[place] = repeated
+                else:
+                    items = [*items, repeated]
+        elif kind == "seam":
             for place in places:
                 self.sew(items[place], 0.4, ORDER | UNSUPPORTED)
+        else:
+            for place in places:
+                items[place] = self.foreign(len(items[place].words))
         return items
 
     def finish(self, items: list[_Item]) -> Candidate:
@@ -289,8 +301,8 @@ class Grader:
             - 0.35 * false
             - 0.35 * sum(wrong) / max(1, words)
             - 0.15 * broken,
-            "coherence": measure.coherence(found) * (1 - 0.35 * seams) * (1 - 0.5 * broken),
-            "relevance": (measure.relevance(found) - 0.1) / 0.85 - 0.15 * false - 0.15 * broken,
+            "coherence": measure.coherence(found) * (1 - 0.15 * seams) * (1 - 0.2 * broken),
+            "relevance": measure.relevance(found) - 0.1 * false - 0.1 * broken,
             "fluency": measure.fluency(found)
             - 0.12 * (errors > 0)
             - 0.8 * broken
@@ -299,15 +311,17 @@ class Grader:
         }
         return {k: min(1.0, max(0.0, v)) for k, v in values.items()}
 
-    def graded(self, main: str, count: int, grades: Sequence[float] = LEVELS) -> list[Candidate]:
+    def graded(
+        self, main: str, count: int, grades: Sequence[float] = LEVELS, sizes: Sequence[int] = SIZES
+    ) -> list[Candidate]:
         """Make `count` candidates; half of them share one base, so that only the damage tells these apart."""
         rng = self.rng
-        size = rng.choice((1, 2, 2, 3, 3, 3, 4)) if len(self.source) > 5 else 2
+        size = rng.choice(sizes) if len(self.source) > 5 else min(2, *sizes)
         free = rng.random() < 0.6  # the rest differ in length as well, as systems do
         shared = self.base(size)
         out = []
         levels = rng.sample(grades, count) if count <= len(grades) else rng.choices(grades, k=count)
         for n, level in enumerate(levels):
-            base = shared if n % 2 == 0 else self.base(rng.choice((1, 2, 2, 3, 3, 4, 5)) if free else size)
+            base = shared if n % 2 == 0 else self.base(rng.choice((*sizes, 2, 5)) if free else size)
             out.append(self.candidate(main, level, base))
         return out

@@ -110,8 +110,12 @@ def short(text: str) -> str:
 
 
 def copied(criterion: str, rng: random.Random) -> list[str]:
-    """Make checks that say the criterion's own sentences: the first always, another one at times."""
+    """Make checks that say the criterion's own sentences: the first always, another one at times.
+
+    A sentence that tells how to answer is no check; a short list of short checks is what a small model can write.
+    """
     first, *more = map(short, re.split(r"(?<=[.?!]) ", criterion))
+    more = [line for line in more if not line.lower().startswith(("answer", "reply", "give", "say"))]
     if first.lower().startswith(("whether", "how", "if ", "the degree", "the quality")):
         pool = wordings.COPY_WHETHER
     elif first.endswith("?"):
@@ -119,7 +123,7 @@ def copied(criterion: str, rng: random.Random) -> list[str]:
     else:
         pool = wordings.COPY_CLAIM
     checks = [rng.choice(pool).replace("{c}", first[:1].lower() + first[1:])]
-    if more and rng.random() < 0.6:
+    if more and rng.random() < 0.4:
         checks.append(rng.choice(wordings.COPY_MORE).replace("{c}", more[0][:1].lower() + more[0][1:]))
     return [sentence(check) for check in checks]
 

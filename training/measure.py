@@ -187,16 +187,15 @@ def consistency(found: Features, human: bool = False) -> float:
 
 
 def coherence(found: Features) -> float:
-    """Measure how well the sentences follow one another, without saying things twice."""
-    said_once = (1 - 1.2 * found.repeated_pairs) * (1 - 0.5 * found.repeated)
-    whole = (1 - 0.3 * found.novel_pairs) * (1 - 0.2 * found.fragments)
-    return found.junctions * said_once * whole * (0.85 + 0.15 * found.early)
+    """Measure how well the sentences follow one another, without saying things twice; new words are no fault here."""
+    said_once = max(0.0, 1 - 1.5 * found.repeated_pairs) * (1 - found.repeated)
+    return found.junctions * said_once * (1 - 0.1 * found.fragments)
 
 
 def relevance(found: Features) -> float:
-    """Measure how much of what is central is said, and how little else."""
-    good = 0.25 * found.coverage + 0.65 * found.salience + 0.1 * found.early
-    return good - 0.2 * found.novel_words - 0.2 * found.repeated
+    """Measure how central what is said is, and how little is said twice."""
+    good = 0.85 * found.salience + 0.1 * found.coverage + 0.05 * found.early
+    return good - 0.1 * found.novel_words - 0.3 * found.repeated
 
 
 def fluency(found: Features) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,16 +22,16 @@ from training.tasks import SUMMARIES, Maker
 
 #: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
 FEW = {
-    "coherence": 8,
-    "consistency": 6,
+    "coherence": 7,
+    "consistency": 5,
     "relevance": 6,
     "fluency": 5,
-    "factual": 2.5,
+    "factual": 4,
     "faithfulness": 1,
-    "naturalness": 1.8,
-    "dialogue_coherence": 1.8,
-    "engagingness": 1.8,
-    "groundedness": 1.8,
+    "naturalness": 1.5,
+    "dialogue_coherence": 1.5,
+    "engagingness": 1.5,
+    "groundedness": 1.5,
     "understandability": 1,
     "unseen": 0.7,
     "correctness": 0.4,
@@ -44,7 +44,8 @@ FEW = {
 }
 #: Fiction fills most of the corpus; a judge of articles should read more of what is written like one.
 CORPORA = {"nltk": 30, "wikitext2": 22, "squality": 14, "standardebooks": 12, "scitldr": 10, "ud_ewt": 6, "factbook": 6}
-LONGEST = 1700  # tokens of a tree of the adapter's
+LONGEST = 1800  # tokens of a tree of the adapter's
+FEWEST = 5  # candidates, so that a tree is worth its source
 LEAVES = 13  # candidates of a source: what they share is most of the cost
 KEPT = 60  # trees at hand for another reading
 READINGS = 3
@@ -163,11 +164,19 @@ class Adapting(Recipe):
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
         """Draw a tree and let the teacher grade it; None where it does not fit."""
         code, rng = self.tokenizer(), maker.rng
-        maker.words = (50, 220) if rng.random() < 0.7 else (220, 400)
+        maker.words = (50, 220) if rng.random() < 0.55 else (250, 430)
         tree = maker.tree()
         packed = packing.pack(tree, code, rng, 0.0) if tree else None
-        if tree is None or packed is None or len(packed.trunk) + sum(map(len, packed.leaves)) > LONGEST:
+        if tree is None or packed is None:
             return None
+        if packed.leaves and len(packed.trunk) + sum(map(len, packed.leaves)) > LONGEST:
+            room = (LONGEST - len(packed.trunk)) // max(map(len, packed.leaves))  # of a long source, fewer candidates
+            if room < FEWEST:
+                return None
+            tree = replace(tree, leaves=rng.sample(tree.leaves, min(room, len(tree.leaves))))
+            packed = packing.pack(tree, code, rng, 0.0)
+            if packed is None:
+                return None
         if tree.concept not in SUMMARIES or not packed.leaves:
             return packed
         teacher.read(net, packed, self.dtype)

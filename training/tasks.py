@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from geval_local.prompt import STEPS_REQUEST
@@ -189,7 +190,7 @@ class Maker:
         """Shared fields, graded candidates and the separator between a candidate's sentences."""
         rng = self.rng
         if name in SUMMARIES:
-            return self.summary(quality)
+            return self.summary(quality, candidates.BRIEF if name == "factual" else candidates.SIZES)
         if name in {"naturalness", "dialogue_coherence", "engagingness", "understandability", "groundedness"}:
             return dialogues.responses(self, quality)
         if name in {"tone", "safety"}:
@@ -241,7 +242,9 @@ class Maker:
                 break
         return found or [self.rng.choice(self.corpus.prose)]
 
-    def summary(self, main: str) -> tuple[dict[str, str], list[Candidate], str] | None:
+    def summary(
+        self, main: str, sizes: Sequence[int] = candidates.SIZES
+    ) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Cut a source out of a document and grade candidates for it."""
         rng = self.rng
         document = self.document()
@@ -259,7 +262,7 @@ class Maker:
             summary = corpus.sentences(rng.choice(document.summaries))
         pool = self.pool(source, self.foreign_documents(document))
         levels = candidates.MILD if rng.random() < self.mild else candidates.LEVELS
-        found = Grader(source, pool, rng, summary).graded(main, self.count, levels)
+        found = Grader(source, pool, rng, summary).graded(main, self.count, levels, sizes)
         question = document.question or f"What does the text say about {rng.choice(pool.names or ['this'])}?"
         text = " ".join(source)
         return {"source": text, "context": text, "question": question}, found, rng.choice([" "] * 6 + ["\n"])

@@ -24,12 +24,13 @@ from training.tasks import Tree
 #: Of each dimension: the weights of the rules, the log-probability and the likeness (LOG.md tells what was tried).
 #: A student learns by itself what the trunk knows, and gives it in answer to every question: little of it is taught.
 WEIGHTS = {
-    "coherence": (2.0, 0.0, 0.0),
-    "consistency": (1.5, 0.5, 0.0),
-    "fluency": (2.0, 0.4, 0.0),
-    "relevance": (1.5, 0.0, 0.5),
+    "coherence": (2.0, 0.5, 0.0),
+    "consistency": (1.5, 0.6, 0.0),
+    "fluency": (1.5, 0.6, 0.0),
+    "relevance": (1.5, 0.4, 0.7),
+    "factual": (1.0, 1.0, 0.0),
 }
-ASKS = {"factual": "consistency", "faithfulness": "consistency"}
+ASKS = {"factual": "factual", "faithfulness": "consistency"}
 SPREAD = 0.27  # deviation of the values within a tree
 #: Share of a text's tokens, the least likely ones, whose mean log-probability counts.
 WORST = {"coherence": 0.2, "consistency": 0.5, "fluency": 0.2, "relevance": 0.2}
@@ -104,7 +105,7 @@ def grade(tree: Tree, told: list[list[float]]) -> Tree:
     texts = [tree.leaves[n].body for n in rest]
 
     def graded(dimension: str, rules: Sequence[float]) -> list[float]:
-        whole = tree.concept == "factual"  # asks whether everything is supported; the others, how much
+        whole = dimension == "factual"  # asks whether everything is supported; the others, how much
         likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
         alike = similarity.likeness(tree.source, texts) if WEIGHTS[dimension][2] else [0.0] * len(rest)
         found: list[float] = values(dimension, rules, likely, alike).tolist()
