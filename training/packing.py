@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from tokenizers import Tokenizer
@@ -145,6 +145,19 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
         packed.leaf_flags.append(flags)
         packed.leaf_lm.append([*clean[1:], 0])
     return packed
+
+
+def fit(tree: Tree, tokenizer: Tokenizer, rng: random.Random, longest: int, fewest: int) -> tuple[Tree, Packed] | None:
+    """Pack a tree; of one that is too long keep as many candidates as fit, None if these are too few."""
+    packed = pack(tree, tokenizer, rng, 0.0)
+    if packed is None or not packed.leaves or len(packed.trunk) + sum(map(len, packed.leaves)) <= longest:
+        return (tree, packed) if packed else None
+    room = (longest - len(packed.trunk)) // max(map(len, packed.leaves))
+    if room < fewest:
+        return None
+    tree = replace(tree, leaves=rng.sample(tree.leaves, min(room, len(tree.leaves))))
+    packed = pack(tree, tokenizer, rng, 0.0)
+    return (tree, packed) if packed else None
 
 
 def collate(trees: list[Packed], rng: random.Random) -> Tensors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -165,18 +165,11 @@ class Adapting(Recipe):
         """Draw a tree and let the teacher grade it; None where it does not fit."""
         code, rng = self.tokenizer(), maker.rng
         maker.words = (50, 220) if rng.random() < 0.55 else (250, 430)
-        tree = maker.tree()
-        packed = packing.pack(tree, code, rng, 0.0) if tree else None
-        if tree is None or packed is None:
+        drawn = maker.tree()
+        fitted = packing.fit(drawn, code, rng, LONGEST, FEWEST) if drawn else None
+        if fitted is None:
             return None
-        if packed.leaves and len(packed.trunk) + sum(map(len, packed.leaves)) > LONGEST:
-            room = (LONGEST - len(packed.trunk)) // max(map(len, packed.leaves))  # of a long source, fewer candidates
-            if room < FEWEST:
-                return None
-            tree = replace(tree, leaves=rng.sample(tree.leaves, min(room, len(tree.leaves))))
-            packed = packing.pack(tree, code, rng, 0.0)
-            if packed is None:
-                return None
+        tree, packed = fitted
         if tree.concept not in SUMMARIES or not packed.leaves:
             return packed
         teacher.read(net, packed, self.dtype)

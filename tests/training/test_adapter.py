@@ -186,6 +186,22 @@ def test_a_form_with_several_questions_orders_each_by_itself():
     assert all(one == two for one, two in places.tolist())
 
 
+def test_of_a_long_tree_as_many_candidates_stay_as_fit():
+    code, scale = words(), forms.scale("1-5")
+    leaves = [Leaf("", "text " * n, [0] * 5 * n, " cue", scale.target(0.5), 0.1 * n) for n in range(1, 9)]
+    tree = Tree("coherence", "form " * 40, leaves, scale)
+    whole = packing.fit(tree, code, random.Random(1), 1000, 3)
+    assert whole is not None
+    assert whole[0] is tree
+    short = packing.fit(tree, code, random.Random(1), 150, 3)
+    assert short is not None
+    kept, packed = short
+    assert 3 <= len(kept.leaves) == len(packed.leaves) < 8
+    assert len(packed.trunk) + sum(map(len, packed.leaves)) <= 150
+    assert all(leaf in leaves for leaf in kept.leaves)
+    assert packing.fit(tree, code, random.Random(1), 100, 3) is None
+
+
 def test_a_form_is_widened_by_criteria_and_loses_its_steps():
     rng = random.Random(3)
     form = next(f for _ in range(50) if (f := forms.compose(wordings.BY_NAME["coherence"], rng)).steps[1])
@@ -293,6 +309,8 @@ def test_a_check_is_too_short_to_be_a_copy_of_the_criteria():
         metric = Metric.load(path)
         for check in forms.copied(metric.criteria, random.Random(1)):
             assert unfit([check], metric) is None, check
+    told = "Is it all true? Answer Yes if every claim is, and No otherwise."
+    assert all("every claim" not in check for seed in range(20) for check in forms.copied(told, random.Random(seed)))
     assert forms.short("Whether it is kind to the guest.") == "Whether it is kind to the guest."
     long = "How well the sentences of the text hold together as a whole and lead to an end."
     assert forms.short(long) == "How well the sentences of the text hold together."

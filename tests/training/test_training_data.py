@@ -12,9 +12,11 @@ import torch
 
 pytest.importorskip("scipy", reason="the training scripts need the test extra")
 
+from scipy.stats import spearmanr
+
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import damage, forms, style, wordings
+from training import damage, forms, measure, style, wordings
 from training.candidates import Grader
 from training.corpus import TEXT_DIR, detokenise, sentences
 from training.model import Batch, Nano, Shape
@@ -67,6 +69,24 @@ def test_damage_is_graded() -> None:
         for level in (0.25, 0.5, 1.0)
     }
     assert found[0.25] > found[0.5] > found[1.0]
+
+
+def test_each_criterion_has_faults_of_its_own() -> None:
+    source = measure.Source(SOURCE)
+    clean, changed = SOURCE[:3], [SOURCE[0].replace("library", "harbour"), *SOURCE[1:3]]
+    twice = [*SOURCE[:2], SOURCE[1]]
+    of = {"clean": source.measure(clean), "changed": source.measure(changed), "twice": source.measure(twice)}
+    assert measure.consistency(of["changed"]) < measure.consistency(of["clean"])
+    assert measure.coherence(of["changed"]) == pytest.approx(measure.coherence(of["clean"]), abs=0.02)
+    assert measure.coherence(of["twice"]) < measure.coherence(of["clean"]) - 0.2
+    assert measure.consistency(of["twice"]) == pytest.approx(measure.consistency(of["clean"]), abs=0.02)
+    rng = random.Random(5)
+    found = []
+    for _ in range(60):  # a judge that gives one answer to every question must be wrong somewhere
+        texts = Grader(SOURCE, pool(), rng).graded(rng.choice(("coherence", "consistency")), 13)
+        values = [[text.quality[name] for text in texts] for name in ("coherence", "consistency")]
+        found.append(spearmanr(*values).statistic)
+    assert statistics.mean(found) < 0.3
 
 
 def test_flags_follow_the_characters() -> None:
