@@ -302,7 +302,7 @@ class Grader:
             - 0.35 * sum(wrong) / max(1, words)
             - 0.15 * broken,
             "coherence": measure.coherence(found) * (1 - 0.15 * seams) * (1 - 0.2 * broken),
-            "relevance": measure.relevance(found) - 0.1 * false - 0.1 * broken,
+            "relevance": measure.relevance(found) - 0.1 * broken,
             "fluency": measure.fluency(found)
             - 0.12 * (errors > 0)
             - 0.8 * broken

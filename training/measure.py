@@ -50,7 +50,7 @@ class Features:
     repeated_pairs: float
     junctions: float  # how well each sentence follows from the one before
     coverage: float  # central and early content of the source, against the best text of that length
-    salience: float  # how central what it says is, on average
+    salience: float  # how central what it says of the source is, on average
     early: float  # where in the source it looks, 1 is the beginning
 
 
@@ -167,7 +167,9 @@ class Source:
         found = sum(self.weights.get(w, 0.0) for w in set(said))
         budget = min(30, len(self.best) - 1)
         top = self.best[budget]
-        salience = found / max(1e-9, self.best[min(len(self.best) - 1, max(1, len(set(said))))])
+        # of what the source has; made-up words are no fault of the choice, unless little else is there
+        known = max(len(set(said) & set(self.counts)), len(set(said)) // 2, 1)
+        salience = found / max(1e-9, self.best[min(len(self.best) - 1, known)])
         return Features(
             novel_words,
             novel_pairs,
@@ -193,9 +195,8 @@ def coherence(found: Features) -> float:
 
 
 def relevance(found: Features) -> float:
-    """Measure how central what is said is, and how little is said twice."""
-    good = 0.85 * found.salience + 0.1 * found.coverage + 0.05 * found.early
-    return good - 0.1 * found.novel_words - 0.3 * found.repeated
+    """Measure how central is what a text says of the source, and how little it says twice."""
+    return 0.85 * found.salience + 0.1 * found.coverage + 0.05 * found.early - 0.4 * found.repeated
 
 
 def fluency(found: Features) -> float:

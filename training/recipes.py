@@ -23,16 +23,16 @@ from training.tasks import SUMMARIES, Maker
 #: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
 FEW = {
     "coherence": 7,
-    "consistency": 5,
-    "relevance": 6,
+    "consistency": 4,
+    "relevance": 8,
     "fluency": 5,
-    "factual": 4,
+    "factual": 5,
     "faithfulness": 1,
-    "naturalness": 1.5,
-    "dialogue_coherence": 1.5,
-    "engagingness": 1.5,
-    "groundedness": 1.5,
-    "understandability": 1,
+    "naturalness": 1.2,
+    "dialogue_coherence": 2,
+    "engagingness": 1,
+    "groundedness": 1,
+    "understandability": 0.7,
     "unseen": 0.7,
     "correctness": 0.4,
     "data_naturalness": 0.2,
@@ -162,7 +162,7 @@ class Adapting(Recipe):
         )
 
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
-        """Draw a tree and let the teacher grade it; None where it does not fit."""
+        """Draw a tree, read it by the trunk and let the teacher grade it; None where it does not fit."""
         code, rng = self.tokenizer(), maker.rng
         maker.words = (50, 220) if rng.random() < 0.55 else (250, 430)
         drawn = maker.tree()
@@ -170,16 +170,19 @@ class Adapting(Recipe):
         if fitted is None:
             return None
         tree, packed = fitted
-        if tree.concept not in SUMMARIES or not packed.leaves:
+        if not packed.leaves:
             return packed
-        teacher.read(net, packed, self.dtype)
-        assert packed.told
-        told = packed.told if tree.sourced else teacher.with_source(net, tree, code, self.dtype)
+        summaries = tree.concept in SUMMARIES
+        teacher.read(net, packed, self.dtype, summaries)
+        told = packed.told or []
+        if summaries and not tree.sourced:
+            told = teacher.with_source(net, tree, code, self.dtype)
         graded = packing.pack(teacher.grade(tree, told), code, rng, 0.0)
         if graded is None:
             return packed
-        rows = zip(packed.told, graded.leaves, strict=True)  # after the candidate the label's tokens may differ
-        graded.told = [(row + [float("nan")] * 9)[: len(leaf)] for row, leaf in rows]
+        if packed.told:
+            rows = zip(packed.told, graded.leaves, strict=True)  # after the candidate the label's tokens may differ
+            graded.told = [(row + [float("nan")] * 9)[: len(leaf)] for row, leaf in rows]
         graded.states = packed.states if graded.leaves == packed.leaves else None
         return graded
 

@@ -50,7 +50,7 @@ class Tree:
     unseen: bool = False
     sourced: bool = True
     measured: bool = False  # whether its words carry the flags that are read off the text
-    source: str = ""
+    source: str = ""  # what a candidate may be alike to: the source, the last turn of a conversation
 
 
 # How often each concept is drawn. The four of summarization carry most of what is to be learnt.
@@ -175,7 +175,7 @@ class Maker:
             bool(clause),
             len(concept.fields) > 1,
             concept.name in SUMMARIES,
-            shared.get("source", ""),
+            shared.get("source") or shared.get("history", "").rpartition("\n")[2],
         )
 
     @staticmethod

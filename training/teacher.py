@@ -1,4 +1,4 @@
-"""The teacher of summaries: what the rules measure, and what a pretrained model tells without a person.
+"""The teacher: what the rules measure, and what a pretrained model tells without a person.
 
 Three parts, none fitted to a rating: the rules (candidates.py); the log-probability of a candidate's least likely
 tokens by the trunk without its adapter, in the very form that the judge reads, or, where this shows no source, after
@@ -24,16 +24,18 @@ from training.tasks import Tree
 #: Of each dimension: the weights of the rules, the log-probability and the likeness (LOG.md tells what was tried).
 #: A student learns by itself what the trunk knows, and gives it in answer to every question: little of it is taught.
 WEIGHTS = {
-    "coherence": (2.0, 0.5, 0.0),
+    "coherence": (1.5, 0.8, 0.0),
     "consistency": (1.5, 0.6, 0.0),
     "fluency": (1.5, 0.6, 0.0),
-    "relevance": (1.5, 0.4, 0.7),
+    "relevance": (1.5, 0.0, 1.2),
     "factual": (1.0, 1.0, 0.0),
+    "dialogue_coherence": (1.5, 0.0, 0.7),  # alike to the last turn
 }
 ASKS = {"factual": "factual", "faithfulness": "consistency"}
+SAME = 0.9  # as alike as this is a repetition, which is worth nothing
 SPREAD = 0.27  # deviation of the values within a tree
 #: Share of a text's tokens, the least likely ones, whose mean log-probability counts.
-WORST = {"coherence": 0.2, "consistency": 0.5, "fluency": 0.2, "relevance": 0.2}
+WORST = {"coherence": 0.2, "consistency": 0.5, "fluency": 0.2}
 
 
 def log_probabilities(net: Smol, packed: Packed, dtype: torch.dtype) -> list[list[float]]:
@@ -64,9 +66,11 @@ def values(dimension: str, rules: Sequence[float], likely: Sequence[float], alik
     return np.clip(np.mean(rules) + SPREAD * standard(total), 0.0, 1.0)
 
 
-def read(net: Smol, packed: Packed, dtype: torch.dtype = torch.bfloat16) -> None:
+def read(net: Smol, packed: Packed, dtype: torch.dtype = torch.bfloat16, likely: bool = True) -> None:
     """Keep in a packed tree what the trunk tells: states below the adapter, the candidates' log-probabilities."""
     packed.states = net.below(collate_tree(packed), dtype)
+    if not likely:
+        return
     packed.told = [
         [value if flag >= 0 else float("nan") for value, flag in zip(row, flags, strict=True)]
         for row, flags in zip(log_probabilities(net, packed, dtype), packed.leaf_flags, strict=True)
@@ -97,7 +101,10 @@ def doubt(told: Sequence[float]) -> float:
 
 
 def grade(tree: Tree, told: list[list[float]]) -> Tree:
-    """Give the leaves of a tree of summaries the teacher's values for all that is asked; traps keep theirs."""
+    """Give the leaves of a tree the teacher's values for all that it grades; traps keep theirs.
+
+    Of replies nothing is told: likelihood agrees with people about them by less than nothing.
+    """
     rest = [n for n, leaf in enumerate(tree.leaves) if not leaf.fixed and leaf.body.strip()]
     main = ASKS.get(tree.concept, tree.concept)
     if main not in WEIGHTS or len(rest) < 3:
@@ -106,8 +113,11 @@ def grade(tree: Tree, told: list[list[float]]) -> Tree:
 
     def graded(dimension: str, rules: Sequence[float]) -> list[float]:
         whole = dimension == "factual"  # asks whether everything is supported; the others, how much
-        likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
-        alike = similarity.likeness(tree.source, texts) if WEIGHTS[dimension][2] else [0.0] * len(rest)
+        likely = alike = [0.0] * len(rest)
+        if WEIGHTS[dimension][1]:
+            likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
+        if WEIGHTS[dimension][2]:
+            alike = [value if value < SAME else 0.0 for value in similarity.likeness(tree.source, texts)]
         found: list[float] = values(dimension, rules, likely, alike).tolist()
         return found
 

@@ -236,7 +236,7 @@ def test_scores_are_the_models_own_chances():
 
 def graded(monkeypatch, concept: str = "relevance") -> tuple[Tree, Tree]:
     """A tree of six candidates, of which the last is a trap, before and after the teacher."""
-    monkeypatch.setattr(similarity, "likeness", lambda source, texts: [0.1 * len(text) for text in texts])
+    monkeypatch.setattr(similarity, "likeness", lambda source, texts: [0.02 * len(text) for text in texts])
     scale = forms.scale("1-5")
     leaves = [
         Leaf("text", "text " * (n + 1), [0] * 5 * (n + 1), "cue", scale.target(0.5), 0.4 + 0.01 * n, n == 5)
@@ -260,6 +260,15 @@ def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
     assert after.leaves[5] == before.leaves[5]
     before, after = graded(monkeypatch, "engagingness")
     assert after == before
+
+
+def test_a_reply_is_worth_more_if_it_is_alike_to_the_last_turn_and_less_if_it_repeats_it(monkeypatch):
+    monkeypatch.setattr(similarity, "likeness", lambda source, texts: [0.1, 0.3, 0.5, 0.99])
+    scale = forms.scale("1-3")
+    leaves = [Leaf("", f"reply {n}", [0] * 7, "cue", scale.target(0.5), 0.5) for n in range(4)]
+    after = teacher.grade(Tree("dialogue_coherence", "form", leaves, scale, source="What is new?"), [])
+    values = [leaf.quality for leaf in after.leaves]
+    assert values[3] < values[0] < values[1] < values[2]
 
 
 def test_log_probabilities_are_the_frozen_trunks():

@@ -80,6 +80,8 @@ def test_each_criterion_has_faults_of_its_own() -> None:
     assert measure.coherence(of["changed"]) == pytest.approx(measure.coherence(of["clean"]), abs=0.02)
     assert measure.coherence(of["twice"]) < measure.coherence(of["clean"]) - 0.2
     assert measure.consistency(of["twice"]) == pytest.approx(measure.consistency(of["clean"]), abs=0.02)
+    assert measure.relevance(of["changed"]) > measure.relevance(of["clean"]) - 0.06  # a central word is lost
+    assert measure.relevance(of["twice"]) < measure.relevance(of["clean"]) - 0.1
     rng = random.Random(5)
     found = []
     for _ in range(60):  # a judge that gives one answer to every question must be wrong somewhere
