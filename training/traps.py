@@ -33,13 +33,13 @@ def nothing(candidate: Candidate) -> Candidate:
 
 def copied(source: str, candidate: Candidate) -> Candidate:
     """Copy the source: true, and no summary. Every rule of a summary but this one is met, so it has to be low."""
-    worth = {"coherence": 0.15, "fluency": 0.5, "relevance": 0.05, "consistency": 0.3}
+    worth = {"coherence": 0.15, "fluency": 0.3, "relevance": 0.05, "consistency": 0.25}
     return Candidate([parse(source, MINOR)], {name: worth.get(name, 0.1) for name in candidate.quality}, True)
 
 
 def set_in(found: list[Candidate], title: str, top: str, source: str, rng: random.Random) -> list[Candidate]:
-    """Put a trap in the place of the last candidate, of three trees in five."""
-    kind = rng.choices(("none", "named", "again", "nothing", "copied"), (40, 20, 12, 6, 22))[0]
+    """Put a trap in the place of the last candidate, of seven trees in ten."""
+    kind = rng.choices(("none", "named", "again", "nothing", "copied"), (28, 17, 9, 6, 40))[0]
     base = rng.choice(found)
     if kind == "named":
         return [*found[:-1], named(base, title, top, rng)]
@@ -47,6 +47,6 @@ def set_in(found: list[Candidate], title: str, top: str, source: str, rng: rando
         return [*found[:-1], again(base, rng)]
     if kind == "nothing":
         return [*found[:-1], nothing(base)]
-    if kind == "copied" and 20 < len(source.split()) <= 170:
+    if kind == "copied" and 20 < len(source.split()) <= 200:
         return [*found[:-1], copied(source, base)]
     return found
