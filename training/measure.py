@@ -167,7 +167,7 @@ class Source:
         found = sum(self.weights.get(w, 0.0) for w in set(said))
         budget = min(30, len(self.best) - 1)
         top = self.best[budget]
-        # of what the source has; made-up words are no fault of the choice, unless little else is there
+        # words that the source lacks are no fault of the choice, but no more than half of them are forgiven
         known = max(len(set(said) & set(self.counts)), len(set(said)) // 2, 1)
         salience = found / max(1e-9, self.best[min(len(self.best) - 1, known)])
         return Features(
@@ -195,7 +195,7 @@ def coherence(found: Features) -> float:
 
 
 def relevance(found: Features) -> float:
-    """Measure how central is what a text says of the source, and how little it says twice."""
+    """Measure how central the source's words in a text are, and how little the text says twice."""
     return 0.85 * found.salience + 0.1 * found.coverage + 0.05 * found.early - 0.4 * found.repeated
 
 

@@ -172,11 +172,11 @@ class Adapting(Recipe):
         tree, packed = fitted
         if not packed.leaves:
             return packed
-        summaries = tree.concept in SUMMARIES
-        teacher.read(net, packed, self.dtype, summaries)
-        told = packed.told or []
-        if summaries and not tree.sourced:
-            told = teacher.with_source(net, tree, code, self.dtype)
+        packed.states = net.below(packing.collate_tree(packed), self.dtype)
+        told: list[list[float]] = []
+        if tree.concept in SUMMARIES:
+            packed.told = teacher.read(net, packed, self.dtype)
+            told = packed.told if tree.sourced else teacher.with_source(net, tree, code, self.dtype)
         graded = packing.pack(teacher.grade(tree, told), code, rng, 0.0)
         if graded is None:
             return packed

@@ -50,7 +50,7 @@ class Tree:
     unseen: bool = False
     sourced: bool = True
     measured: bool = False  # whether its words carry the flags that are read off the text
-    source: str = ""  # what a candidate may be alike to: the source, the last turn of a conversation
+    source: str = ""  # what the teacher compares candidates with: the source, or the last turn of a conversation
 
 
 # How often each concept is drawn. The four of summarization carry most of what is to be learnt.

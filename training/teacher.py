@@ -2,9 +2,9 @@
 
 Three parts, none fitted to a rating: the rules (candidates.py); the log-probability of a candidate's least likely
 tokens by the trunk without its adapter, in the very form that the judge reads, or, where this shows no source, after
-the source; and its likeness to the source (similarity.py). Within a tree each part is brought to mean 0 and deviation
-1; the weighted sum spreads the labels around the tree's mean by the rules, so that labels of good and of bad trees
-differ too. Traps keep the value that they were given.
+the source; and its likeness to the source or the last turn (similarity.py). Within a tree each part is brought to mean
+0 and deviation 1; the weighted sum spreads the labels around the tree's mean by the rules, so that labels of good and
+of bad trees differ too. Traps keep the value that they were given.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ WEIGHTS = {
     "fluency": (1.5, 0.6, 0.0),
     "relevance": (1.5, 0.0, 1.2),
     "factual": (1.0, 1.0, 0.0),
-    "dialogue_coherence": (1.5, 0.0, 0.7),  # alike to the last turn
+    "dialogue_coherence": (1.5, 0.0, 0.7),  # its likeness is to the last turn
 }
 ASKS = {"factual": "factual", "faithfulness": "consistency"}
-SAME = 0.9  # as alike as this is a repetition, which is worth nothing
+SAME = 0.9  # a text this alike repeats what it answers or sums up, and its likeness counts as none
 SPREAD = 0.27  # deviation of the values within a tree
 #: Share of a text's tokens, the least likely ones, whose mean log-probability counts.
 WORST = {"coherence": 0.2, "consistency": 0.5, "fluency": 0.2}
@@ -66,12 +66,9 @@ def values(dimension: str, rules: Sequence[float], likely: Sequence[float], alik
     return np.clip(np.mean(rules) + SPREAD * standard(total), 0.0, 1.0)
 
 
-def read(net: Smol, packed: Packed, dtype: torch.dtype = torch.bfloat16, likely: bool = True) -> None:
-    """Keep in a packed tree what the trunk tells: states below the adapter, the candidates' log-probabilities."""
-    packed.states = net.below(collate_tree(packed), dtype)
-    if not likely:
-        return
-    packed.told = [
+def read(net: Smol, packed: Packed, dtype: torch.dtype = torch.bfloat16) -> list[list[float]]:
+    """Compute the log-probabilities of a packed tree's candidates in their forms; NaN at every other token."""
+    return [
         [value if flag >= 0 else float("nan") for value, flag in zip(row, flags, strict=True)]
         for row, flags in zip(log_probabilities(net, packed, dtype), packed.leaf_flags, strict=True)
     ]
@@ -103,7 +100,7 @@ def doubt(told: Sequence[float]) -> float:
 def grade(tree: Tree, told: list[list[float]]) -> Tree:
     """Give the leaves of a tree the teacher's values for all that it grades; traps keep theirs.
 
-    Of replies nothing is told: likelihood agrees with people about them by less than nothing.
+    `told` holds the candidates' log-probabilities; for replies it is empty, because theirs go against what people say.
     """
     rest = [n for n, leaf in enumerate(tree.leaves) if not leaf.fixed and leaf.body.strip()]
     main = ASKS.get(tree.concept, tree.concept)
