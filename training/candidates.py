@@ -14,7 +14,7 @@ from training.damage import ERROR, FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED,
 
 LEVELS = (0.0, 0.0, 0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0, 1.0)
 MILD = (0.0, 0.0, 0.0, 0.0, 0.1, 0.15, 0.25, 0.25, 0.4)
-SIZES = (1, 2, 3, 3, 3, 4, 4)  # sentences of a summary
+SIZES = (1, 2, 3, 3, 4, 4, 5)  # sentences of a summary
 BRIEF = (1, 1, 1, 2)  # of one that is asked about as a whole
 CUT = 0.12  # how often a text ends in the middle of a sentence, as systems with a limit leave it
 _WORD = re.compile(r"[a-z]{3,}")
@@ -86,7 +86,7 @@ class Grader:
         """Choose `count` sentences of the source, or a text by a person, as an undamaged summary."""
         rng, n = self.rng, len(self.source)
         count = min(count, n)
-        kind = rng.choice(["lead", "lead", "window", "top", "top", "picks", "human", "human"])
+        kind = rng.choice(["lead", "early", "early", "early", "top", "top", "window", "picks", "human", "human"])
         if kind == "human" and self.summary:
             return [_Item(damage.parse(s), -2 - i, 0.95) for i, s in enumerate(self.summary[: count + 1])]
         if kind == "lead":
@@ -94,15 +94,18 @@ class Grader:
         elif kind == "window":
             start = rng.randrange(0, n - count + 1)
             picks = list(range(start, start + count))
+        elif kind == "early":  # where most systems look: texts that differ little
+            picks = sorted(rng.sample(range(min(n, max(count + 3, n // 3))), count))
         elif kind == "picks":
             picks = sorted(rng.sample(range(n), count))
         else:
             noisy = sorted(range(n), key=lambda i: -self.salience[i] - rng.random() * 0.3)
             picks = sorted(noisy[:count])
         items = [self.item(i) for i in picks]
-        if rng.random() < 0.3:
-            for item in items:
-                item.words = damage.compressed(item.words, rng)
+        editing = rng.choice((None, None, damage.abridged, damage.abridged, damage.compressed))
+        for item in items:
+            for _ in range(rng.choice((0, 1, 1, 2)) if editing else 0):
+                item.words = editing(item.words, rng)
         return items
 
     def item(self, i: int) -> _Item:
@@ -128,15 +131,17 @@ class Grader:
                 break
         return clean, damaged
 
-    def candidate(self, main: str, level: float, base: list[_Item], side: float = 0.35) -> Candidate:
-        """Damage a base in one dimension, and with chance `side` in another."""
+    def candidate(
+        self, main: str, level: float, base: list[_Item], side: float = 0.35, most: float = 0.75
+    ) -> Candidate:
+        """Damage a base in one dimension, and with chance `side` in another, there by no more than `most`."""
         items = [_Item(list(i.words), i.index, i.salience, i.seams) for i in base]
         if level > 0:
             items = self.apply(main, level, items)
         if self.rng.random() < side:  # a fault of another kind, which the main label need not follow
-            kinds = [d for d in ("coherence", "coherence", "consistency", "fluency") if d != main]
+            kinds = [d for d in ("coherence", "coherence", "consistency", "consistency", "fluency") if d != main]
             other = self.rng.choice(kinds)
-            items = self.apply(other, self.rng.choice((0.25, 0.5, 0.75)), items)
+            items = self.apply(other, min(most, self.rng.choice((0.25, 0.5, 0.75))), items)
         if side and self.rng.random() < CUT:
             items[-1].words = damage.cut(items[-1].words, self.rng)
         return self.finish(items)
@@ -323,5 +328,5 @@ class Grader:
         levels = rng.sample(grades, count) if count <= len(grades) else rng.choices(grades, k=count)
         for n, level in enumerate(levels):
             base = shared if n % 2 == 0 else self.base(rng.choice((*sizes, 2, 5)) if free else size)
-            out.append(self.candidate(main, level, base))
+            out.append(self.candidate(main, level, base, most=max(grades)))
         return out

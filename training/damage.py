@@ -283,6 +283,23 @@ def compressed(sentence: Sentence, rng: random.Random) -> Sentence:
     return [*sentence[: cut - 1], Word(last.text.rstrip(",;:.") + ".", last.flags)]
 
 
+_PREPOSITIONS = (  # noqa: SIM905 - a list of quoted words reads worse
+    "of in on at for with from by after before during while when under near over into against about "
+).split()
+
+
+def abridged(sentence: Sentence, rng: random.Random) -> Sentence:
+    """Leave a phrase out of the middle: from a preposition to the next one, or what stands between two commas."""
+    words = [w.text.lower() for w in sentence]
+    pauses = [i for i in range(3, len(words)) if words[i - 1].endswith((",", ";"))]
+    opens = [i for i in range(3, len(words) - 2) if words[i] in _PREPOSITIONS and words[i - 1] not in _PREPOSITIONS]
+    cuts = [(i, j) for ends in (pauses, opens) for i in ends for j in ends if i + 2 <= j <= i + 9]
+    if not cuts or len(words) < 10:
+        return sentence
+    start, end = rng.choice(cuts)
+    return [*sentence[:start], *sentence[end:]]
+
+
 def flagged(sentence: Sentence, flag: int) -> Sentence:
     return [Word(w.text, w.flags | flag) for w in sentence]
 

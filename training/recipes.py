@@ -24,8 +24,8 @@ from training.tasks import SUMMARIES, Maker
 FEW = {
     "coherence": 7,
     "consistency": 4,
-    "relevance": 8,
-    "fluency": 5,
+    "relevance": 9,
+    "fluency": 7,
     "factual": 5,
     "faithfulness": 1,
     "naturalness": 1.2,
@@ -46,7 +46,7 @@ FEW = {
 CORPORA = {"nltk": 30, "wikitext2": 22, "squality": 14, "standardebooks": 12, "scitldr": 10, "ud_ewt": 6, "factbook": 6}
 LONGEST = 1800  # tokens of a tree of the adapter's
 FEWEST = 5  # candidates, so that a tree is worth its source
-LEAVES = 13  # candidates of a source: what they share is most of the cost
+LEAVES = 12  # candidates of a source: what they share is most of the cost
 KEPT = 60  # trees at hand for another reading
 READINGS = 3
 RUNS = Path(__file__).resolve().parent / "runs"
@@ -157,8 +157,8 @@ class Adapting(Recipe):
             chat=smol.chat(),
             chatty=0.12,
             writing=0.2,
-            mild=0.5,
-            several=0.7,
+            mild=0.75,
+            several=0.55,
         )
 
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
