@@ -198,9 +198,10 @@ def coherence(found: Features) -> float:
 
 
 def relevance(found: Features) -> float:
-    """Measure how central the source's words in a text are, how few others it spends and how little it says twice."""
+    """Measure how central the source's words in a text are, and how little else it says, or says twice or badly."""
     central = 0.85 * found.salience * min(1.0, math.sqrt(2 * found.telling))
-    return central + 0.1 * found.coverage + 0.05 * found.early - 0.4 * found.repeated
+    chosen = central + 0.1 * found.coverage + 0.05 * found.early - 0.4 * found.repeated
+    return chosen * (0.7 + 0.3 * coherence(found))
 
 
 def fluency(found: Features) -> float:

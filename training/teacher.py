@@ -27,7 +27,7 @@ WEIGHTS = {
     "coherence": (1.5, 0.8, 0.0),
     "consistency": (1.5, 0.6, 0.0),
     "fluency": (1.5, 0.6, 0.0),
-    "relevance": (1.5, 0.0, 1.2),
+    "relevance": (1.5, 0.25, 0.9),
     "factual": (1.0, 1.0, 0.0),
     "dialogue_coherence": (1.5, 0.0, 0.7),  # its likeness is to the last turn
 }
@@ -35,7 +35,7 @@ ASKS = {"factual": "factual", "faithfulness": "consistency"}
 SAME = 0.9  # a text this alike repeats what it answers or sums up, and its likeness counts as none
 SPREAD = 0.27  # deviation of the values within a tree
 #: Share of a text's tokens, the least likely ones, whose mean log-probability counts.
-WORST = {"coherence": 0.2, "consistency": 0.5, "fluency": 0.2}
+WORST = {"coherence": 0.2, "consistency": 0.5, "fluency": 0.2, "relevance": 0.2}
 
 
 def log_probabilities(net: Smol, packed: Packed, dtype: torch.dtype) -> list[list[float]]:
