@@ -1,9 +1,9 @@
-"""A judge's total probability of the labels: every packaged metric, and scales of words, before and after.
+"""A judge's total probability of the labels: every packaged metric, and scales of words.
 
     python benchmarks/label_mass.py DIRECTORY --style chat     # a model directory, or a name of models.yaml
 
 The rows are the built-in neutral examples of `judges check`; metrics go without evaluation steps, so that none have
-to be written. "Before" is the form without the request for an answer and with labels in their own case alone.
+to be written.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +22,6 @@ from rich.table import Table
 from geval_local import Judge, Metric
 from geval_local.judge.audit import example_samples
 from geval_local.metric_file import preset_names
-from geval_local.prompt import form_filler
-from geval_local.questions import pair
 from geval_local.scale import Scale
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -35,7 +30,9 @@ WORDS: list[Any] = [
     {"very bad": 1, "bad": 2, "okay": 3, "good": 4, "very good": 5},
     {"never": 1, "sometimes": 2, "always": 3},
     {"Strongly disagree": 1, "Disagree": 2, "Neutral": 3, "Agree": 4, "Strongly agree": 5},
+    {"low": 1, "medium": 2, "high": 3},
     "True/False",
+    "0-10",
 ]
 
 
@@ -46,22 +43,6 @@ def metrics() -> list[Metric]:
     return presets + [
         coherence.model_copy(update={"name": "words: " + "/".join(scale.labels), "scale": scale}) for scale in scales
     ]
-
-
-@contextmanager
-def as_before() -> Iterator[None]:
-    """Leave the request out of every form."""
-    kept = pair.form_filler
-
-    def filler(metric: Metric, look: int = 0) -> Any:
-        fill = form_filler(metric, look)
-        return lambda fields: replace(fill(fields), request="")
-
-    pair.form_filler = filler
-    try:
-        yield
-    finally:
-        pair.form_filler = kept
 
 
 def mass(judge: Judge, metric: Metric, rows: int) -> float:
@@ -82,17 +63,13 @@ def main() -> None:
     table = Table(
         title=f"Label mass, {judge.name.rpartition('/')[2]}, style {judge.encoder.style}, {options.rows} rows each"
     )
-    for column in ("metric", "scale", "before", "after"):
+    for column in ("metric", "scale", "label mass"):
         table.add_column(column)
     records = []
     for metric in metrics():
-        with as_before():
-            before = mass(
-                judge, metric.model_copy(update={"case_variants": metric.scale.text == "Yes/No"}), options.rows
-            )
-        after = mass(judge, metric, options.rows)
-        records.append({"metric": metric.name, "scale": metric.scale.text, "before": before, "after": after})
-        table.add_row(metric.name, metric.scale.text, f"{before:.3f}", f"{after:.3f}")
+        found = mass(judge, metric, options.rows)
+        records.append({"metric": metric.name, "scale": metric.scale.text, "mass": found})
+        table.add_row(metric.name, metric.scale.text, f"{found:.3f}")
         print(json.dumps(records[-1]), flush=True)
     console.print(table)
     save(console, options.output or RESULTS / f"label-mass-{time.strftime('%Y%m%d-%H%M%S')}.json", records)
