@@ -161,7 +161,7 @@ class Grader:
         words = sum(len(i.words) for i in items)
         for _ in range(max(1, round(level * words / 7))):
             item = self.rng.choice(items)
-            if self.rng.random() < 0.15:  # what copying summarizers do
+            if self.rng.random() < 0.3:  # what copying summarizers do
                 self.sew(item, 0.3, ERROR)
             else:
                 item.words = damage.fluency_error(item.words, self.rng, self.pool)

@@ -206,4 +206,4 @@ def relevance(found: Features) -> float:
 
 def fluency(found: Features) -> float:
     """Measure what shows without knowing the language: broken ends and repetition."""
-    return 1 - 0.6 * min(1.0, 2 * found.fragments) - 0.5 * found.repeated_pairs - 0.2 * found.repeated
+    return 1 - 0.8 * min(1.0, 2 * found.fragments) - found.repeated_pairs - 0.4 * found.repeated

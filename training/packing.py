@@ -129,7 +129,9 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
                 if len(children) > 1 and not ranked:  # the first token that tells labels apart carries the order
                     ranked = True
                     packed.ranks.append(len(packed.labels))
-                    means = [sum(value_of[label] for label in labels) / len(labels) for labels in children.values()]
+                    # of labels that begin alike ("Strongly") the one that is meant counts
+                    sums = (sum(target[label] * value_of[label] for label in labels) for labels in children.values())
+                    means = [total / mass for total, mass in zip(sums, masses, strict=True)]
                 else:
                     means = [0.0] * len(children)
                 packed.labels.append((number, len(ids) - 1, list(children), [m / sum(masses) for m in masses]))
