@@ -16,10 +16,11 @@ from scipy.stats import spearmanr
 
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import damage, forms, measure, style, wordings
+from training import damage, forms, measure, packing, style, tokenizer, wordings
 from training.candidates import Grader
 from training.corpus import TEXT_DIR, detokenise, sentences
 from training.model import Batch, Nano, Shape
+from training.tasks import Leaf, Tree
 
 SOURCE = sentences(
     "The town of Millbrook opened its new library on Monday. Mayor Ellen Price cut the ribbon before a crowd "
@@ -89,6 +90,32 @@ def test_each_criterion_has_faults_of_its_own() -> None:
         values = [[text.quality[name] for text in texts] for name in ("coherence", "consistency")]
         found.append(spearmanr(*values).statistic)
     assert statistics.mean(found) < 0.3
+
+
+def test_leaving_a_phrase_out_says_nothing_new() -> None:
+    source, rng = measure.Source(SOURCE), random.Random(4)
+    shorter = 0
+    for sentence in SOURCE:
+        words = [w.text for w in damage.parse(sentence)]
+        left = [w.text for w in damage.abridged(damage.parse(sentence), rng)]
+        rest = iter(words)
+        assert all(word in rest for word in left)  # in their order
+        assert source.measure([" ".join(left)]).novel_pairs == 0
+        shorter += len(left) < len(words)
+    assert shorter >= 3
+    turned = "The library opened its new town of Millbrook on Monday."
+    assert source.measure([turned]).novel_pairs > 0
+
+
+def test_a_token_that_opens_two_labels_stands_for_the_one_that_is_meant() -> None:
+    judged = forms.scale("Strongly disagree/Disagree/Neutral/Agree/Strongly agree")
+    code = tokenizer.load()
+    for quality, wanted in ((0.98, 4.0), (0.02, 0.0)):
+        leaf = Leaf("\n\n", "A summary.", [0] * 10, "\n\n- Coherence:", judged.target(quality), quality)
+        packed = packing.pack(Tree("coherence", "A text.", [leaf], judged), code, random.Random(1), 0.0)
+        assert packed is not None
+        row = packed.ranks[0]
+        assert max(zip(packed.labels[row][3], packed.values[row], strict=True))[1] == pytest.approx(wanted, abs=0.05)
 
 
 def test_flags_follow_the_characters() -> None:
