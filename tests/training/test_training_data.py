@@ -22,6 +22,7 @@ from training.corpus import TEXT_DIR, detokenise, sentences
 from training.model import Batch, Nano, Shape
 from training.tasks import Leaf, Tree
 
+NANO = Path(__file__).parents[2] / "geval_local/judges/nano"
 SOURCE = sentences(
     "The town of Millbrook opened its new library on Monday. Mayor Ellen Price cut the ribbon before a crowd "
     "of 300 people. The building cost 4 million dollars and took three years to finish. It holds 60,000 books, "
@@ -109,7 +110,7 @@ def test_leaving_a_phrase_out_says_nothing_new() -> None:
 
 def test_a_token_that_opens_two_labels_stands_for_the_one_that_is_meant() -> None:
     judged = forms.scale("Strongly disagree/Disagree/Neutral/Agree/Strongly agree")
-    code = tokenizer.load()
+    code = tokenizer.load(NANO / "tokenizer.json")
     for quality, wanted in ((0.98, 4.0), (0.02, 0.0)):
         leaf = Leaf("\n\n", "A summary.", [0] * 10, "\n\n- Coherence:", judged.target(quality), quality)
         packed = packing.pack(Tree("coherence", "A text.", [leaf], judged), code, random.Random(1), 0.0)
@@ -187,14 +188,8 @@ def test_soft_targets_expect_the_quality() -> None:
         assert values[0] < values[1] < values[2]
 
 
-@pytest.mark.skipif(
-    not (Path(__file__).parents[2] / "geval_local/judges/nano/tokenizer.json").exists(),
-    reason="the embedded judge has not been exported",
-)
 def test_tokenizer_has_single_digits() -> None:
-    from tokenizers import Tokenizer
-
-    code = Tokenizer.from_file(str(Path(__file__).parents[2] / "geval_local/judges/nano/tokenizer.json"))
+    code = tokenizer.load(NANO / "tokenizer.json")
     assert [
         len(code.encode(f"- Coherence: {n}", add_special_tokens=False))
         - len(code.encode("- Coherence:", add_special_tokens=False))
