@@ -88,10 +88,11 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?")) else text + "."
 
 
-#: Words of a criterion that a check repeats at most: the package takes twelve in a row for a copy of the form.
-MOST_COPIED = 10
-_OPENS = {"and", "or", "that", "which", "as", "with", "when", "because", "for", "if", "than", "so", "but"}
-_LOOSE = {"to", "of", "in", "on", "by", "from", "at", "the", "a", "an", "is", "are", "it", "its"}
+#: Words of a criterion that a check repeats at most: most sentences that open a criterion are shorter, and stay whole.
+MOST_COPIED = 16
+#: Words that a sentence can end before. Before "that" or "which" it cannot: "something that a person would say".
+_OPENS = {"and", "or", "when", "because", "if", "so", "but", "even"}
+_LOOSE = {"to", "of", "in", "on", "by", "from", "at", "for", "with", "after", "as", "than", "that", "which", "the", "a"}
 
 
 def short(text: str) -> str:
@@ -100,9 +101,9 @@ def short(text: str) -> str:
     if len(words) <= MOST_COPIED:
         return text
     places = [
-        n for n in range(5, MOST_COPIED + 1) if words[n].lower() in _OPENS or words[n - 1].endswith((",", ";", ":"))
+        n for n in range(8, MOST_COPIED + 1) if words[n].lower() in _OPENS or words[n - 1].endswith((",", ";", ":"))
     ]
-    places = places or [n for n in range(6, MOST_COPIED + 1) if words[n].lower() in _LOOSE] or [MOST_COPIED]
+    places = places or [n for n in range(8, MOST_COPIED + 1) if words[n].lower() in _LOOSE] or [MOST_COPIED]
     kept = words[: places[-1]]
     while kept[-1].lower() in _OPENS | _LOOSE:
         kept.pop()

@@ -125,7 +125,8 @@ def unfit(steps: Sequence[str], metric: Metric) -> str | None:
     """Say why steps cannot go with a metric: another scale, repetition, text copied from the form; None if they can."""
     low, high = metric.scale.low, metric.scale.high
     numeric = all(_is_number(label) for label in metric.scale.labels)
-    form = set(_word_runs(f"{metric.criteria} {metric.introduction}", _COPIED))
+    introduction, criteria = (set(_word_runs(text, _COPIED)) for text in (metric.introduction, metric.criteria))
+    within = {run for line in re.split(r"(?<=[.?!])\s+", metric.criteria) for run in _word_runs(line, _COPIED)}
     seen: set[tuple[str, ...]] = set()
     for number, step in enumerate(steps, start=1):
         for match in _SCALE.finditer(step):
@@ -137,7 +138,9 @@ def unfit(steps: Sequence[str], metric: Metric) -> str | None:
         if len(set(runs)) < len(runs) or seen & set(runs):
             return f"step {number} repeats itself or an earlier one"
         seen |= set(runs)
-        if not form.isdisjoint(_word_runs(step, _COPIED)):
+        # "Check whether ..." may say one sentence of the criteria to its end; the criteria as a step are no check.
+        copied = _word_runs(step, _COPIED)
+        if not introduction.isdisjoint(copied) or not criteria.isdisjoint({*copied[:1], *(set(copied) - within)}):
             return f"step {number} copies the criteria"
     return None
 

@@ -41,6 +41,17 @@ def test_a_step_that_repeats_an_earlier_one_is_refused():
     assert "repeats" in unfit((step, f"Again: {step.lower()} once more."), NUMBERS)
 
 
+def test_a_check_may_say_one_sentence_of_the_criteria_and_no_more():
+    first = "Whether the reply tells the guest plainly what the house can do about the noise."
+    metric = Metric(name="plain", criteria=f"{first} A plain reply names one thing.", scale="1-5", introduction="")
+    check = f"Check {first[0].lower()}{first[1:]}"
+    assert unfit(("Read the reply.", check), metric) is None
+    for copy in (first, f"{check} A plain reply names one thing."):
+        assert "copies the criteria" in unfit(("Read the reply.", copy), metric)
+    introduced = Metric(name="plain", criteria="Whether it is plain.", scale="1-5", introduction=first)
+    assert "copies the criteria" in unfit(("Read the reply.", check), introduced)
+
+
 @pytest.mark.parametrize("step", ["Assign a score on a scale of 1 to 5.", "Read pages 2 to 9.", "Rate it 1-5."])
 def test_what_fits_is_taken(step):
     assert unfit(("Read the text.", step), NUMBERS) is None
