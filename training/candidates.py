@@ -17,6 +17,7 @@ MILD = (0.0, 0.0, 0.0, 0.0, 0.1, 0.15, 0.25, 0.25, 0.4)
 SIZES = (1, 2, 3, 3, 4, 4, 5)  # sentences of a summary
 BRIEF = (1, 1, 1, 2)  # of one that is asked about as a whole
 CUT = 0.12  # how often a text ends in the middle of a sentence, as systems with a limit leave it
+WRITTEN = 0.35  # how often a candidate is a model's own text, where there are such
 _WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -63,7 +64,7 @@ def shorten(sentence: str, rng: random.Random) -> str:
 @dataclass
 class _Item:
     words: Sentence
-    index: int  # place in the source, -1 for foreign, -2 for a text by a person
+    index: int  # place in the source, -1 for foreign or by a model, -2 for a text by a person
     salience: float
     seams: int = 0  # where it changes from one sentence to another
 
@@ -77,14 +78,23 @@ def _near(items: list[str], words: int, rng: random.Random) -> str:
 class Grader:
     """Makes candidates for one source text."""
 
-    def __init__(self, source: list[str], pool: Pool, rng: random.Random, summary: list[str] | None = None) -> None:
-        self.source, self.pool, self.rng, self.summary = source, pool, rng, summary
+    def __init__(
+        self,
+        source: list[str],
+        pool: Pool,
+        rng: random.Random,
+        summary: list[str] | None = None,
+        written: Sequence[list[str]] = (),
+    ) -> None:
+        self.source, self.pool, self.rng, self.summary, self.written = source, pool, rng, summary, written
         self.salience = salience(source)
         self.measured = measure.Source(source)
 
     def base(self, count: int) -> list[_Item]:
-        """Choose `count` sentences of the source, or a text by a person, as an undamaged summary."""
+        """Choose `count` sentences of the source, or a text by a person or a model, as an undamaged summary."""
         rng, n = self.rng, len(self.source)
+        if self.written and rng.random() < WRITTEN:
+            return [_Item(damage.parse(s), -1, 0.5) for s in rng.choice(self.written)[: count + 1]]
         count = min(count, n)
         kind = rng.choice(["lead", "early", "early", "early", "top", "top", "window", "picks", "human", "human"])
         if kind == "human" and self.summary:

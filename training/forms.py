@@ -177,7 +177,7 @@ def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool 
     """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
     labels = scale(rng.choice(concept.scales))
     thing = rng.choice(wordings.THINGS[concept.thing])
-    source = rng.choice(wordings.SOURCES[concept.source])
+    source = rng.choice([word for word in wordings.SOURCES[concept.source] if word != thing])
     title = title or rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)
     criterion = rng.choice(wordings.CLAUSE_CRITERIA).replace("{c}", clause) if clause else rng.choice(concept.criteria)
     if rng.random() < 0.45:

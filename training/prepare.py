@@ -1,21 +1,23 @@
 """Makes what training needs: `python -m training.prepare`, or for the adapter `python -m training.prepare smol`.
 
-For nano: the cut-up corpus, the tokenizer, the first embeddings. For smol: the corpus, and the package's weights as
-transformers has them.
+For nano: the cut-up corpus, the tokenizer, the first embeddings. For smol: the corpus, the package's weights as
+transformers has them, and summaries that this model writes.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from training import corpus, embedding, smol, tokenizer
+from training import corpus, embedding, smol, tokenizer, written
 from training.model import Shape
+from training.recipes import CORPORA
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.prepare", description=__doc__)
     parser.add_argument("judge", nargs="?", choices=("nano", "smol"), default="nano")
     parser.add_argument("--hidden", type=int, default=Shape().hidden, help="nano: width of the embeddings")
+    parser.add_argument("--minutes", type=float, default=25.0, help="smol: how long it may write summaries of its own")
     options = parser.parse_args()
     for part in ("train", "held_out"):
         loaded = corpus.load(part)
@@ -27,6 +29,8 @@ def main() -> None:
         )
     if options.judge == "smol":
         smol.prepare()
+        written.write(60 * options.minutes, CORPORA)
+        print(f"summaries by the model: of {len(written.load())} texts")
         return
     code = tokenizer.load()
     print(f"tokenizer: {code.get_vocab_size()} tokens", flush=True)

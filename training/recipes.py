@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from geval_local.prompt import Prompt
-from training import corpus, embedding, initial, packing, smol, teacher, tokenizer
+from training import corpus, embedding, initial, packing, smol, teacher, tokenizer, written
 from training.losses import Weights
 from training.model import Nano, Shape
 from training.packing import Packed, Tensors
@@ -33,7 +33,7 @@ FEW = {
     "engagingness": 1.6,
     "groundedness": 2,
     "understandability": 1,
-    "unseen": 0.7,
+    "unseen": 1.2,
     "correctness": 0.4,
     "data_naturalness": 0.2,
     "informativeness": 0.3,
@@ -156,9 +156,10 @@ class Adapting(Recipe):
             corpora=CORPORA,
             chat=smol.chat(),
             chatty=0.12,
-            writing=0.2,
+            writing=0.35,
             mild=0.75,
             several=0.55,
+            written=written.load() if part == "train" else {},
         )
 
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
@@ -174,10 +175,13 @@ class Adapting(Recipe):
             return packed
         packed.states = net.below(packing.collate_tree(packed), self.dtype)
         told: list[list[float]] = []
+        alone: list[float] = []
         if tree.concept in SUMMARIES:
             packed.told = teacher.read(net, packed, self.dtype)
             told = packed.told if tree.sourced else teacher.with_source(net, tree, code, self.dtype)
-        graded = packing.pack(teacher.grade(tree, told), code, rng, 0.0)
+            if "fluency" in {tree.concept, *(question.dimension for question in tree.leaves[0].more)}:
+                alone = teacher.alone(net, [leaf.body for leaf in tree.leaves], code, self.dtype)
+        graded = packing.pack(teacher.grade(tree, told, alone), code, rng, 0.0)
         if graded is None:
             return packed
         if packed.told:

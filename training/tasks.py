@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from geval_local.prompt import STEPS_REQUEST
-from training import candidates, corpus, damage, dialogues, forms, style, traps, wordings
+from training import candidates, corpus, damage, dialogues, forms, style, traps, wordings, written
 from training.candidates import Candidate, Grader
 from training.corpus import Corpus, Document
 from training.damage import Pool
@@ -96,6 +96,7 @@ class Maker:
     mild: float = 0.0  # the share of summaries whose damage is light, as systems' own texts differ little
     several: float = 0.0  # the share of summaries' forms that ask for several criteria: a text gets a label for each
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
+    written: dict[int, list[list[str]]] = field(default_factory=dict)  # a model's summaries, by the document's key
     common: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -106,6 +107,7 @@ class Maker:
         self.of: dict[str, list[Document]] = {}
         for document in self.corpus.prose:
             self.of.setdefault(document.corpus, []).append(document)
+        self.told = [d for d in self.corpus.prose if self.written.get(written.key(d))] if self.written else []
         self.attributes: dict[str, list[tuple[str, str]]] = {}
         self.subjects: dict[str, list[tuple[str, str]]] = {}
         for subject, attribute, value in self.corpus.facts:
@@ -247,9 +249,10 @@ class Maker:
     ) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Cut a source out of a document and grade candidates for it."""
         rng = self.rng
-        document = self.document()
+        own = bool(self.told) and rng.random() < 0.6
+        document = rng.choice(self.told) if own else self.document()
         wanted = rng.randint(*self.words)
-        start = rng.randrange(len(document.sentences)) if rng.random() < 0.4 else 0
+        start = rng.randrange(len(document.sentences)) if not own and rng.random() < 0.4 else 0
         source: list[str] = []
         for sentence in document.sentences[start:]:
             source.append(sentence)
@@ -262,7 +265,8 @@ class Maker:
             summary = corpus.sentences(rng.choice(document.summaries))
         pool = self.pool(source, self.foreign_documents(document))
         levels = candidates.MILD if rng.random() < self.mild else candidates.LEVELS
-        found = Grader(source, pool, rng, summary).graded(main, self.count, levels, sizes)
+        texts = self.written[written.key(document)] if own else []
+        found = Grader(source, pool, rng, summary, texts).graded(main, self.count, levels, sizes)
         question = document.question or f"What does the text say about {rng.choice(pool.names or ['this'])}?"
         text = " ".join(source)
         return {"source": text, "context": text, "question": question}, found, rng.choice([" "] * 6 + ["\n"])

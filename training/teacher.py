@@ -2,31 +2,33 @@
 
 Three parts, none fitted to a rating: the rules (candidates.py); the log-probability of a candidate's least likely
 tokens by the trunk without its adapter, in the very form that the judge reads, or, where this shows no source, after
-the source; and its likeness to the source or the last turn (similarity.py). Within a tree each part is brought to mean
-0 and deviation 1; the weighted sum spreads the labels around the tree's mean by the rules, so that labels of good and
-of bad trees differ too. Traps keep the value that they were given.
+the source; and its likeness to the source or the last turn (similarity.py), or for fluency how it reads by itself.
+Within a tree each part is brought to mean 0 and deviation 1; the weighted sum spreads the labels around the tree's mean
+by the rules, so that labels of good and of bad trees differ too. Traps keep the value that they were given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from training import similarity
+from training import corpus, similarity
 from training.packing import Packed, collate_tree
 from training.smol import Smol
 from training.tasks import Tree
 
-#: Of each dimension: the weights of the rules, the log-probability and the likeness (LOG.md tells what was tried).
+#: Of each dimension: the weights of the rules, the log-probability and the likeness, or for fluency how a text reads by
+#: itself (LOG.md tells what was tried).
 #: A student learns by itself what the trunk knows, and gives it in answer to every question: little of it is taught.
 WEIGHTS = {
     "coherence": (1.5, 0.8, 0.0),
     "consistency": (1.5, 0.6, 0.0),
-    "fluency": (1.5, 0.6, 0.0),
+    "fluency": (1.5, 0.6, 0.6),
     "relevance": (1.5, 0.25, 0.9),
     "factual": (1.0, 1.0, 0.0),
     "dialogue_coherence": (1.5, 0.0, 0.7),  # its likeness is to the last turn
@@ -86,6 +88,38 @@ def with_source(net: Smol, tree: Tree, code: Tokenizer, dtype: torch.dtype = tor
     ]
 
 
+@cache
+def rarity(code: Tokenizer) -> np.ndarray:
+    """Compute the log-frequency of every token in a part of the corpus, with half a count for those not seen."""
+    counts = np.full(code.get_vocab_size(), 0.5)
+    texts = [" ".join(document.sentences) for document in corpus.load("train").prose[::4]]
+    for row in code.encode_batch(texts, add_special_tokens=False):
+        np.add.at(counts, row.ids, 1)
+    return np.log(counts / counts.sum())
+
+
+def alone(net: Smol, texts: Sequence[str], code: Tokenizer, dtype: torch.dtype = torch.bfloat16) -> list[float]:
+    """Say how texts read by themselves: log-probability against that of their words, and how they end; empty ones 0.
+
+    The first is SLOR (Pauls and Klein, 2012): the mean log-probability of the tokens less that of their frequencies, so
+    that rare names do not count. Both are brought to mean 0 and deviation 1. A system's lower case and loose
+    punctuation are mended before, as no fault of its language.
+    """
+    rows = []
+    for text in texts:
+        whole = " ".join(s[:1].upper() + s[1:] for s in corpus.sentences(corpus.detokenise(text)))
+        rows.append(code.encode(whole, add_special_tokens=False).ids)
+    trunk = code.encode("\n\nSummary:\n\n", add_special_tokens=False).ids
+    found = [n for n, row in enumerate(rows) if row]
+    told = log_probabilities(net, Packed(trunk, [], [rows[n] for n in found], [], [], [], [], []), dtype)
+    common = rarity(code)
+    plain = standard([np.mean(values) - common[rows[n]].mean() for n, values in zip(found, told, strict=True)])
+    ends = standard([values[-1] for values in told])
+    sums = np.zeros(len(rows))
+    sums[found] = plain + ends
+    return list(sums.tolist())
+
+
 def worst(told: Sequence[float], share: float) -> float:
     """Average the lowest of a text's log-probabilities."""
     own = np.sort([value for value in told if value == value])
@@ -97,10 +131,11 @@ def doubt(told: Sequence[float]) -> float:
     return float(sum(min(value + 1.0, 0.0) for value in told if value == value))
 
 
-def grade(tree: Tree, told: list[list[float]]) -> Tree:
+def grade(tree: Tree, told: list[list[float]], alone: Sequence[float] = ()) -> Tree:
     """Give the leaves of a tree the teacher's values for all that it grades; traps keep theirs.
 
     `told` holds the candidates' log-probabilities; for replies it is empty, because theirs go against what people say.
+    `alone` says how they read by themselves; it is empty where the form does not ask for fluency.
     """
     rest = [n for n, leaf in enumerate(tree.leaves) if not leaf.fixed and leaf.body.strip()]
     main = ASKS.get(tree.concept, tree.concept)
@@ -113,7 +148,9 @@ def grade(tree: Tree, told: list[list[float]]) -> Tree:
         likely = alike = [0.0] * len(rest)
         if WEIGHTS[dimension][1]:
             likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
-        if WEIGHTS[dimension][2]:
+        if dimension == "fluency":
+            alike = [alone[n] for n in rest]
+        elif WEIGHTS[dimension][2]:
             alike = [value if value < SAME else 0.0 for value in similarity.likeness(tree.source, texts)]
         found: list[float] = values(dimension, rules, likely, alike).tolist()
         return found

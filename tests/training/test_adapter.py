@@ -296,6 +296,26 @@ def test_fluencys_teacher_reads_a_candidate_after_its_source():
     assert teacher.doubt([-0.5, float("nan"), -2.0, -4.0]) == pytest.approx(-4.0)
 
 
+def test_how_a_text_reads_by_itself_is_told_against_how_rare_its_words_are(monkeypatch):
+    net, code = tiny(), words()
+    trunk = as_transformers(net)
+    common = -np.arange(1.0, code.get_vocab_size() + 1) / 3
+    monkeypatch.setattr(teacher, "rarity", lambda code: common)
+    texts = ["text form 3", "", "cue text", "form form 1"]
+    slor, ends = [], []
+    for text in (text for text in texts if text):
+        ids = code.encode(f"\n\nSummary:\n\n{text[:1].upper()}{text[1:]}").ids
+        own = len(code.encode(text).ids)
+        logits = trunk(torch.tensor([ids])).logits[0].log_softmax(-1)
+        told = [float(logits[at - 1, ids[at]].detach()) for at in range(len(ids) - own, len(ids))]
+        slor.append(np.mean(told) - common[ids[-own:]].mean())
+        ends.append(told[-1])
+    found = teacher.alone(net, texts, code, torch.float32)
+    assert found[1] == 0.0
+    wanted = teacher.standard(slor) + teacher.standard(ends)
+    assert [found[n] for n in (0, 2, 3)] == pytest.approx(list(wanted), abs=1e-2)
+
+
 def test_traps_are_worth_less():
     rng = random.Random(1)
     good = Candidate(

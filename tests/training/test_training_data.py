@@ -16,11 +16,11 @@ from scipy.stats import spearmanr
 
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import damage, forms, measure, packing, style, tokenizer, wordings
+from training import damage, forms, measure, packing, style, tokenizer, wordings, written
 from training.candidates import Grader
-from training.corpus import TEXT_DIR, detokenise, sentences
+from training.corpus import TEXT_DIR, Corpus, Document, detokenise, sentences
 from training.model import Batch, Nano, Shape
-from training.tasks import Leaf, Tree
+from training.tasks import Leaf, Maker, Tree
 
 NANO = Path(__file__).parents[2] / "geval_local/judges/nano"
 SOURCE = sentences(
@@ -60,6 +60,45 @@ def test_damage_keeps_the_length(main: str) -> None:
         damaged.append(sum(map(len, bad.sentences)))
         assert bad.quality[main] <= good.quality[main]
     assert statistics.mean(damaged) == pytest.approx(statistics.mean(clean), rel=0.06)
+
+
+def test_a_models_own_text_is_graded_by_what_is_measured_of_it() -> None:
+    own = ["The town has built itself a reading room.", "It cost more than anybody had thought."]
+    rng = random.Random(2)
+    texts = [
+        text
+        for _ in range(40)
+        for text in Grader(SOURCE, pool(), rng, written=[own]).graded("coherence", 5, (0.0,) * 5)
+    ]
+    found = [text for text in texts if "".join(w.text for w in text.sentences[0]) == own[0].replace(" ", "")]
+    assert 25 < len(found) < 90
+    flags = [word.flags for text in found[:1] for sentence in text.sentences for word in sentence]
+    assert any(flag & damage.NEW_WORD for flag in flags)
+    best = max(text.quality["consistency"] for text in texts)
+    assert found[0].quality["consistency"] < best - 0.2
+    assert found[0].quality["coherence"] > 0.4
+
+
+def test_a_models_text_is_cut_into_whole_sentences() -> None:
+    text = "Here is a summary:\n\nSure, this is shorter.\n1. The fire began at night.\n2. Nobody was hurt.\n- The owner has"
+    assert written.clean(text, random.Random(1)) == ["The fire began at night.", "Nobody was hurt."]
+    document = Document("nltk", [f"Sentence {n} of this text has these eight words." for n in range(60)])
+    assert len(written.shown(document).split()) == 162
+
+
+def test_summaries_by_the_model_are_met_with_their_own_source() -> None:
+    document = Document("nltk", SOURCE)
+    rest = [Document("nltk", [s.replace("library", "harbour") for s in SOURCE]) for _ in range(3)]
+    own = [["A town in the hills wanted what it could not pay for."]]
+    maker = Maker(Corpus([document, *rest], [], []), random.Random(3), written={written.key(document): own})
+    met = 0
+    for _ in range(30):
+        shared, found, _ = maker.summary("coherence") or ({}, [], "")
+        texts = [" ".join(w.text for w in s) for c in found for s in c.sentences]
+        if any(text.startswith("A town in the hills") for text in texts):
+            assert "harbour" not in shared["source"]
+            met += 1
+    assert met > 8
 
 
 def test_damage_is_graded() -> None:
