@@ -3,8 +3,9 @@
 Three parts, none fitted to a rating: the rules (candidates.py); the log-probability of a candidate's least likely
 tokens by the trunk without its adapter, in the very form that the judge reads, or, where this shows no source, after
 the source; and its likeness to the source or the last turn (similarity.py), or for fluency how it reads by itself.
-Within a tree each part is brought to mean 0 and deviation 1; the weighted sum spreads the labels around the tree's mean
-by the rules, so that labels of good and of bad trees differ too. Traps keep the value that they were given.
+Within a tree each part is brought to mean 0 and deviation 1; the weighted sum, from which most of what goes with new
+words is taken for coherence and relevance, spreads the labels around the tree's mean by the rules, so that labels of
+good and of bad trees differ too. Traps keep the value that they were given.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from tokenizers import Tokenizer
 
 from training import corpus, similarity
+from training.damage import NEW_PAIR
 from training.packing import Packed, collate_tree
 from training.smol import Smol
 from training.tasks import Tree
@@ -33,6 +35,9 @@ WEIGHTS = {
     "factual": (1.0, 1.0, 0.0),
     "dialogue_coherence": (1.5, 0.0, 0.7),  # its likeness is to the last turn
 }
+#: New words are consistency's matter: so much of what goes with them is taken out of the teacher's other criteria.
+FREED = {"coherence": 0.75, "relevance": 0.75}
+NEAR = 0.35  # share of new pairs of words up to which a text is one about its source, and no other text
 ASKS = {"factual": "factual", "faithfulness": "consistency"}
 SAME = 0.9  # a text this alike repeats what it answers or sums up, and its likeness counts as none
 SPREAD = 0.27  # deviation of the values within a tree
@@ -61,10 +66,22 @@ def standard(values: Sequence[float]) -> np.ndarray:
     return np.clip((own - own.mean()) / (own.std() + 1e-6), -2.5, 2.5)
 
 
-def values(dimension: str, rules: Sequence[float], likely: Sequence[float], alike: Sequence[float]) -> np.ndarray:
-    """Put the parts together, for the candidates of one source."""
+def freed(values: np.ndarray, new: np.ndarray, share: float) -> np.ndarray:
+    """Take out of values a share of their regression on new pairs of words, fitted to the texts that are near."""
+    new = np.minimum(new, NEAR)
+    near = new < NEAR
+    if near.sum() < 3 or np.ptp(new[near]) < 0.02:
+        return values
+    return values - share * np.polyfit(new[near], values[near], 1)[0] * new
+
+
+def values(
+    dimension: str, rules: Sequence[float], likely: Sequence[float], alike: Sequence[float], new: Sequence[float]
+) -> np.ndarray:
+    """Put the parts together, for the candidates of one source; `new` is their share of new pairs of words."""
     parts = (rules, likely, alike)
     total = sum(w * standard(part) for w, part in zip(WEIGHTS[dimension], parts, strict=True) if w)
+    total = freed(np.asarray(total), np.asarray(new), FREED.get(dimension, 0.0))
     return np.clip(np.mean(rules) + SPREAD * standard(total), 0.0, 1.0)
 
 
@@ -142,6 +159,8 @@ def grade(tree: Tree, told: list[list[float]], alone: Sequence[float] = ()) -> T
     if main not in WEIGHTS or len(rest) < 3:
         return tree
     texts = [tree.leaves[n].body for n in rest]
+    marked = [tree.leaves[n].flags for n in rest]
+    new = [sum(bool(flag & NEW_PAIR) for flag in flags) / len(flags) for flags in marked]
 
     def graded(dimension: str, rules: Sequence[float]) -> list[float]:
         whole = dimension == "factual"  # asks whether everything is supported; the others, how much
@@ -152,7 +171,7 @@ def grade(tree: Tree, told: list[list[float]], alone: Sequence[float] = ()) -> T
             alike = [alone[n] for n in rest]
         elif WEIGHTS[dimension][2]:
             alike = [value if value < SAME else 0.0 for value in similarity.likeness(tree.source, texts)]
-        found: list[float] = values(dimension, rules, likely, alike).tolist()
+        found: list[float] = values(dimension, rules, likely, alike, new).tolist()
         return found
 
     leaves = list(tree.leaves)

@@ -2,7 +2,8 @@
 
 People put systems that write in their own words first, and a judge that met new words only as damage puts them last.
 The package's model, without an adapter, writes a few summaries of the beginning of documents, from careful (a low
-temperature) to careless (a high one). What they are worth is measured like that of any candidate.
+temperature) to careless (a higher one). Those that stay with their text are kept; what they are worth is measured like
+that of any candidate.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import zlib
 import torch
 from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorList
 
-from training import corpus, smol
+from training import corpus, measure, smol
 from training.corpus import CACHE_DIR, Document
 
 FILE = CACHE_DIR / "written.jsonl"
-TEMPERATURES = (0.2, 0.6, 0.9)  # of the summaries of a document
+TEMPERATURES = (0.2, 0.4, 0.6)  # of the summaries of a document
+NEW = 0.35  # share of words that the text has not, at most: more of them is another text
 NUCLEUS = 0.9
 WORDS = 160  # of a document that are shown
 TOKENS = 80  # of a summary at most
@@ -110,7 +112,9 @@ def write(seconds: float, corpora: dict[str, float]) -> None:
         rows = [texts[n * several : (n + 1) * several] for n in range(len(batch))]
         with FILE.open("a", encoding="utf-8") as file:
             for document, row in zip(batch, rows, strict=True):
-                kept = [text for text in row if text and sum(len(s.split()) for s in text) >= 8]
+                source = measure.Source(document.sentences)
+                kept = [text for text in row if sum(len(s.split()) for s in text) >= 8]
+                kept = [text for text in kept if source.measure(text).novel_words <= NEW]
                 file.write(json.dumps({"key": key(document), "summaries": kept}, ensure_ascii=False) + "\n")
 
 

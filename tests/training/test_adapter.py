@@ -255,6 +255,19 @@ def test_the_teacher_follows_its_parts_and_fills_the_scale(monkeypatch):
     assert all(leaf.target == after.scale.target(leaf.quality) for leaf in after.leaves[:5])
 
 
+def test_coherence_does_not_follow_new_words_but_another_text_stays_what_it_is():
+    rng = np.random.default_rng(1)
+    new = np.array([*rng.uniform(0, 0.3, 40), 1.0])
+    worth = np.array([*(-4 * new[:40] + rng.normal(0, 0.3, 40)), -4.0])
+    half, whole = teacher.freed(worth, new, 0.5), teacher.freed(worth, new, 1.0)
+    near = slice(0, 40)
+    assert np.corrcoef(new[near], worth[near])[0, 1] < -0.6
+    assert np.corrcoef(new[near], half[near])[0, 1] > np.corrcoef(new[near], worth[near])[0, 1] + 0.1
+    assert abs(np.corrcoef(new[near], whole[near])[0, 1]) < 0.01
+    assert whole[40] < whole[near].min() - 1
+    assert np.array_equal(teacher.freed(worth, np.zeros(41), 1.0), worth)
+
+
 def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
     before, after = graded(monkeypatch)
     assert after.leaves[5] == before.leaves[5]
