@@ -13,9 +13,10 @@ import random
 import re
 import time
 import zlib
+from collections import Counter
 
 import torch
-from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorList
+from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from training import corpus, measure, smol
 from training.corpus import CACHE_DIR, Document
@@ -28,6 +29,7 @@ WORDS = 160  # of a document that are shown
 TOKENS = 80  # of a summary at most
 BATCH = 8  # documents
 _REQUEST = "Summarize this text in {n} sentences. Write nothing else.\n\n{text}"
+_MARK = re.compile(r"^(?:[-*]|\d+[.)])\s+")
 #: Sentences in which the model speaks of its answer.
 _TALK = re.compile(r"^(?:alright|okay|sure|certainly|here (?:is|are)|here's)\b|\bsummar(?:y|ize)", re.IGNORECASE)
 
@@ -60,7 +62,7 @@ def shown(document: Document) -> str:
 
 def clean(text: str, rng: random.Random) -> list[str]:
     """Cut into sentences; leave out a heading, a list's marks and mostly an end that is cut."""
-    lines = [line.strip().lstrip("-*0123456789. ") for line in text.split("\n")]
+    lines = [_MARK.sub("", line.strip()) for line in text.split("\n")]
     found = corpus.sentences(" ".join(line for line in lines if line and not line.endswith(":")))
     found = [sentence for sentence in found if not _TALK.search(sentence)]
     if found and not found[-1].endswith((".", "!", "?", '"')) and rng.random() < 0.8:
@@ -68,53 +70,55 @@ def clean(text: str, rng: random.Random) -> list[str]:
     return found[:5]
 
 
-def write(seconds: float, corpora: dict[str, float]) -> None:
-    """Write summaries of training documents for so many seconds, in the order of their keys; what is there stays."""
-    done = set(load())
-    chosen = [d for d in corpus.load("train").prose if d.corpus in corpora and len(d.sentences) >= 5]
-    rng = random.Random(1)
-    ends = time.monotonic() + seconds
+def drawn(corpora: dict[str, float]) -> list[Document]:
+    """Put training documents in an order that takes each collection by its share, whatever order they are read in."""
+    found = [d for d in corpus.load("train").prose if d.corpus in corpora and len(d.sentences) >= 5]
+    sizes = Counter(d.corpus for d in found)
+    found.sort(key=lambda d: random.Random(key(d)).random() ** (sizes[d.corpus] / corpora[d.corpus]), reverse=True)
+    return found
+
+
+def sample(net: PreTrainedModel, asked: list[str], seed: int) -> list[str]:
+    """Answer each request once by every temperature; the requests are read once."""
     code = smol.tokenizer()
-    code.padding_side = "left"
+    given = code(asked, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+    ids, mask, several = given["input_ids"], given["attention_mask"], len(TEMPERATURES)
+    torch.manual_seed(seed)
+    with torch.inference_mode():
+        places = (mask.cumsum(1) - 1).clamp(min=0)[:, :-1]  # padding counts for no place
+        read = net(ids[:, :-1], attention_mask=mask[:, :-1], position_ids=places, logits_to_keep=1)
+        read.past_key_values.batch_repeat_interleave(several)
+        out = net.generate(
+            ids.repeat_interleave(several, 0),
+            attention_mask=mask.repeat_interleave(several, 0),
+            past_key_values=read.past_key_values,
+            logits_processor=LogitsProcessorList([Warmth(torch.tensor(TEMPERATURES).repeat(len(asked)))]),
+            do_sample=True,
+            top_k=0,
+            top_p=NUCLEUS,
+            max_new_tokens=TOKENS,
+        )
+    answers: list[str] = code.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
+    return answers
+
+
+def write(seconds: float, corpora: dict[str, float]) -> None:
+    """Write summaries of training documents for so many seconds; those that are there stay."""
+    done, rng = set(load()), random.Random(1)
+    waiting = [document for document in drawn(corpora) if key(document) not in done]
     net = AutoModelForCausalLM.from_pretrained(smol.FOLDER, dtype=torch.bfloat16).eval()
     before, after = smol.chat()
-    # A draw without the order of the corpus: each collection by its share in the training.
-    sizes = {name: sum(d.corpus == name for d in chosen) for name in corpora}
-    chosen.sort(key=lambda d: random.Random(key(d)).random() ** (sizes[d.corpus] / corpora[d.corpus]), reverse=True)
-    waiting = [d for d in chosen if key(d) not in done]
+    ends = time.monotonic() + seconds
     while waiting and time.monotonic() < ends:
         batch, waiting = waiting[:BATCH], waiting[BATCH:]
-        batch.sort(key=lambda d: len(shown(d)))
-        asked = [
-            before + _REQUEST.format(n=rng.choice(("two", "three", "three", "four")), text=shown(d)) + after
-            for d in batch
-        ]
-        given = code(asked, return_tensors="pt", padding=True, add_special_tokens=False)
-        several = len(TEMPERATURES)
-        torch.manual_seed(key(batch[0]))
-        with torch.inference_mode():
-            ids, mask = given["input_ids"], given["attention_mask"]
-            places = (mask.cumsum(1) - 1).clamp(min=0)[:, :-1]  # of text behind padding
-            read = net(ids[:, :-1], attention_mask=mask[:, :-1], position_ids=places, logits_to_keep=1)
-            cache = read.past_key_values
-            cache.batch_repeat_interleave(several)  # the text is read once for all of its summaries
-            out = net.generate(
-                ids.repeat_interleave(several, 0),
-                attention_mask=mask.repeat_interleave(several, 0),
-                past_key_values=cache,
-                logits_processor=LogitsProcessorList([Warmth(torch.tensor(TEMPERATURES).repeat(len(batch)))]),
-                do_sample=True,
-                top_k=0,
-                top_p=NUCLEUS,
-                max_new_tokens=TOKENS,
-            )
-        texts = [clean(text, rng) for text in code.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)]
-        rows = [texts[n * several : (n + 1) * several] for n in range(len(batch))]
+        counts = rng.choices(("two", "three", "three", "four"), k=len(batch))
+        asked = [before + _REQUEST.format(n=n, text=shown(d)) + after for n, d in zip(counts, batch, strict=True)]
+        texts = iter([clean(answer, rng) for answer in sample(net, asked, key(batch[0]))])
         with FILE.open("a", encoding="utf-8") as file:
-            for document, row in zip(batch, rows, strict=True):
+            for document in batch:
                 source = measure.Source(document.sentences)
-                kept = [text for text in row if sum(len(s.split()) for s in text) >= 8]
-                kept = [text for text in kept if source.measure(text).novel_words <= NEW]
+                own = [text for text in (next(texts) for _ in TEMPERATURES) if sum(len(s.split()) for s in text) >= 8]
+                kept = [text for text in own if source.measure(text).novel_words <= NEW]
                 file.write(json.dumps({"key": key(document), "summaries": kept}, ensure_ascii=False) + "\n")
 
 

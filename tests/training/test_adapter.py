@@ -9,14 +9,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 pytest.importorskip("scipy", reason="the training scripts need the test extra")
 
 from geval_local.judge.steps import unfit
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import export, forms, packing, scoring, similarity, teacher, traps, wordings
+from training import export, forms, packing, scoring, similarity, smol, teacher, traps, wordings, written
 from training.candidates import Candidate
 from training.damage import parse
 from training.model import Batch, Shape
@@ -327,6 +327,24 @@ def test_how_a_text_reads_by_itself_is_told_against_how_rare_its_words_are(monke
     assert found[1] == 0.0
     wanted = teacher.standard(slor) + teacher.standard(ends)
     assert [found[n] for n in (0, 2, 3)] == pytest.approx(list(wanted), abs=1e-2)
+
+
+def test_padding_and_a_shared_beginning_do_not_change_what_a_model_writes(monkeypatch):
+    net = as_transformers(tiny())
+    known = Tokenizer(models.WordLevel({"<pad>": 0} | {f"w{n}": n for n in range(1, TINY.vocabulary)}))
+    known.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    code = PreTrainedTokenizerFast(tokenizer_object=known, pad_token="<pad>")
+    monkeypatch.setattr(smol, "tokenizer", lambda: code)
+    monkeypatch.setattr(written, "TEMPERATURES", (1e-4, 1e-4))
+    monkeypatch.setattr(written, "TOKENS", 6)
+    asked = ["w5 w8 w3 w20", "w7 w9"]
+    alone = []
+    for text in asked:
+        ids = torch.tensor([code(text, add_special_tokens=False)["input_ids"]])
+        out = net.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=6, pad_token_id=0)
+        alone.append(code.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
+    assert alone[0] != alone[1]
+    assert written.sample(net, asked, 1) == [text for text in alone for _ in range(2)]
 
 
 def test_traps_are_worth_less():

@@ -80,8 +80,8 @@ def test_a_models_own_text_is_graded_by_what_is_measured_of_it() -> None:
 
 
 def test_a_models_text_is_cut_into_whole_sentences() -> None:
-    text = "Here is a summary:\n\nSure, it is short.\n1. The fire began at night.\n2. Nobody was hurt.\n- The owner"
-    assert written.clean(text, random.Random(1)) == ["The fire began at night.", "Nobody was hurt."]
+    text = "Here is a summary:\n\nSure, it is short.\n1. The fire began at night.\n2. 1990 was worse.\n- The owner"
+    assert written.clean(text, random.Random(1)) == ["The fire began at night.", "1990 was worse."]
     document = Document("nltk", [f"Sentence {n} of this text has these eight words." for n in range(60)])
     assert len(written.shown(document).split()) == 162
 
