@@ -92,6 +92,7 @@ def sentence(text: str) -> str:
 MOST_COPIED = 16
 #: Words that a sentence can end before. Before "that" or "which" it cannot: "something that a person would say".
 _OPENS = {"and", "or", "when", "because", "if", "so", "but", "even"}
+#: Words that no sentence ends with; it is cut before one of them where there is nothing better.
 _LOOSE = {"to", "of", "in", "on", "by", "from", "at", "for", "with", "after", "as", "than", "that", "which", "the", "a"}
 
 

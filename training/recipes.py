@@ -175,13 +175,13 @@ class Adapting(Recipe):
             return packed
         packed.states = net.below(packing.collate_tree(packed), self.dtype)
         told: list[list[float]] = []
-        alone: list[float] = []
+        by_itself: list[float] = []
         if tree.concept in SUMMARIES:
             packed.told = teacher.read(net, packed, self.dtype)
             told = packed.told if tree.sourced else teacher.with_source(net, tree, code, self.dtype)
             if "fluency" in {tree.concept, *(question.dimension for question in tree.leaves[0].more)}:
-                alone = teacher.alone(net, [leaf.body for leaf in tree.leaves], code, self.dtype)
-        graded = packing.pack(teacher.grade(tree, told, alone), code, rng, 0.0)
+                by_itself = teacher.alone(net, [leaf.body for leaf in tree.leaves], code, self.dtype)
+        graded = packing.pack(teacher.grade(tree, told, by_itself), code, rng, 0.0)
         if graded is None:
             return packed
         if packed.told:

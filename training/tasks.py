@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from geval_local.prompt import STEPS_REQUEST
-from training import candidates, corpus, damage, dialogues, forms, style, traps, wordings, written
+from training import candidates, corpus, damage, dialogues, forms, style, traps, wordings
 from training.candidates import Candidate, Grader
 from training.corpus import Corpus, Document
 from training.damage import Pool
@@ -107,7 +107,7 @@ class Maker:
         self.of: dict[str, list[Document]] = {}
         for document in self.corpus.prose:
             self.of.setdefault(document.corpus, []).append(document)
-        self.told = [d for d in self.corpus.prose if self.written.get(written.key(d))] if self.written else []
+        self.summarized = [d for d in self.corpus.prose if self.written.get(d.key)] if self.written else []
         self.attributes: dict[str, list[tuple[str, str]]] = {}
         self.subjects: dict[str, list[tuple[str, str]]] = {}
         for subject, attribute, value in self.corpus.facts:
@@ -249,8 +249,8 @@ class Maker:
     ) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Cut a source out of a document and grade candidates for it."""
         rng = self.rng
-        own = bool(self.told) and rng.random() < 0.6
-        document = rng.choice(self.told) if own else self.document()
+        own = bool(self.summarized) and rng.random() < 0.6
+        document = rng.choice(self.summarized) if own else self.document()
         wanted = rng.randint(*self.words)
         start = rng.randrange(len(document.sentences)) if not own and rng.random() < 0.4 else 0
         source: list[str] = []
@@ -265,7 +265,7 @@ class Maker:
             summary = corpus.sentences(rng.choice(document.summaries))
         pool = self.pool(source, self.foreign_documents(document))
         levels = candidates.MILD if rng.random() < self.mild else candidates.LEVELS
-        texts = self.written[written.key(document)] if own else []
+        texts = self.written[document.key] if own else []
         found = Grader(source, pool, rng, summary, texts).graded(main, self.count, levels, sizes)
         question = document.question or f"What does the text say about {rng.choice(pool.names or ['this'])}?"
         text = " ".join(source)

@@ -148,11 +148,11 @@ def doubt(told: Sequence[float]) -> float:
     return float(sum(min(value + 1.0, 0.0) for value in told if value == value))
 
 
-def grade(tree: Tree, told: list[list[float]], alone: Sequence[float] = ()) -> Tree:
+def grade(tree: Tree, told: list[list[float]], by_itself: Sequence[float] = ()) -> Tree:
     """Give the leaves of a tree the teacher's values for all that it grades; traps keep theirs.
 
     `told` holds the candidates' log-probabilities; for replies it is empty, because theirs go against what people say.
-    `alone` says how they read by themselves; it is empty where the form does not ask for fluency.
+    `by_itself` says how each reads alone; it is empty where the form does not ask for fluency.
     """
     rest = [n for n, leaf in enumerate(tree.leaves) if not leaf.fixed and leaf.body.strip()]
     main = ASKS.get(tree.concept, tree.concept)
@@ -168,7 +168,7 @@ def grade(tree: Tree, told: list[list[float]], alone: Sequence[float] = ()) -> T
         if WEIGHTS[dimension][1]:
             likely = [doubt(told[n]) if whole else worst(told[n], WORST[dimension]) for n in rest]
         if dimension == "fluency":
-            alike = [alone[n] for n in rest]
+            alike = [by_itself[n] for n in rest]
         elif WEIGHTS[dimension][2]:
             alike = [value if value < SAME else 0.0 for value in similarity.likeness(tree.source, texts)]
         found: list[float] = values(dimension, rules, likely, alike, new).tolist()

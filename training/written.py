@@ -12,7 +12,6 @@ import json
 import random
 import re
 import time
-import zlib
 from collections import Counter
 
 import torch
@@ -45,11 +44,6 @@ class Warmth(LogitsProcessor):
         return scores / self.temperatures
 
 
-def key(document: Document) -> int:
-    """Tell documents apart by their content."""
-    return zlib.crc32(" ".join(document.sentences).encode())
-
-
 def shown(document: Document) -> str:
     """Take the beginning of a document, in whole sentences."""
     found: list[str] = []
@@ -74,7 +68,7 @@ def drawn(corpora: dict[str, float]) -> list[Document]:
     """Put training documents in an order that takes each collection by its share, whatever order they are read in."""
     found = [d for d in corpus.load("train").prose if d.corpus in corpora and len(d.sentences) >= 5]
     sizes = Counter(d.corpus for d in found)
-    found.sort(key=lambda d: random.Random(key(d)).random() ** (sizes[d.corpus] / corpora[d.corpus]), reverse=True)
+    found.sort(key=lambda d: random.Random(d.key).random() ** (sizes[d.corpus] / corpora[d.corpus]), reverse=True)
     return found
 
 
@@ -105,7 +99,7 @@ def sample(net: PreTrainedModel, asked: list[str], seed: int) -> list[str]:
 def write(seconds: float, corpora: dict[str, float]) -> None:
     """Write summaries of training documents for so many seconds; those that are there stay."""
     done, rng = set(load()), random.Random(1)
-    waiting = [document for document in drawn(corpora) if key(document) not in done]
+    waiting = [document for document in drawn(corpora) if document.key not in done]
     net = AutoModelForCausalLM.from_pretrained(smol.FOLDER, dtype=torch.bfloat16).eval()
     before, after = smol.chat()
     ends = time.monotonic() + seconds
@@ -113,13 +107,13 @@ def write(seconds: float, corpora: dict[str, float]) -> None:
         batch, waiting = waiting[:BATCH], waiting[BATCH:]
         counts = rng.choices(("two", "three", "three", "four"), k=len(batch))
         asked = [before + _REQUEST.format(n=n, text=shown(d)) + after for n, d in zip(counts, batch, strict=True)]
-        texts = iter([clean(answer, rng) for answer in sample(net, asked, key(batch[0]))])
+        texts = iter([clean(answer, rng) for answer in sample(net, asked, batch[0].key)])
         with FILE.open("a", encoding="utf-8") as file:
             for document in batch:
                 source = measure.Source(document.sentences)
                 own = [text for text in (next(texts) for _ in TEMPERATURES) if sum(len(s.split()) for s in text) >= 8]
                 kept = [text for text in own if source.measure(text).novel_words <= NEW]
-                file.write(json.dumps({"key": key(document), "summaries": kept}, ensure_ascii=False) + "\n")
+                file.write(json.dumps({"key": document.key, "summaries": kept}, ensure_ascii=False) + "\n")
 
 
 def load() -> dict[int, list[list[str]]]:

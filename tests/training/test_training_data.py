@@ -90,7 +90,7 @@ def test_summaries_by_the_model_are_met_with_their_own_source() -> None:
     document = Document("nltk", SOURCE)
     rest = [Document("nltk", [s.replace("library", "harbour") for s in SOURCE]) for _ in range(3)]
     own = [["A town in the hills wanted what it could not pay for."]]
-    maker = Maker(Corpus([document, *rest], [], []), random.Random(3), written={written.key(document): own})
+    maker = Maker(Corpus([document, *rest], [], []), random.Random(3), written={document.key: own})
     met = 0
     for _ in range(30):
         shared, found, _ = maker.summary("coherence") or ({}, [], "")
