@@ -30,7 +30,7 @@ from training.tasks import Tree
 WEIGHTS = {
     "coherence": (1.5, 0.8, 0.0),
     "consistency": (1.5, 0.6, 0.0),
-    "fluency": (1.5, 0.6, 0.6),
+    "fluency": (1.5, 0.5, 0.8),
     "relevance": (1.5, 0.25, 0.9),
     "factual": (1.0, 1.0, 0.0),
     "dialogue_coherence": (1.5, 0.0, 0.7),  # its likeness is to the last turn

@@ -16,7 +16,7 @@ pytest.importorskip("scipy", reason="the training scripts need the test extra")
 from geval_local.judge.steps import unfit
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import export, forms, packing, scoring, similarity, smol, teacher, traps, wordings, written
+from training import average, export, forms, packing, scoring, similarity, smol, teacher, traps, wordings, written
 from training.candidates import Candidate
 from training.damage import parse
 from training.model import Batch, Shape
@@ -52,6 +52,17 @@ def as_transformers(net: Smol) -> LlamaForCausalLM:
     own = {export._name(n): p for n, p in net.state_dict().items() if "lora" not in n and "flags" not in n}
     assert not trunk.load_state_dict(own, strict=False).missing_keys[1:]
     return trunk.eval()
+
+
+def test_the_mean_of_adapters_is_that_of_their_products():
+    torch.manual_seed(2)
+    narrow, name = torch.randn(2, 24), "layers.1.q_proj.lora_{}.weight"
+    wide = [torch.randn(30, 2), torch.randn(30, 2)]
+    adapters = [{name.format("A"): narrow, name.format("B"): own} for own in wide]
+    found, kept = average.mean(adapters, [0.25, 0.75])
+    assert kept == pytest.approx(1.0, abs=1e-5)  # both lie in the same two directions
+    product = found[name.format("B")].float() @ found[name.format("A")].float()
+    torch.testing.assert_close(product, (0.25 * wide[0] + 0.75 * wide[1]) @ narrow, atol=0.02, rtol=0.01)
 
 
 def test_peft_computes_the_same(tmp_path):

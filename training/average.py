@@ -1,0 +1,62 @@
+"""Averages adapters of several runs: `python -m training.average .5 RUN .5 OTHER --to FOLDER`.
+
+Runs that go on from one another lie near enough that the mean of their weights judges better than most of them alone
+(Wortsman et al., 2022, "Model soups"). The mean of the products of the low-rank maps is brought back to their rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+FILE = "adapter_model.safetensors"
+SETTINGS = "adapter_config.json"
+
+
+def mean(adapters: Sequence[dict[str, Tensor]], weights: Sequence[float]) -> tuple[dict[str, Tensor], float]:
+    """Average the products of the maps, by their singular values; also give the share of the squares that is kept."""
+    found: dict[str, Tensor] = {}
+    kept = total = 0.0
+    for name in (name for name in adapters[0] if ".lora_A." in name):
+        other = name.replace(".lora_A.", ".lora_B.")
+        rank = len(adapters[0][name])
+        # The sum of products is one product of all maps beside each other, so no whole matrix is made.
+        narrow = torch.cat([adapter[name].float() for adapter in adapters])
+        wide = torch.cat([w * adapter[other].float() for w, adapter in zip(weights, adapters, strict=True)], 1)
+        out, left = torch.linalg.qr(wide)
+        into, right = torch.linalg.qr(narrow.T)
+        u, s, v = torch.linalg.svd(left @ right.T)
+        root = s[:rank].sqrt()
+        found[other] = (out @ u[:, :rank] * root).half().contiguous()
+        found[name] = (root[:, None] * (v[:rank] @ into.T)).half().contiguous()
+        kept, total = kept + float(s[:rank].square().sum()), total + float(s.square().sum())
+    return found, kept / total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.average", description=__doc__)
+    parser.add_argument("parts", nargs="+", metavar="WEIGHT FOLDER", help="weights that add up to 1, and adapters")
+    parser.add_argument("--to", type=Path, required=True)
+    options = parser.parse_args()
+    weights = [float(weight) for weight in options.parts[::2]]
+    folders = [Path(folder) for folder in options.parts[1::2]]
+    if len(weights) != len(folders) or abs(sum(weights) - 1.0) > 1e-6:
+        parser.error("one weight before each folder, together 1")
+    if len({(folder / SETTINGS).read_text() for folder in folders}) > 1:
+        parser.error("adapters of one shape only: their settings differ")
+    found, kept = mean([load_file(folder / FILE) for folder in folders], weights)
+    options.to.mkdir(parents=True, exist_ok=True)
+    save_file(found, options.to / FILE, metadata={"format": "pt"})
+    if not (options.to / SETTINGS).exists():
+        shutil.copyfile(folders[0] / SETTINGS, options.to / SETTINGS)
+    print(f"{options.to}: the mean of {len(folders)} adapters, {kept:.4f} of it at their rank")
+
+
+if __name__ == "__main__":
+    main()
