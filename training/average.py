@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-FILE = "adapter_model.safetensors"
-SETTINGS = "adapter_config.json"
+from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 
 def mean(adapters: Sequence[dict[str, Tensor]], weights: Sequence[float]) -> tuple[dict[str, Tensor], float]:
@@ -44,17 +43,24 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", metavar="WEIGHT FOLDER", help="weights that add up to 1, and adapters")
     parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
-    weights = [float(weight) for weight in options.parts[::2]]
     folders = [Path(folder) for folder in options.parts[1::2]]
+    try:
+        weights = [float(weight) for weight in options.parts[::2]]
+    except ValueError as error:
+        parser.error(f"one weight before each folder: {error}")
     if len(weights) != len(folders) or abs(sum(weights) - 1.0) > 1e-6:
         parser.error("one weight before each folder, together 1")
-    if len({(folder / SETTINGS).read_text() for folder in folders}) > 1:
+    for folder in folders:
+        if not (folder / ADAPTER_WEIGHTS).is_file() or not (folder / ADAPTER_CONFIG).is_file():
+            parser.error(f"{folder} holds no adapter: it needs {ADAPTER_WEIGHTS} and {ADAPTER_CONFIG}")
+    if options.to.exists():
+        parser.error(f"{options.to} exists; name a new folder")
+    if len({(folder / ADAPTER_CONFIG).read_text() for folder in folders}) > 1:
         parser.error("adapters of one shape only: their settings differ")
-    found, kept = mean([load_file(folder / FILE) for folder in folders], weights)
-    options.to.mkdir(parents=True, exist_ok=True)
-    save_file(found, options.to / FILE, metadata={"format": "pt"})
-    if not (options.to / SETTINGS).exists():
-        shutil.copyfile(folders[0] / SETTINGS, options.to / SETTINGS)
+    found, kept = mean([load_file(folder / ADAPTER_WEIGHTS) for folder in folders], weights)
+    options.to.mkdir(parents=True)
+    save_file(found, options.to / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    shutil.copyfile(folders[0] / ADAPTER_CONFIG, options.to / ADAPTER_CONFIG)
     print(f"{options.to}: the mean of {len(folders)} adapters, {kept:.4f} of it at their rank")
 
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from training import corpus, smol, tokenizer
 from training.model import Batch, Nano, Shape
 from training.recipes import RECIPES
@@ -93,8 +94,8 @@ def write_adapter(net: Smol, target: Path) -> None:
         for name, p in net.named_parameters()
         if ".lora_" in name
     }
-    save_file(state, target / "adapter_model.safetensors", metadata={"format": "pt"})
-    (target / "adapter_model.safetensors").chmod(0o644)
+    save_file(state, target / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    (target / ADAPTER_WEIGHTS).chmod(0o644)
     settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -109,7 +110,7 @@ def write_adapter(net: Smol, target: Path) -> None:
         "layers_pattern": "layers",
         "layers_to_transform": list(range(net.adapter.first, net.shape.layers)),
     }
-    (target / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (target / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def rounded(net: Nano | Smol) -> Nano | Smol:

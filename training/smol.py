@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from geval_local.models.fingerprint import ADAPTER_WEIGHTS
 from training.corpus import CACHE_DIR
 from training.damage import FLAGS
 from training.model import Batch, Layer, Linear, Norm, Shape, rope
@@ -159,7 +160,7 @@ class Smol(nn.Module):
 
         state = {
             _own(name.removeprefix("base_model.model.").removesuffix(".weight")): weight.float()
-            for name, weight in load_file(folder / "adapter_model.safetensors").items()
+            for name, weight in load_file(folder / ADAPTER_WEIGHTS).items()
         }
         wanted = {name for name, _ in self.named_parameters() if ".lora_" in name}
         if set(state) != wanted:

@@ -65,6 +65,22 @@ def test_the_mean_of_adapters_is_that_of_their_products():
     torch.testing.assert_close(product, (0.25 * wide[0] + 0.75 * wide[1]) @ narrow, atol=0.02, rtol=0.01)
 
 
+def test_an_average_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
+    export.write_adapter(tiny(), tmp_path / "one")
+    kept = (tmp_path / "one" / "adapter_model.safetensors").read_bytes()
+    for parts, to, told in (
+        ([".5", "one", ".5", "one"], "one", "exists"),
+        (["1", "none"], "new", "holds no adapter"),
+        (["half", "one"], "new", "one weight before each folder"),
+    ):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["average", *parts, "--to", to])
+        with pytest.raises(SystemExit):
+            average.main()
+        assert told in capsys.readouterr().err
+    assert (tmp_path / "one" / "adapter_model.safetensors").read_bytes() == kept
+
+
 def test_peft_computes_the_same(tmp_path):
     peft = pytest.importorskip("peft")
     net = tiny()
