@@ -31,6 +31,9 @@ WORDS: list[Any] = [
     {"never": 1, "sometimes": 2, "always": 3},
     {"Strongly disagree": 1, "Disagree": 2, "Neutral": 3, "Agree": 4, "Strongly agree": 5},
     {"low": 1, "medium": 2, "high": 3},
+    {"Excellent": 4, "Good": 3, "Fair": 2, "Poor": 1},
+    {"Terrible": 1, "Poor": 2, "Acceptable": 3, "Great": 4, "Perfect": 5},  # no form of the adapter's training has it
+    {"Not at all": 1, "A little": 2, "Somewhat": 3, "Very much": 4},
     "True/False",
     "0-10",
 ]

@@ -329,7 +329,7 @@ class Grader:
     def graded(
         self, main: str, count: int, grades: Sequence[float] = LEVELS, sizes: Sequence[int] = SIZES
     ) -> list[Candidate]:
-        """Make `count` candidates; half of them share one base, so that only the damage tells these apart."""
+        """Make `count` candidates; a third of them share one base, so that only the damage tells these apart."""
         rng = self.rng
         size = rng.choice(sizes) if len(self.source) > 5 else min(2, *sizes)
         free = rng.random() < 0.6  # the rest differ in length as well, as systems do
@@ -337,6 +337,6 @@ class Grader:
         out = []
         levels = rng.sample(grades, count) if count <= len(grades) else rng.choices(grades, k=count)
         for n, level in enumerate(levels):
-            base = shared if n % 2 == 0 else self.base(rng.choice((*sizes, 2, 5)) if free else size)
+            base = shared if n % 3 == 0 else self.base(rng.choice((*sizes, 2, 5)) if free else size)
             out.append(self.candidate(main, level, base, most=max(grades)))
         return out

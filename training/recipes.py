@@ -157,7 +157,7 @@ class Adapting(Recipe):
             chat=smol.chat(),
             chatty=0.12,
             writing=0.35,
-            mild=0.75,
+            mild=0.9,
             several=0.55,
             written=written.load() if part == "train" else {},
         )
