@@ -12,6 +12,8 @@ from geval_local.prompt import ANSWER_REQUEST, LABELS_SHOWN
 from training import wordings
 from training.wordings import Concept
 
+MADE = 0.15  # how often a form's scale is made of words
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -24,7 +26,7 @@ class Scale:
     @property
     def shown(self) -> tuple[str, ...]:
         """The labels in the order of the scale's name."""
-        return self.labels[::-1] if self.name.startswith(self.labels[-1]) else self.labels
+        return self.labels[::-1] if self.name.split("/")[0] == self.labels[-1] else self.labels
 
     def target(self, quality: float, spread: float = 0.55) -> dict[str, float]:
         """Spread the mass around the value: neighbouring labels share it, so that the expectation is taught."""
@@ -46,6 +48,18 @@ def scale(name: str) -> Scale:
         return Scale(name, tuple(words), tuple(float(n) for n in range(len(words))))
     low, high = (int(part) for part in name.split("-"))
     return Scale(name, tuple(str(n) for n in range(low, high + 1)), tuple(float(n) for n in range(low, high + 1)))
+
+
+def made(rng: random.Random) -> Scale:
+    """Make a scale of two to five words of one family, from the worst to the best or the other way."""
+    tiers = rng.choice(wordings.GRADES)
+    count = rng.choice((2, 3, 3, 4, 5, 5))
+    kept = [tiers[0], *(tiers[n] for n in sorted(rng.sample(range(1, len(tiers) - 1), count - 2))), tiers[-1]]
+    style = rng.choice((str, str.capitalize))
+    labels = [style(rng.choice(tier)) for tier in kept]
+    best_first = count == 2 or rng.random() < 0.3  # of two words the first is the better one, as in the package
+    name = "/".join(labels[::-1] if best_first else labels)
+    return Scale(name, tuple(labels), tuple(float(n) for n in range(count)))
 
 
 @dataclass
@@ -176,7 +190,7 @@ def widened(form: Form, others: Sequence[Concept], rng: random.Random) -> tuple[
 
 def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool = False, title: str = "") -> Form:
     """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
-    labels = scale(rng.choice(concept.scales))
+    labels = scale(rng.choice(concept.scales)) if plain or rng.random() > MADE else made(rng)
     thing = rng.choice(wordings.THINGS[concept.thing])
     source = rng.choice([word for word in wordings.SOURCES[concept.source] if word != thing])
     title = title or rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)

@@ -30,6 +30,7 @@ COPY_QUESTION: list[str] = _POOL["copy_question"]
 COPY_CLAIM: list[str] = _POOL["copy_claim"]
 COPY_MORE: list[str] = _POOL["copy_more"]
 BANDS: dict[float, list[str]] = _POOL["bands"]
+GRADES: list[list[list[str]]] = _POOL["grades"]
 #: Scales of three and more words that begin with the best one are known by it.
 BEST_FIRST: list[str] = _POOL["best_first"]
 #: Criteria that no preset has: steps are learnt as a pattern that copies the criterion, not as a list found by name.

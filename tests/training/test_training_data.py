@@ -217,6 +217,26 @@ def test_tree_equals_one_by_one() -> None:
                 assert torch.allclose(alone[-1], packed[i, j, -1], atol=1e-5)
 
 
+def test_scales_are_made_of_words_in_order() -> None:
+    rng = random.Random(1)
+    known = [{word for tier in tiers for word in tier} for tiers in wordings.GRADES]
+    found = [forms.made(rng) for _ in range(300)]
+    assert len({one.name for one in found}) > 200
+    assert {len(one.labels) for one in found} == {2, 3, 4, 5}
+    for one in found:
+        assert forms.scale(one.name).labels in {one.labels, one.labels[::-1]}
+        assert one.shown == tuple(one.name.split("/"))
+        assert len({label.lower() for label in one.labels}) == len(one.labels)
+        [tiers] = [
+            t for t, words in zip(wordings.GRADES, known, strict=True) if {x.lower() for x in one.labels} <= words
+        ]
+        places = [next(n for n, tier in enumerate(tiers) if label.lower() in tier) for label in one.labels]
+        assert places == sorted(set(places))
+        assert places[0] == 0
+        assert places[-1] == len(tiers) - 1
+    assert any(len(one.labels) > 2 and one.shown != one.labels for one in found)
+
+
 def test_soft_targets_expect_the_quality() -> None:
     for name in ("1-3", "1-5", "0-10", "Yes/No", "0-1"):
         scale = forms.scale(name)
