@@ -32,7 +32,8 @@ WORDS: list[Any] = [
     {"Strongly disagree": 1, "Disagree": 2, "Neutral": 3, "Agree": 4, "Strongly agree": 5},
     {"low": 1, "medium": 2, "high": 3},
     {"Excellent": 4, "Good": 3, "Fair": 2, "Poor": 1},
-    {"Terrible": 1, "Poor": 2, "Acceptable": 3, "Great": 4, "Perfect": 5},  # no form of the adapter's training has it
+    # No form of the adapter's training has these two, and wordings.yaml keeps half of their words out.
+    {"Terrible": 1, "Poor": 2, "Acceptable": 3, "Great": 4, "Perfect": 5},
     {"Not at all": 1, "A little": 2, "Somewhat": 3, "Very much": 4},
     "True/False",
     "0-10",
@@ -58,20 +59,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge")
     parser.add_argument("--style", choices=["completion", "chat", "chat-no-prefill"])
-    parser.add_argument("--rows", type=int, default=2, help="built-in examples per metric, 1 to 5")
+    parser.add_argument("--rows", type=int, default=5, help="built-in examples per metric, 1 to 5")
     parser.add_argument("--output", type=Path, help="results file (benchmarks/results/label-mass-DATE.json)")
     options = parser.parse_args()
     judge = Judge.load(options.judge, style=options.style, dtype="float32")
     console = Console(width=120, record=True)
-    table = Table(
-        title=f"Label mass, {judge.name.rpartition('/')[2]}, style {judge.encoder.style}, {options.rows} rows each"
-    )
+    label = f"{judge.name.rpartition('/')[2]}@{judge.loaded.fingerprint}"
+    table = Table(title=f"Label mass, {label}, style {judge.encoder.style}, {options.rows} rows each")
     for column in ("metric", "scale", "label mass"):
         table.add_column(column)
     records = []
     for metric in metrics():
         found = mass(judge, metric, options.rows)
-        records.append({"metric": metric.name, "scale": metric.scale.text, "mass": found})
+        records.append({"judge": label, "metric": metric.name, "scale": metric.scale.text, "mass": found})
         table.add_row(metric.name, metric.scale.text, f"{found:.3f}")
         print(json.dumps(records[-1]), flush=True)
     console.print(table)

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from training import export
 
 
 def mean(adapters: Sequence[dict[str, Tensor]], weights: Sequence[float]) -> tuple[dict[str, Tensor], float]:
@@ -59,7 +60,7 @@ def main() -> None:
         parser.error("adapters of one shape only: their settings differ")
     found, kept = mean([load_file(folder / ADAPTER_WEIGHTS) for folder in folders], weights)
     options.to.mkdir(parents=True)
-    save_file(found, options.to / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    export.save_maps(found, options.to)
     shutil.copyfile(folders[0] / ADAPTER_CONFIG, options.to / ADAPTER_CONFIG)
     print(f"{options.to}: the mean of {len(folders)} adapters, {kept:.4f} of it at their rank")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -85,6 +86,12 @@ def write(net: Nano, target: Path) -> None:
 MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+def save_maps(maps: dict[str, Tensor], target: Path) -> None:
+    """Write an adapter's weights into a folder, for everyone to read."""
+    save_file(maps, target / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    (target / ADAPTER_WEIGHTS).chmod(0o644)
+
+
 def write_adapter(net: Smol, target: Path) -> None:
     """Write the low-rank maps in float16, as peft's LoRA."""
     assert net.adapter
@@ -94,8 +101,7 @@ def write_adapter(net: Smol, target: Path) -> None:
         for name, p in net.named_parameters()
         if ".lora_" in name
     }
-    save_file(state, target / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    (target / ADAPTER_WEIGHTS).chmod(0o644)
+    save_maps(state, target)
     settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -192,12 +192,9 @@ def consistency(found: Features, human: bool = False) -> float:
 
 
 def coherence(found: Features) -> float:
-    """Measure how well the sentences follow one another, on one subject and without saying things twice.
-
-    New words are no fault here; what keeps to the source's central words has a subject.
-    """
+    """Measure how well the sentences follow one another, without saying things twice; new words are no fault here."""
     said_once = max(0.0, 1 - 1.5 * found.repeated_pairs) * (1 - found.repeated)
-    return found.junctions * said_once * (1 - 0.1 * found.fragments) * (0.5 + 0.5 * found.salience)
+    return found.junctions * said_once * (1 - 0.1 * found.fragments)
 
 
 def relevance(found: Features) -> float:

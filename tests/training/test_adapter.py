@@ -67,18 +67,26 @@ def test_the_mean_of_adapters_is_that_of_their_products():
 
 def test_an_average_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
     export.write_adapter(tiny(), tmp_path / "one")
+    monkeypatch.chdir(tmp_path)
     kept = (tmp_path / "one" / "adapter_model.safetensors").read_bytes()
     for parts, to, told in (
         ([".5", "one", ".5", "one"], "one", "exists"),
         (["1", "none"], "new", "holds no adapter"),
         (["half", "one"], "new", "one weight before each folder"),
+        ([".5", "one", ".4", "one"], "new", "together 1"),
     ):
-        monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("sys.argv", ["average", *parts, "--to", to])
         with pytest.raises(SystemExit):
             average.main()
         assert told in capsys.readouterr().err
+        assert not (tmp_path / "new").exists()
     assert (tmp_path / "one" / "adapter_model.safetensors").read_bytes() == kept
+    monkeypatch.setattr("sys.argv", ["average", ".5", "one", ".5", "one", "--to", "new"])
+    average.main()
+    maps = [dict(tiny().load_adapter(tmp_path / name).named_parameters()) for name in ("one", "new")]
+    for name in (name for name in maps[0] if name.endswith("lora_A")):
+        one, new = (own[name.replace("lora_A", "lora_B")] @ own[name] for own in maps)
+        torch.testing.assert_close(new, one, atol=2e-3, rtol=1e-2)
 
 
 def test_peft_computes_the_same(tmp_path):
