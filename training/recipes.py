@@ -64,12 +64,11 @@ class Recipe:
         """Load the judge's tokenizer."""
         return tokenizer.load()
 
-    def start(self, options: argparse.Namespace, new: bool) -> Nano | Smol:
-        """Make the network; with `new` as a run starts it."""
+    def start(self, options: argparse.Namespace) -> Nano | Smol:
+        """Make the network as a run starts it."""
         sizes = {name: getattr(options, name) for name in ("hidden", "layers", "heads", "intermediate")}
         net = Nano(Shape(**sizes))
-        if new:
-            initial.prepare(net, embedding.start(corpus.load("train"), tokenizer.load(), options.hidden, std=1.0))
+        initial.prepare(net, embedding.start(corpus.load("train"), tokenizer.load(), options.hidden, std=1.0))
         return net
 
     def sizes(self, net: Any) -> dict[str, float]:
@@ -126,10 +125,11 @@ class Adapting(Recipe):
         """Load the judge's tokenizer."""
         return smol.tokenizer().backend_tokenizer
 
-    def start(self, options: argparse.Namespace, new: bool) -> Smol:
-        """Make the network with the package's weights, and with the maps of an adapter to go on from."""
-        net = Smol().load_trunk()
-        return net.load_adapter(options.start) if new and options.start else net
+    def start(self, options: argparse.Namespace) -> Smol:
+        """Make the network with the package's weights, or with an adapter to go on from, in its sizes."""
+        if options.start is None:
+            return Smol().load_trunk()
+        return Smol(smol.Adapter.of(options.start)).load_trunk().load_adapter(options.start)
 
     def sizes(self, net: Smol) -> dict[str, float]:
         """Give the adapter's sizes."""

@@ -7,6 +7,7 @@ Names follow nano's network, so that losses, trees and the run are the same for 
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from geval_local.models.fingerprint import ADAPTER_WEIGHTS
+from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from training.corpus import CACHE_DIR
 from training.damage import FLAGS
 from training.model import Batch, Layer, Linear, Norm, Shape, rope
@@ -38,6 +39,12 @@ class Adapter:
     def scale(self) -> float:
         """Factor on the product of the two maps."""
         return self.alpha / self.rank
+
+    @classmethod
+    def of(cls, folder: Path) -> Adapter:
+        """Read the sizes of an adapter that `export` wrote."""
+        settings = json.loads((folder / ADAPTER_CONFIG).read_text())
+        return cls(settings["layers_to_transform"][0], settings["r"], settings["lora_alpha"])
 
 
 class Frozen(Linear):

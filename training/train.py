@@ -228,13 +228,13 @@ def main() -> None:
     torch.set_num_threads(1)  # before the fork: a forked OpenMP pool would hang
     torch.manual_seed(options.seed)
     checkpoint = folder / "checkpoint.pt"
-    net = recipe.start(options, not checkpoint.exists())
     first, elapsed = 0, 0.0
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
-        net.load_state_dict(state["net"], strict=False)
+        net = recipe.load(options.name)
         first, elapsed = state["step"], state["elapsed"]
     else:
+        net = recipe.start(options)
         torch.save({"net": trained(net), "step": 0, "elapsed": 0.0, "shape": recipe.sizes(net)}, checkpoint)
     net.to(options.device)
     size = sum(p.numel() for p in net.parameters() if p.requires_grad)
