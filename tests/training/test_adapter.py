@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,9 +27,9 @@ from training.tasks import END_OF_TURN, Leaf, Question, Tree
 TINY = Shape(101, hidden=24, layers=3, heads=6, intermediate=40, theta=10000.0, shared=3)
 
 
-def tiny() -> Smol:
+def tiny(first: int = 1) -> Smol:
     torch.manual_seed(1)
-    net = Smol(Adapter(first=1, rank=2), TINY).eval()
+    net = Smol(Adapter(first=first, rank=2), TINY).eval()
     for parameter in net.parameters():
         nn.init.normal_(parameter, std=0.3)
     return export.rounded(net)
@@ -65,6 +66,19 @@ def test_the_mean_of_adapters_is_that_of_their_products():
     torch.testing.assert_close(product, (0.25 * wide[0] + 0.75 * wide[1]) @ narrow, atol=0.02, rtol=0.01)
 
 
+def test_an_adapter_of_fewer_layers_adds_nothing_to_the_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("wide", 1), ("narrow", 2)):
+        export.write_adapter(tiny(first), Path(name))
+    monkeypatch.setattr("sys.argv", ["average", ".4", "narrow", ".6", "wide", "--to", "new"])
+    average.main()
+    assert Adapter.of(tmp_path / "new") == Adapter(first=1, rank=2)
+    new, wide = (dict(tiny().load_adapter(tmp_path / name).named_parameters()) for name in ("new", "wide"))
+    name = "layers.1.q_proj.lora_{}"
+    product, whole = (own[name.format("B")] @ own[name.format("A")] for own in (new, wide))
+    torch.testing.assert_close(product, 0.6 * whole, atol=2e-3, rtol=1e-2)
+
+
 def test_an_average_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
     export.write_adapter(tiny(), tmp_path / "one")
     monkeypatch.chdir(tmp_path)
@@ -72,8 +86,9 @@ def test_an_average_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsy
     for parts, to, told in (
         ([".5", "one", ".5", "one"], "one", "exists"),
         (["1", "none"], "new", "holds no adapter"),
-        (["half", "one"], "new", "one weight before each folder"),
-        ([".5", "one", ".4", "one"], "new", "together 1"),
+        (["half", "one"], "new", "one weight before each folder: "),
+        ([".5", "one", "-.4", "one"], "new", "weight"),
+        ([".5", "one", "nan", "one"], "new", "one weight above 0"),
     ):
         monkeypatch.setattr("sys.argv", ["average", *parts, "--to", to])
         with pytest.raises(SystemExit):
@@ -101,6 +116,7 @@ def test_peft_computes_the_same(tmp_path):
         if ".lora_" in name:
             nn.init.normal_(parameter)
     again.load_adapter(tmp_path)
+    assert Adapter.of(tmp_path) == net.adapter
     with torch.no_grad():
         assert torch.equal(again.logits(again(batch)), net.logits(net(batch)))
         assert torch.allclose(net.logits(net(batch)), loaded(ids).logits[0], atol=1e-4)
