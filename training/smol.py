@@ -31,7 +31,7 @@ FOLDER = CACHE_DIR / "smollm2"  # the package's weights as transformers has them
 class Adapter:
     """The sizes of the adapter: which layers it changes, its rank, and the factor on what it adds."""
 
-    first: int = 16
+    first: int = 10
     rank: int = 16
     alpha: float = 32.0
 

@@ -36,7 +36,7 @@ WEIGHTS = {
     "dialogue_coherence": (1.5, 0.0, 0.7),  # its likeness is to the last turn
 }
 #: New words are consistency's matter: so much of what goes with them is taken out of the teacher's other criteria.
-FREED = {"coherence": 0.75, "relevance": 0.75}
+FREED = {"coherence": 1.0, "relevance": 1.0}
 NEAR = 0.35  # share of new pairs of words up to which a text is one about its source, and no other text
 ASKS = {"factual": "factual", "faithfulness": "consistency"}
 SAME = 0.9  # a text this alike repeats what it answers or sums up, and its likeness counts as none
