@@ -9,8 +9,8 @@ the products of the low-rank maps is brought back to their rank.
 from __future__ import annotations
 
 import argparse
+import json
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from training import export
-from training.smol import Adapter
 
 
 def mean(adapters: Sequence[dict[str, Tensor]], weights: Sequence[float]) -> tuple[dict[str, Tensor], float]:
@@ -64,14 +63,14 @@ def main() -> None:
             parser.error(f"{folder} holds no adapter: it needs {ADAPTER_WEIGHTS} and {ADAPTER_CONFIG}")
     if options.to.exists():
         parser.error(f"{options.to} exists; name a new folder")
-    sizes = {folder: Adapter.of(folder) for folder in folders}
-    if len({(own.rank, own.alpha) for own in sizes.values()}) > 1:
-        parser.error("adapters of one rank and one alpha only: their settings differ")
+    settings = [json.loads((folder / ADAPTER_CONFIG).read_text()) for folder in folders]
+    layers = sorted({layer for own in settings for layer in own.pop("layers_to_transform")})
+    if any(own != settings[0] for own in settings):
+        parser.error("adapters that differ in their layers only: their settings differ")
     found, kept = mean([load_file(folder / ADAPTER_WEIGHTS) for folder in folders], weights)
     options.to.mkdir(parents=True)
     export.save_maps(found, options.to)
-    widest = min(folders, key=lambda folder: sizes[folder].first)
-    shutil.copyfile(widest / ADAPTER_CONFIG, options.to / ADAPTER_CONFIG)
+    export.save_settings(settings[0] | {"layers_to_transform": layers}, options.to)
     print(f"{options.to}: the weighted sum of {len(folders)} adapters, {kept:.4f} of it at their rank")
 
 

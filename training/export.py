@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -92,6 +93,11 @@ def save_maps(maps: dict[str, Tensor], target: Path) -> None:
     (target / ADAPTER_WEIGHTS).chmod(0o644)
 
 
+def save_settings(settings: dict[str, Any], target: Path) -> None:
+    """Write an adapter's settings into a folder."""
+    (target / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+
+
 def write_adapter(net: Smol, target: Path) -> None:
     """Write the low-rank maps in float16, as peft's LoRA."""
     assert net.adapter
@@ -116,7 +122,7 @@ def write_adapter(net: Smol, target: Path) -> None:
         "layers_pattern": "layers",
         "layers_to_transform": list(range(net.adapter.first, net.shape.layers)),
     }
-    (target / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+    save_settings(settings, target)
 
 
 def rounded(net: Nano | Smol) -> Nano | Smol:

@@ -43,8 +43,11 @@ class Adapter:
     @classmethod
     def of(cls, folder: Path) -> Adapter:
         """Read the sizes of an adapter that `export` wrote."""
-        settings = json.loads((folder / ADAPTER_CONFIG).read_text())
-        return cls(settings["layers_to_transform"][0], settings["r"], settings["lora_alpha"])
+        try:
+            settings = json.loads((folder / ADAPTER_CONFIG).read_text())
+            return cls(settings["layers_to_transform"][0], settings["r"], settings["lora_alpha"])
+        except (OSError, ValueError, LookupError) as error:
+            raise SystemExit(f"{folder} holds no adapter that training.export wrote: {error!r}") from None
 
 
 class Frozen(Linear):

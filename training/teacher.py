@@ -3,7 +3,7 @@
 Three parts, none fitted to a rating: the rules (candidates.py); the log-probability of a candidate's least likely
 tokens by the trunk without its adapter, in the very form that the judge reads, or, where this shows no source, after
 the source; and its likeness to the source or the last turn (similarity.py), or for fluency how it reads by itself.
-Within a tree each part is brought to mean 0 and deviation 1; the weighted sum, from which most of what goes with new
+Within a tree each part is brought to mean 0 and deviation 1; the weighted sum, from which what goes with new
 words is taken for coherence and relevance, spreads the labels around the tree's mean by the rules, so that labels of
 good and of bad trees differ too. Traps keep the value that they were given.
 """
@@ -35,8 +35,8 @@ WEIGHTS = {
     "factual": (1.0, 1.0, 0.0),
     "dialogue_coherence": (1.5, 0.0, 0.7),  # its likeness is to the last turn
 }
-#: New words are consistency's matter: so much of what goes with them is taken out of the teacher's other criteria.
-FREED = {"coherence": 1.0, "relevance": 1.0}
+#: New words are consistency's matter: what goes with them is taken out of these.
+FREED = {"coherence", "relevance"}
 NEAR = 0.35  # share of new pairs of words up to which a text is one about its source, and no other text
 ASKS = {"factual": "factual", "faithfulness": "consistency"}
 SAME = 0.9  # a text this alike repeats what it answers or sums up, and its likeness counts as none
@@ -66,13 +66,13 @@ def standard(values: Sequence[float]) -> np.ndarray:
     return np.clip((own - own.mean()) / (own.std() + 1e-6), -2.5, 2.5)
 
 
-def freed(values: np.ndarray, new: np.ndarray, share: float) -> np.ndarray:
-    """Take out of values a share of their regression on new pairs of words, fitted to the texts that are near."""
+def freed(values: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Take out of values their regression on new pairs of words, fitted to the texts that are near."""
     new = np.minimum(new, NEAR)
     near = new < NEAR
     if near.sum() < 3 or np.ptp(new[near]) < 0.02:
         return values
-    return values - share * np.polyfit(new[near], values[near], 1)[0] * new
+    return values - np.polyfit(new[near], values[near], 1)[0] * new
 
 
 def values(
@@ -81,7 +81,8 @@ def values(
     """Put the parts together, for the candidates of one source; `new` is their share of new pairs of words."""
     parts = (rules, likely, alike)
     total = sum(w * standard(part) for w, part in zip(WEIGHTS[dimension], parts, strict=True) if w)
-    total = freed(np.asarray(total), np.asarray(new), FREED.get(dimension, 0.0))
+    if dimension in FREED:
+        total = freed(np.asarray(total), np.asarray(new))
     return np.clip(np.mean(rules) + SPREAD * standard(total), 0.0, 1.0)
 
 

@@ -87,7 +87,7 @@ def test_an_average_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsy
         ([".5", "one", ".5", "one"], "one", "exists"),
         (["1", "none"], "new", "holds no adapter"),
         (["half", "one"], "new", "one weight before each folder: "),
-        ([".5", "one", "-.4", "one"], "new", "weight"),
+        ([".5", "one", "-.4", "one"], "new", "one weight above 0"),
         ([".5", "one", "nan", "one"], "new", "one weight above 0"),
     ):
         monkeypatch.setattr("sys.argv", ["average", *parts, "--to", to])
@@ -117,6 +117,8 @@ def test_peft_computes_the_same(tmp_path):
             nn.init.normal_(parameter)
     again.load_adapter(tmp_path)
     assert Adapter.of(tmp_path) == net.adapter
+    with pytest.raises(SystemExit, match="holds no adapter"):
+        Adapter.of(tmp_path / "none")
     with torch.no_grad():
         assert torch.equal(again.logits(again(batch)), net.logits(net(batch)))
         assert torch.allclose(net.logits(net(batch)), loaded(ids).logits[0], atol=1e-4)
@@ -310,13 +312,12 @@ def test_coherence_does_not_follow_new_words_but_another_text_stays_what_it_is()
     rng = np.random.default_rng(1)
     new = np.array([*rng.uniform(0, 0.3, 40), 1.0])
     worth = np.array([*(-4 * new[:40] + rng.normal(0, 0.3, 40)), -4.0])
-    half, whole = teacher.freed(worth, new, 0.5), teacher.freed(worth, new, 1.0)
+    freed = teacher.freed(worth, new)
     near = slice(0, 40)
     assert np.corrcoef(new[near], worth[near])[0, 1] < -0.6
-    assert np.corrcoef(new[near], half[near])[0, 1] > np.corrcoef(new[near], worth[near])[0, 1] + 0.1
-    assert abs(np.corrcoef(new[near], whole[near])[0, 1]) < 0.01
-    assert whole[40] < whole[near].min() - 1
-    assert np.array_equal(teacher.freed(worth, np.zeros(41), 1.0), worth)
+    assert abs(np.corrcoef(new[near], freed[near])[0, 1]) < 0.01
+    assert freed[40] < freed[near].min() - 1
+    assert np.array_equal(teacher.freed(worth, np.zeros(41)), worth)
 
 
 def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
