@@ -17,7 +17,7 @@ from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 import geval_local.runs.run_file
 from geval_local import Judge
 from geval_local.cli import scoring as stopping
-from geval_local.cli.ending import EXIT_DEFECT
+from geval_local.cli.ending import EXIT_DEFECT, EXIT_INTERRUPTED
 from geval_local.cli.scoring import Stopper
 from geval_local.errors import GevalError, JudgeError
 from geval_local.models.registry import find_judge
@@ -89,6 +89,26 @@ def test_a_defect_is_one_line_and_the_rest_on_request(here, monkeypatch):
 def test_python_callers_are_raised_to_as_ever():
     with pytest.raises(JudgeError):
         Judge.load("no-such-judge")
+
+
+@pytest.mark.parametrize("failure", [SystemError("a result with an exception set"), GevalError("the store is closed")])
+def test_what_fails_while_an_interruption_ends_a_run_is_told_beside_it(here, monkeypatch, failure):
+    def stopped(*given, **named):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            try:
+                raise OSError("closed")
+            except OSError as error:
+                raise failure from error
+
+    monkeypatch.setattr(geval_local.runs.run_file, "score_file", stopped)
+    done = score(here)
+    assert done.exit_code == EXIT_INTERRUPTED == 3
+    told, again, command = done.stderr.splitlines()
+    assert told == f"while it ended: {failure}"
+    assert again == "interrupted; run it again with:"
+    assert command.strip().startswith("geval-local score data.jsonl ")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
