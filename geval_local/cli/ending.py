@@ -193,36 +193,31 @@ class Verbs(TyperGroup):
         except _OWN_TO_TYPER:
             raise
         except BaseException as error:
-            if (stop := _interruption(error)) is not None:
-                if stop is not error:
-                    note(f"while it ended: {first_line(error)}", "dim")
-                if isinstance(stop, Interrupted) and stop.directory is not None:
-                    command = shlex.join(["geval-local", "resume", str(stop.directory)])
-                    note(f"interrupted; finished work is kept. Continue with:\n  {command}")
-                else:
-                    note(f"interrupted; run it again with:\n  {ctx.obj}")
-                raise typer.Exit(EXIT_INTERRUPTED) from None
-            if not isinstance(error, Exception) and not is_panic(error):
+            stop = _interruption(error)
+            if stop is None and not isinstance(error, Exception) and not is_panic(error):
                 raise
-            if ctx.params.get("debug"):
+            if stop is not error and ctx.params.get("debug"):
                 import traceback
 
                 note("".join(traceback.format_exception(error)).rstrip(), "dim")
-            raise typer.Exit(_told(error, ctx.obj)) from error
+            if stop is None:
+                raise typer.Exit(_told(error, ctx.obj)) from error
+            if stop is not error:
+                note(f"with it failed: {first_line(error)}", "dim")
+            if isinstance(stop, Interrupted) and stop.directory is not None:
+                command = shlex.join(["geval-local", "resume", str(stop.directory)])
+                note(f"interrupted; finished work is kept. Continue with:\n  {command}")
+            else:
+                note(f"interrupted; run it again with:\n  {ctx.obj}")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _interruption(error: BaseException) -> KeyboardInterrupt | None:
-    """Find the interruption that an error is, or that it followed: clean-up that is cut short fails in its own way."""
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, KeyboardInterrupt):
-            return found
-        if found is not None and id(found) not in seen:
-            seen.add(id(found))
-            waiting += (found.__cause__, found.__context__)
-    return None
+    """Find the interruption that an error is, or that a library turned into it: an import says it has failed."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__context__  # what was being handled, whatever is named as the cause
+    return found
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:

@@ -108,7 +108,8 @@ def _held(
             try:
                 yield run
             except BaseException:
-                is_new = is_new and run.store.is_empty()
+                # A store that is closed already was being cleared away: the results are delivered.
+                is_new = is_new and (run.store.is_closed or run.store.is_empty())
                 raise
     except BaseException:
         if is_new:

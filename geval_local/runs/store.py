@@ -182,6 +182,8 @@ class Store:
         written.
     """
 
+    is_closed = False
+
     def __init__(self, path: Path, run: str, *, is_new: bool) -> None:
         self.path = path
         self._synced = time.monotonic()
@@ -214,6 +216,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file."""
+        self.is_closed = True
         with suppress(sqlite3.Error):  # on a full disk the log cannot be merged; it stays beside the file
             self._connection.close()
 

@@ -21,6 +21,7 @@ from geval_local.cli.ending import EXIT_DEFECT, EXIT_INTERRUPTED
 from geval_local.cli.scoring import Stopper
 from geval_local.errors import GevalError, JudgeError
 from geval_local.models.registry import find_judge
+from geval_local.runs import exporter
 
 
 @pytest.fixture
@@ -91,24 +92,38 @@ def test_python_callers_are_raised_to_as_ever():
         Judge.load("no-such-judge")
 
 
-@pytest.mark.parametrize("failure", [SystemError("a result with an exception set"), GevalError("the store is closed")])
-def test_what_fails_while_an_interruption_ends_a_run_is_told_beside_it(here, monkeypatch, failure):
-    def stopped(*given, **named):
+def test_an_interruption_that_a_library_turned_into_an_error_stays_one(here, monkeypatch):
+    def importing(*given, **named):
         try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
             try:
-                raise OSError("closed")
-            except OSError as error:
-                raise failure from error
+                raise KeyboardInterrupt
+            except BaseException as error:  # as Python does in ``__set_name__``, and transformers with what it imports
+                raise RuntimeError("Error calling __set_name__") from error
+        except RuntimeError:
+            raise ModuleNotFoundError("Could not import module 'LlamaConfig'") from None
 
-    monkeypatch.setattr(geval_local.runs.run_file, "score_file", stopped)
+    monkeypatch.setattr(geval_local.runs.run_file, "score_file", importing)
     done = score(here)
     assert done.exit_code == EXIT_INTERRUPTED == 3
-    told, again, command = done.stderr.splitlines()
-    assert told == f"while it ended: {failure}"
+    failed, again, command = done.stderr.splitlines()
+    assert failed == "with it failed: Could not import module 'LlamaConfig'"
     assert again == "interrupted; run it again with:"
     assert command.strip().startswith("geval-local score data.jsonl ")
+    debugged = run(*command.split()[1:2], "--debug", *command.split()[2:], home=here / "home")
+    assert debugged.exit_code == EXIT_INTERRUPTED
+    assert "Traceback" in debugged.stderr
+
+
+def test_a_run_whose_clearing_away_is_interrupted_is_cleared_away(here, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporter, "remove_run", interrupted)
+    done = score(here, "-o", "out.jsonl")
+    assert done.exit_code == EXIT_INTERRUPTED
+    assert "failed" not in done.stderr
+    assert len((here / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+    assert not (here / ".out.jsonl.run").exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
