@@ -2,8 +2,9 @@
 
 Runs that go on from one another lie near enough that the mean of their weights judges better than most of them alone
 (Wortsman et al., 2022, "Model soups"). Runs that began apart change the trunk in other directions, and their mean would
-change it less than each: their weights may add up to more than 1 (Ilharco et al., 2023, "task arithmetic"). The sum of
-the products of the low-rank maps is brought back to their rank.
+change it less than each: their weights may add up to more than 1 (Ilharco et al., 2023, "task arithmetic"). What a run
+changed is its adapter less the one that it went on from: a weight below 0. The sum of the products of the low-rank maps
+is brought back to their rank.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def mean(adapters: Sequence[dict[str, Tensor]], weights: Sequence[float]) -> tup
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.average", description=__doc__)
-    parser.add_argument("parts", nargs="+", metavar="WEIGHT FOLDER", help="weights above 0, and adapters")
+    parser.add_argument("parts", nargs="+", metavar="WEIGHT FOLDER", help="weights, and adapters")
     parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
     folders = [Path(folder) for folder in options.parts[1::2]]
@@ -56,8 +57,8 @@ def main() -> None:
         weights = [float(weight) for weight in options.parts[::2]]
     except ValueError as error:
         parser.error(f"one weight before each folder: {error}")
-    if len(weights) != len(folders) or not all(0.0 < weight < math.inf for weight in weights):
-        parser.error("one weight above 0 before each folder")
+    if len(weights) != len(folders) or not all(weight and math.isfinite(weight) for weight in weights):
+        parser.error("one weight other than 0 before each folder")
     for folder in folders:
         if not (folder / ADAPTER_WEIGHTS).is_file() or not (folder / ADAPTER_CONFIG).is_file():
             parser.error(f"{folder} holds no adapter: it needs {ADAPTER_WEIGHTS} and {ADAPTER_CONFIG}")
