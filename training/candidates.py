@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from training import damage, measure
 from training.damage import ERROR, FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED, Pool, Sentence
@@ -117,6 +117,26 @@ class Grader:
             for _ in range(rng.choice((0, 1, 1, 2)) if editing else 0):
                 item.words = editing(item.words, rng)
         return items
+
+    def versions(self, count: int) -> list[Candidate]:
+        """Make undamaged texts, three or four of the same sentences each, from copies to half of the words."""
+        rng, n, found = self.rng, len(self.source), []
+        while len(found) < count:
+            size = min(rng.choice((2, 3, 3, 4)), n)
+            if self.written and rng.random() < 0.25:
+                items = [_Item(damage.parse(s), -1, 0.5) for s in rng.choice(self.written)[: size + 1]]
+            else:
+                first = rng.sample(range(min(n, max(size + 3, n // 3))), size)
+                picks = sorted(rng.choice((range(size), first, first)))
+                items = [_Item(damage.parse(self.source[i]), i, self.salience[i]) for i in picks]
+            for least, most in ((0, 0), (0, 1), (1, 2), (2, 4))[rng.choice((0, 0, 1)) :]:
+                own = [replace(item) for item in items]
+                for item in own:
+                    for _ in range(rng.randint(least, most)):
+                        item.words = damage.abridged(item.words, rng)
+                found.append(self.finish(own))
+        rng.shuffle(found)
+        return found[:count]
 
     def item(self, i: int) -> _Item:
         """Take one sentence of the source, perhaps shortened."""

@@ -70,6 +70,17 @@ class Source:
         return {(a, b) for s in self.sentences for i, a in enumerate(s) for b in s[i + 1 : i + REACH]}
 
     @cached_property
+    def neighbours(self) -> set[tuple[str, str]]:
+        """Words that stand beside each other in a sentence."""
+        return {pair for s in self.sentences for pair in _pairs(s)}
+
+    def new_neighbours(self, sentences: Sequence[str]) -> float:
+        """Measure how often words of the source stand beside each other that do not there: cut, joined or moved."""
+        pairs = [pair for s in sentences for pair in _pairs(tokens(s))]
+        known = set(self.words)
+        return sum(p not in self.neighbours and known.issuperset(p) for p in pairs) / max(1, len(pairs))
+
+    @cached_property
     def weights(self) -> dict[str, float]:
         """Weigh each content word: how often it comes back and how early it first comes."""
         first: dict[str, int] = {}

@@ -18,7 +18,7 @@ from training.losses import Weights
 from training.model import Nano, Shape
 from training.packing import Packed, Tensors
 from training.smol import Smol
-from training.tasks import SUMMARIES, Maker
+from training.tasks import SUMMARIES, Maker, Tree
 
 #: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
 FEW = {
@@ -162,12 +162,15 @@ class Adapting(Recipe):
             written=written.load() if part == "train" else {},
         )
 
+    def fresh(self, maker: Maker) -> tuple[Tree, Packed] | None:
+        """Draw a tree, its source short or long; None where it does not fit."""
+        maker.words = (50, 220) if maker.rng.random() < 0.55 else (250, 430)
+        drawn = maker.tree()
+        return packing.fit(drawn, self.tokenizer(), maker.rng, LONGEST, FEWEST) if drawn else None
+
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
         """Draw a tree, read it by the trunk and let the teacher grade it; None where it does not fit."""
-        code, rng = self.tokenizer(), maker.rng
-        maker.words = (50, 220) if rng.random() < 0.55 else (250, 430)
-        drawn = maker.tree()
-        fitted = packing.fit(drawn, code, rng, LONGEST, FEWEST) if drawn else None
+        code, rng, fitted = self.tokenizer(), maker.rng, self.fresh(maker)
         if fitted is None:
             return None
         tree, packed = fitted

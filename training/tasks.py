@@ -95,6 +95,7 @@ class Maker:
     writing: float = 0.04  # the share of chats that ask for steps; with a criterion that no preset has, all do
     mild: float = 0.0  # the share of summaries whose damage is light, as systems' own texts differ little
     several: float = 0.0  # the share of summaries' forms that ask for several criteria: a text gets a label for each
+    versions: float = 0.0  # the share of summaries' trees whose texts are undamaged, with more or less left out
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     written: dict[int, list[list[str]]] = field(default_factory=dict)  # a model's summaries, by the document's key
     common: list[str] = field(default_factory=list)
@@ -266,7 +267,11 @@ class Maker:
         pool = self.pool(source, self.foreign_documents(document))
         levels = candidates.MILD if rng.random() < self.mild else candidates.LEVELS
         texts = self.written[document.key] if own else []
-        found = Grader(source, pool, rng, summary, texts).graded(main, self.count, levels, sizes)
+        grader = Grader(source, pool, rng, summary, texts)
+        if self.versions and rng.random() < self.versions:
+            found = grader.versions(self.count)
+        else:
+            found = grader.graded(main, self.count, levels, sizes)
         question = document.question or f"What does the text say about {rng.choice(pool.names or ['this'])}?"
         text = " ".join(source)
         return {"source": text, "context": text, "question": question}, found, rng.choice([" "] * 6 + ["\n"])

@@ -147,6 +147,21 @@ def test_leaving_a_phrase_out_says_nothing_new() -> None:
     assert source.measure([turned]).novel_pairs > 0
 
 
+def test_versions_of_a_text_are_clean_and_those_that_lost_phrases_have_new_neighbours() -> None:
+    source = measure.Source(SOURCE)
+    assert source.new_neighbours(SOURCE[2:5]) == 0
+    assert source.new_neighbours(["The town of Millbrook opened on Monday."]) == pytest.approx(1 / 6)
+    assert source.new_neighbours(["Aliens of Millbrook opened on Monday."]) == pytest.approx(
+        1 / 5
+    )  # a new word is not one
+    texts = Grader(SOURCE, pool(), random.Random(2)).versions(30)
+    assert len(texts) == 30
+    damaged = damage.ERROR | damage.FOREIGN | damage.UNSUPPORTED | damage.REPEATED
+    assert not any(word.flags & damaged for text in texts for sentence in text.sentences for word in sentence)
+    new = [source.new_neighbours([" ".join(w.text for w in sentence) for sentence in t.sentences]) for t in texts]
+    assert min(new) == 0 < 0.05 < max(new) < 0.3
+
+
 def test_a_token_that_opens_two_labels_stands_for_the_one_that_is_meant() -> None:
     judged = forms.scale("Strongly disagree/Disagree/Neutral/Agree/Strongly agree")
     code = tokenizer.load(NANO / "tokenizer.json")
