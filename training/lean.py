@@ -44,6 +44,9 @@ WORKERS = 2
 AVERAGE = 0.985  # of the weights, from step to step
 
 
+UNSET = torch.empty(0)  # until the adapter has answered
+
+
 @dataclass
 class Rows:
     """The rows of one tree where labels are read, and what is wanted there. Padded on the right to the most labels."""
@@ -55,10 +58,10 @@ class Rows:
     labels: Tensor  # [rows, labels] token ids
     real: Tensor  # the same: no padding
     values: Tensor  # the same: from 0 to 1
-    wanted: Tensor  # the same: chances
-    expected: Tensor  # [rows] their mean value
-    weight: Tensor  # [rows] how much it counts
     valued: Tensor  # [rows] whether the row tells a scale's values
+    wanted: Tensor = UNSET  # [rows, labels] chances
+    expected: Tensor = UNSET  # [rows] their mean value
+    weight: Tensor = UNSET  # [rows] how much it counts
 
 
 def shares(values: list[float]) -> list[float]:
@@ -109,9 +112,7 @@ def rows(tree: Tree, packed: Packed, net: Smol, dtype: torch.dtype) -> Rows | No
     valued = torch.zeros(len(at), dtype=torch.bool).index_fill(0, ranked, True)
     with torch.no_grad():
         states = net.before_last(batch, dtype).half()
-        found = Rows(
-            states, batch.positions()[real], at, seen, labels, known, values, values, values[:, 0], values[:, 0], valued
-        )
+        found = Rows(states, batch.positions()[real], at, seen, labels, known, values, valued)
         chances = net.logits(final(net, found)).softmax(-1).gather(1, labels) * known
     if chances[ranked].sum(-1).mean() < READ:
         return None
