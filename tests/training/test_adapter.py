@@ -386,6 +386,16 @@ def test_only_the_last_layer_learns_and_it_comes_nearer(monkeypatch):
     assert off() < 0.3 * first
 
 
+def test_a_new_last_layer_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
+    export.write_adapter(tiny(), tmp_path / "one")
+    kept = (tmp_path / "one" / "adapter_model.safetensors").read_bytes()
+    monkeypatch.setattr("sys.argv", ["lean", str(tmp_path / "one"), "--to", str(tmp_path / "one")])
+    with pytest.raises(SystemExit):
+        lean.main()
+    assert "exists; name a new folder" in capsys.readouterr().err
+    assert (tmp_path / "one" / "adapter_model.safetensors").read_bytes() == kept
+
+
 def test_a_reply_is_worth_more_if_it_is_alike_to_the_last_turn_and_less_if_it_repeats_it(monkeypatch):
     monkeypatch.setattr(similarity, "likeness", lambda source, texts: [0.1, 0.3, 0.5, 0.99])
     scale = forms.scale("1-3")

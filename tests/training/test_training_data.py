@@ -151,9 +151,8 @@ def test_versions_of_a_text_are_clean_and_those_that_lost_phrases_have_new_neigh
     source = measure.Source(SOURCE)
     assert source.new_neighbours(SOURCE[2:5]) == 0
     assert source.new_neighbours(["The town of Millbrook opened on Monday."]) == pytest.approx(1 / 6)
-    assert source.new_neighbours(["Aliens of Millbrook opened on Monday."]) == pytest.approx(
-        1 / 5
-    )  # a new word is not one
+    # a pair with a word that the source does not know is none
+    assert source.new_neighbours(["Aliens of Millbrook opened on Monday."]) == pytest.approx(1 / 5)
     texts = Grader(SOURCE, pool(), random.Random(2)).versions(30)
     assert len(texts) == 30
     damaged = damage.ERROR | damage.FOREIGN | damage.UNSUPPORTED | damage.REPEATED
