@@ -5,7 +5,7 @@ asked: what is copied is likely. People's coherence and relevance do not follow 
 neighbours of words) can be read in the judge's own states, linearly, so its last layer can give back what the layers
 before it take off. The labels are the adapter's own answers, those for coherence and relevance moved; all others are to
 stay as they are. Only the rows of labels pass through the last layer, on states that are computed once, so that two
-cores take some 2,600 trees a minute (looks 49 to 53 in LOG.md).
+cores take 2,200 to 2,600 trees a minute (looks 49 to 53 in LOG.md).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +31,9 @@ from training.packing import MAX_LABELS, Packed
 from training.recipes import FEW, Adapting
 from training.smol import Adapter, Smol
 from training.tasks import DIMENSIONS, Tree
+from training.teacher import FREED
 
-#: What a text gains whose words are all new neighbours, in shares of the scale; 0: it is to stay as it is.
-AMOUNTS = {"coherence": 2.0, "relevance": 2.0}
+AMOUNT = 2.0  # what a text gains whose words are all new neighbours, in shares of the scale
 VERSIONS = 0.6  # share of summaries' trees with undamaged texts that say the same with more or less left out
 #: How often each kind of tree is drawn: those that ask for nothing new hold the rest where it is.
 WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
@@ -42,8 +43,6 @@ EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
 TREES = 12  # a step
 WORKERS = 2
 AVERAGE = 0.985  # of the weights, from step to step
-
-
 UNSET = torch.empty(0)  # until the adapter has answered
 
 
@@ -85,8 +84,8 @@ def moved(chances: Tensor, values: Tensor, expected: Tensor) -> Tensor:
 def gains(tree: Tree) -> list[float]:
     """Give what every question of every leaf is to gain: among a tree's texts that is nothing on average."""
     asked = [tree.concept, *(question.dimension for question in tree.leaves[0].more)]
-    amounts = [AMOUNTS.get(dimension, 0.0) if tree.sourced else 0.0 for dimension in asked]
-    if tree.concept not in DIMENSIONS or not any(amounts):
+    amounts = [AMOUNT * (dimension in FREED) for dimension in asked]
+    if tree.concept not in DIMENSIONS or not tree.sourced or not any(amounts):
         return [0.0] * (len(tree.leaves) * len(asked))
     source = measure.Source(corpus.sentences(tree.source))
     new = [None if leaf.fixed else source.new_neighbours(corpus.sentences(leaf.body)) for leaf in tree.leaves]
@@ -156,18 +155,18 @@ def load(folder: Path) -> Smol:
     return Smol(Adapter.of(folder)).load_trunk().load_adapter(folder).requires_grad_(False)
 
 
-def read(folder: Path, minutes: float, seed: int) -> Path:
-    """Draw trees for so many minutes, read them up to the last layer, and keep them in a file."""
+def read(folder: Path, minutes: float, kept: Path, seed: int) -> Path:
+    """Draw trees for so many minutes, one at least, read them up to the last layer, and keep them in a file."""
     torch.set_num_threads(1)
     recipe, net, found = Adapting(), load(folder), []
     maker = recipe.maker("train", random.Random(seed))
     maker.weights, maker.versions, maker.writing = WEIGHTS, VERSIONS, 0.0
     ends = time.monotonic() + 60 * minutes
-    while time.monotonic() < ends:
+    while not found or time.monotonic() < ends:
         fresh = recipe.fresh(maker)
         if fresh and fresh[1].leaves and (tree := rows(*fresh, net, recipe.dtype)):
             found.append(tree)
-    file = corpus.CACHE_DIR / f"lean-{seed}.pt"
+    file = kept / f"{seed}.pt"
     torch.save(found, file)
     return file
 
@@ -216,12 +215,13 @@ def main() -> None:
     if options.to.exists():
         parser.error(f"{options.to} exists; name a new folder")
     net, seeds = load(options.adapter), [options.seed * WORKERS + n for n in range(WORKERS)]
-    with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        files = list(pool.map(partial(read, options.adapter, options.minutes), seeds))
+    with (
+        TemporaryDirectory(dir=corpus.CACHE_DIR) as kept,
+        ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool,
+    ):
+        files = list(pool.map(partial(read, options.adapter, options.minutes, Path(kept)), seeds))
         found = list(pool.map(partial(learn, options.adapter, files, options.steps, options.lr), seeds))
-    for file in files:
-        file.unlink()
-    # runs on the same trees in another order: their mean judges better than each
+    # the same trees in two orders: the mean has less of either order in it
     means = {name: torch.stack([own[name] for own in found]).mean(0) for name in found[0]}
     net.layers[-1].load_state_dict(means, strict=False)
     export.write_adapter(net, options.to)
