@@ -12,7 +12,7 @@ from geval_local.prompt import ANSWER_REQUEST, LABELS_SHOWN
 from training import wordings
 from training.wordings import Concept
 
-MADE = 0.15  # how often a form's scale is made of words
+ANY_WORDS, ONE_FAMILY = 0.3, 0.75  # of scales made of words: up to which share of any words, and of one family
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,26 @@ def scale(name: str) -> Scale:
 
 
 def made(rng: random.Random) -> Scale:
-    """Make a scale of two to five words of one family, from the worst to the best or the other way."""
-    tiers = rng.choice(wordings.GRADES)
-    count = rng.choice((2, 3, 3, 4, 5, 5))
-    kept = [tiers[0], *(tiers[n] for n in sorted(rng.sample(range(1, len(tiers) - 1), count - 2))), tiers[-1]]
+    """Make a scale of two to five words, from the worst to the best or the other way.
+
+    Words of one family are known by heart where there are few of them. Those of several families, and any words, can
+    only be read in the form.
+    """
+    count, kind = rng.choice((2, 3, 3, 4, 5, 5)), rng.random()
+    if kind < ANY_WORDS:
+        words = rng.sample(wordings.WORDS, count)
+        words = [f"{word} {rng.choice(wordings.WORDS)}" if rng.random() < 0.25 else word for word in words]
+    else:
+        tiers = rng.choice(wordings.GRADES)
+        places = [0, *sorted(rng.sample(range(1, len(tiers) - 1), count - 2)), len(tiers) - 1]
+        families = [tiers if kind < ONE_FAMILY else rng.choice(wordings.GRADES) for _ in places]
+        words = [rng.choice(family[place]) for family, place in zip(families, places, strict=True)]
     style = rng.choice((str, str.capitalize))
-    labels = [style(rng.choice(tier)) for tier in kept]
+    labels = tuple(map(style, words))
+    if len({label.lower() for label in labels}) < count:
+        return made(rng)
     best_first = count == 2 or rng.random() < 0.3  # of two words the first is the better one, as in the package
-    name = "/".join(labels[::-1] if best_first else labels)
-    return Scale(name, tuple(labels), tuple(float(n) for n in range(count)))
+    return Scale("/".join(labels[::-1] if best_first else labels), labels, tuple(map(float, range(count))))
 
 
 @dataclass
@@ -188,9 +199,11 @@ def widened(form: Form, others: Sequence[Concept], rng: random.Random) -> tuple[
     return replace(form, head=head + form.newline * 2, steps=(0, 0)), cues
 
 
-def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool = False, title: str = "") -> Form:
+def compose(
+    concept: Concept, rng: random.Random, clause: str = "", plain: bool = False, title: str = "", worded: float = 0.0
+) -> Form:
     """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
-    labels = scale(rng.choice(concept.scales)) if plain or rng.random() > MADE else made(rng)
+    labels = scale(rng.choice(concept.scales)) if plain or rng.random() >= worded else made(rng)
     thing = rng.choice(wordings.THINGS[concept.thing])
     source = rng.choice([word for word in wordings.SOURCES[concept.source] if word != thing])
     title = title or rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)

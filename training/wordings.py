@@ -86,3 +86,10 @@ def all_text() -> list[str]:
         found += [f"- {title}: {number}" for number, title in enumerate(concept.titles)]
         found += [*concept.introductions, *concept.criteria, *concept.checks]
     return found
+
+
+#: Any words, for scales that can only be read. Those that benchmarks/label_mass.py keeps for itself are left out.
+WORDS = sorted(
+    {word for text in all_text() for word in text.split() if word.isalpha() and word.islower() and len(word) > 2}
+    - {"terrible", "perfect", "little", "very", "much"}
+)

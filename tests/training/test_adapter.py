@@ -17,7 +17,20 @@ pytest.importorskip("scipy", reason="the training scripts need the test extra")
 from geval_local.judge.steps import unfit
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import average, export, forms, lean, packing, scoring, similarity, smol, teacher, traps, wordings, written
+from training import (
+    average,
+    export,
+    forms,
+    last_layer,
+    packing,
+    scoring,
+    similarity,
+    smol,
+    teacher,
+    traps,
+    wordings,
+    written,
+)
 from training.candidates import Candidate
 from training.damage import parse
 from training.model import Batch, Shape
@@ -327,21 +340,21 @@ def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
     assert after == before
 
 
-def leaning(monkeypatch, concept: str = "coherence") -> tuple[Smol, Tree, packing.Packed, lean.Rows]:
+def leaning(monkeypatch, concept: str = "coherence") -> tuple[Smol, Tree, packing.Packed, last_layer.Rows]:
     """Four texts, of which the second has lost a phrase and the last is a trap that has lost one."""
-    monkeypatch.setattr(lean, "READ", 0.0)
+    monkeypatch.setattr(last_layer, "READ", 0.0)
     code, scale = words(), forms.scale("1-5")
     texts = ("Yes No form text cue", "Yes No cue", "No form text", "Yes text cue")
     leaves = [Leaf("", text, [0] * len(text), " cue", scale.target(0.5), 0.5, n == 3) for n, text in enumerate(texts)]
     tree = Tree(concept, "form " * 9, leaves, scale, source="Yes No form text cue.")
     packed, net = packing.pack(tree, code, random.Random(1), 0.0), tiny()
     assert packed is not None
-    found = lean.rows(tree, packed, net, torch.float32)
+    found = last_layer.rows(tree, packed, net, torch.float32)
     assert found is not None
     return net, tree, packed, found
 
 
-def own_answers(net: Smol, packed: packing.Packed, found: lean.Rows) -> tuple[torch.Tensor, torch.Tensor]:
+def own_answers(net: Smol, packed: packing.Packed, found: last_layer.Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """Give the network's own chances of the labels and their mean, in one pass over the whole tree."""
     batch = packing.collate_tree(packed)
     with torch.no_grad():
@@ -355,7 +368,9 @@ def own_answers(net: Smol, packed: packing.Packed, found: lean.Rows) -> tuple[to
 def test_the_last_layer_at_labels_is_the_networks(monkeypatch):
     net, _, packed, found = leaning(monkeypatch)
     with torch.no_grad():
-        torch.testing.assert_close(lean.final(net, found), own_answers(net, packed, found)[0], atol=0.02, rtol=0.02)
+        torch.testing.assert_close(
+            last_layer.final(net, found), own_answers(net, packed, found)[0], atol=0.02, rtol=0.02
+        )
 
 
 def test_texts_that_lost_phrases_gain_and_all_else_stays(monkeypatch):
@@ -363,13 +378,39 @@ def test_texts_that_lost_phrases_gain_and_all_else_stays(monkeypatch):
     gains = [2.0 * share for share in (-1 / 6, 1 / 2 - 1 / 6, -1 / 6, 0.0)]
     for concept, wanted in (("coherence", gains), ("relevance", gains), ("consistency", [0.0] * 4)):
         net, tree, packed, found = leaning(monkeypatch, concept)
-        assert lean.gains(tree) == pytest.approx(wanted)
+        assert last_layer.gains(tree) == pytest.approx(wanted)
         own = own_answers(net, packed, found)[1][found.valued]
         asked = (own + torch.tensor(wanted)).clamp(0.01, 0.99)
         asked = torch.where(torch.tensor(wanted) == 0.0, own, asked)
         torch.testing.assert_close(found.expected[found.valued], asked, atol=0.01, rtol=0.0)
         assert found.wanted.sum(-1).tolist() == pytest.approx([1.0] * len(found.at))
         assert not found.wanted.masked_select(~found.real).any()
+
+
+def test_a_scale_that_cannot_be_read_is_taught_by_the_trees_own_labels(monkeypatch):
+    net, tree, packed, read = leaning(monkeypatch)
+    assert not read.reading
+    assert last_layer.rows(tree, packed, net, torch.float32, reading=True).reading
+    still = last_layer.rows(tree, packed, net, torch.float32, amount=0.0)
+    own = own_answers(net, packed, still)[1][still.valued]
+    torch.testing.assert_close(still.expected[still.valued], own, atol=0.01, rtol=0.0)
+    monkeypatch.setattr(last_layer, "READ", 1.0)
+    found = last_layer.rows(tree, packed, net, torch.float32)
+    assert found.reading
+    assert not found.valued.any()
+    for row, (_, _, ids, target) in enumerate(packed.labels):
+        assert found.wanted[row, : len(ids)].tolist() == pytest.approx(target)
+
+    def mass() -> float:
+        with torch.no_grad():
+            chances = net.logits(last_layer.final(net, found)).softmax(-1).gather(1, found.labels) * found.real
+        return float(chances.sum(-1).mean())
+
+    first = mass()
+    means = last_layer.fit(net.requires_grad_(False), [found], 200, 0.01, random.Random(1))
+    net.layers[-1].load_state_dict(means, strict=False)
+    assert first < 0.1
+    assert mass() > 1.8 * first  # of so small a network the logits differ little, whatever it learns
 
 
 def test_only_the_last_layer_learns_and_it_comes_nearer(monkeypatch):
@@ -379,7 +420,7 @@ def test_only_the_last_layer_learns_and_it_comes_nearer(monkeypatch):
         return float((found.expected - own_answers(net, packed, found)[1])[found.valued].abs().max())
 
     before, first = {name: p.detach().clone() for name, p in net.named_parameters()}, off()
-    means = lean.fit(net.requires_grad_(False), [found], 300, 0.01, random.Random(1))
+    means = last_layer.fit(net.requires_grad_(False), [found], 300, 0.01, random.Random(1))
     changed = {name for name, p in net.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {f"layers.2.{name}" for name in means}
     net.layers[-1].load_state_dict(means, strict=False)
@@ -389,9 +430,9 @@ def test_only_the_last_layer_learns_and_it_comes_nearer(monkeypatch):
 def test_a_new_last_layer_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
     export.write_adapter(tiny(), tmp_path / "one")
     kept = (tmp_path / "one" / "adapter_model.safetensors").read_bytes()
-    monkeypatch.setattr("sys.argv", ["lean", str(tmp_path / "one"), "--to", str(tmp_path / "one")])
+    monkeypatch.setattr("sys.argv", ["last_layer", str(tmp_path / "one"), "--to", str(tmp_path / "one")])
     with pytest.raises(SystemExit):
-        lean.main()
+        last_layer.main()
     assert "exists; name a new folder" in capsys.readouterr().err
     assert (tmp_path / "one" / "adapter_model.safetensors").read_bytes() == kept
 

@@ -1,11 +1,12 @@
-"""Takes a lean out of an adapter by its last layer: `python -m training.lean ADAPTER --to FOLDER`.
+"""Trains the last layer of an adapter alone: `python -m training.last_layer ADAPTER --to FOLDER`.
 
-A judge on a pretrained trunk thinks less of a text the more phrases were left out of its sentences, whatever it is
-asked: what is copied is likely. People's coherence and relevance do not follow this. How much was left out (new
-neighbours of words) can be read in the judge's own states, linearly, so its last layer can give back what the layers
-before it take off. The labels are the adapter's own answers, those for coherence and relevance moved; all others are to
-stay as they are. Only the rows of labels pass through the last layer, on states that are computed once, so that two
-cores take 2,200 to 2,600 trees a minute (looks 49 to 53 in LOG.md).
+It has two aims. A judge on a pretrained trunk thinks less of a text the more phrases were left out of its sentences,
+whatever it is asked: what is copied is likely. People's coherence and relevance do not follow this. How much was left
+out (new neighbours of words) can be read in the judge's own states, linearly, so its last layer can give back what the
+layers before it take off. And a judge that knows the labels of common scales by heart has to read all others in the
+form; short forms, most with a scale made of words, teach this. The labels are the adapter's own answers, those for
+coherence and relevance moved, or the tree's where it cannot read the scale. All other answers are to stay as they are.
+Only the rows of labels pass through the last layer, on states that are computed once (looks 49 to 55 in LOG.md).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from training.model import rope
 from training.packing import MAX_LABELS, Packed
 from training.recipes import FEW, Adapting
 from training.smol import Adapter, Smol
-from training.tasks import DIMENSIONS, Tree
+from training.tasks import DIMENSIONS, Maker, Tree
 from training.teacher import FREED
 
 AMOUNT = 2.0  # what a text gains whose words are all new neighbours, in shares of the scale
@@ -39,8 +40,12 @@ VERSIONS = 0.6  # share of summaries' trees with undamaged texts that say the sa
 WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
 READ = 0.5  # mass of the labels below which the adapter cannot read a scale, and says nothing worth keeping
 HELD = 2.5  # weight of rows that are to stay, so that criteria part
+#: Forms that teach to read a scale: short ones, as only their labels count.
+SHORT = dict.fromkeys(FEW, 1.0) | {"fluency": 6.0, "unseen": 8.0}
+WORDED = 0.92  # share of these whose scale is made of words
+LONGEST_SHORT, TEXTS = 650, 2  # their tokens and candidates at most
 EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
-TREES = 12  # a step
+TREES = 18  # a step
 WORKERS = 2
 AVERAGE = 0.985  # of the weights, from step to step
 UNSET = torch.empty(0)  # until the adapter has answered
@@ -61,6 +66,7 @@ class Rows:
     wanted: Tensor = UNSET  # [rows, labels] chances
     expected: Tensor = UNSET  # [rows] their mean value
     weight: Tensor = UNSET  # [rows] how much it counts
+    reading: bool = False  # whether the mass of its labels counts
 
 
 def shares(values: list[float]) -> list[float]:
@@ -81,21 +87,23 @@ def moved(chances: Tensor, values: Tensor, expected: Tensor) -> Tensor:
     return found
 
 
-def gains(tree: Tree) -> list[float]:
+def gains(tree: Tree, amount: float = AMOUNT) -> list[float]:
     """Give what every question of every leaf is to gain: among a tree's texts that is nothing on average."""
     asked = [tree.concept, *(question.dimension for question in tree.leaves[0].more)]
-    amounts = [AMOUNT * (dimension in FREED) for dimension in asked]
+    amounts = [amount * (dimension in FREED) for dimension in asked]
     if tree.concept not in DIMENSIONS or not tree.sourced or not any(amounts):
         return [0.0] * (len(tree.leaves) * len(asked))
     source = measure.Source(corpus.sentences(tree.source))
     new = [None if leaf.fixed else source.new_neighbours(corpus.sentences(leaf.body)) for leaf in tree.leaves]
     free = [share for share in new if share is not None]
     mean = sum(free) / max(1, len(free))
-    return [0.0 if share is None else amount * (share - mean) for share in new for amount in amounts]
+    return [0.0 if share is None else own * (share - mean) for share in new for own in amounts]
 
 
-def rows(tree: Tree, packed: Packed, net: Smol, dtype: torch.dtype) -> Rows | None:
-    """Read a tree up to the last layer; None where the adapter cannot read its scale."""
+def rows(
+    tree: Tree, packed: Packed, net: Smol, dtype: torch.dtype, amount: float = AMOUNT, reading: bool = False
+) -> Rows:
+    """Read a tree up to the last layer, and say what is wanted of it."""
     batch = packing.collate_tree(packed)
     real, trunk, length = batch.real(), len(packed.trunk), batch.leaves.shape[2]
     inside = torch.full((len(batch.ids()),), -1).index_copy(0, real, torch.arange(len(real)))
@@ -103,22 +111,24 @@ def rows(tree: Tree, packed: Packed, net: Smol, dtype: torch.dtype) -> Rows | No
     leaf, depth = (real - trunk).div(length, rounding_mode="floor"), (real - trunk) % length
     seen = (real < trunk) | (leaf == leaf[at, None]) & (depth <= depth[at, None])
     labels = torch.zeros(len(at), MAX_LABELS, dtype=torch.long)
-    known, values = torch.zeros_like(labels, dtype=torch.bool), torch.zeros(labels.shape)
-    for row, (own, (_, _, ids, _)) in enumerate(zip(packed.values, packed.labels, strict=True)):
+    known, values, targets = labels.bool(), labels.float(), labels.float()
+    for row, (own, (_, _, ids, target)) in enumerate(zip(packed.values, packed.labels, strict=True)):
         labels[row, : len(ids)], known[row, : len(ids)] = torch.tensor(ids), True
-        values[row, : len(ids)] = torch.tensor(shares(own))
+        values[row, : len(ids)], targets[row, : len(ids)] = torch.tensor(shares(own)), torch.tensor(target)
     ranked = torch.tensor(packed.ranks)
     valued = torch.zeros(len(at), dtype=torch.bool).index_fill(0, ranked, True)
     with torch.no_grad():
         states = net.before_last(batch, dtype).half()
         found = Rows(states, batch.positions()[real], at, seen, labels, known, values, valued)
         chances = net.logits(final(net, found)).softmax(-1).gather(1, labels) * known
-    if chances[ranked].sum(-1).mean() < READ:
-        return None
+    if chances[ranked].sum(-1).mean() < READ:  # what it says of such a scale is no expectation to keep
+        found.wanted, found.weight, found.reading = targets, torch.ones(len(at)), True
+        found.valued, found.expected = torch.zeros_like(valued), torch.zeros(len(at))
+        return found
     chances = chances / chances.sum(-1, keepdim=True)
-    gain = torch.zeros(len(at)).index_copy(0, ranked, torch.tensor(gains(tree)))
+    gain = torch.zeros(len(at)).index_copy(0, ranked, torch.tensor(gains(tree, amount)))
     asked = ((chances * values).sum(-1) + gain).clamp(0.01, 0.99)
-    found.weight = torch.where(gain == 0.0, HELD, 1.0)
+    found.weight, found.reading = torch.where(gain == 0.0, HELD, 1.0), reading
     found.wanted = torch.where(gain[:, None] == 0.0, chances, moved(chances, values, asked))
     found.expected = (found.wanted * values).sum(-1)
     return found
@@ -135,19 +145,22 @@ def final(net: Smol, tree: Rows) -> Tensor:
 
 
 def loss(net: Smol, trees: list[Rows]) -> Tensor:
-    """Compare what the last layer says with what is wanted: chances, their mean and, in the first tree, their mass."""
-    total, count = torch.zeros(()), sum(len(tree.at) for tree in trees)
+    """Compare what the last layer says with what is wanted: chances, their mean, and the mass of labels.
+
+    All tokens are dear, so mass is taken of the first tree and of those that teach to read a scale.
+    """
+    total, count, lost = torch.zeros(()), sum(len(tree.at) for tree in trees), []
     for number, tree in enumerate(trees):
         hidden = final(net, tree)
         scores = torch.einsum("rd,rld->rl", hidden, net.embed_tokens.weight[tree.labels])
         scores = scores.masked_fill(~tree.real, -math.inf)
-        if number == 0:  # all tokens are dear, and one tree of a step is enough
-            total = total + len(trees) * (net.logits(hidden).logsumexp(-1) - scores.logsumexp(-1)).sum()
+        if number == 0 or tree.reading:
+            lost.append(net.logits(hidden).logsumexp(-1) - scores.logsumexp(-1))
         likely = scores.log_softmax(-1).masked_fill(~tree.real, 0.0)
         total = total - (tree.wanted * likely).sum(-1) @ tree.weight
         off = (likely.exp() * tree.values).sum(-1) - tree.expected
         total = total + EXPECTED * (off.square() * tree.valued) @ tree.weight
-    return total / count
+    return total / count + torch.cat(lost).mean()
 
 
 def load(folder: Path) -> Smol:
@@ -155,17 +168,29 @@ def load(folder: Path) -> Smol:
     return Smol(Adapter.of(folder)).load_trunk().load_adapter(folder).requires_grad_(False)
 
 
-def read(folder: Path, minutes: float, kept: Path, seed: int) -> Path:
-    """Draw trees for so many minutes, one at least, read them up to the last layer, and keep them in a file."""
+def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
+    """Draw a short form with few candidates; None where it does not fit."""
+    tree = maker.tree()
+    if not tree or not tree.leaves:
+        return None
+    tree.leaves = maker.rng.sample(tree.leaves, min(TEXTS, len(tree.leaves)))
+    return packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, len(tree.leaves))
+
+
+def read(folder: Path, minutes: float, amount: float, kept: Path, seed: int) -> Path:
+    """Draw trees for so many minutes, two at least, read them up to the last layer, and keep them in a file."""
     torch.set_num_threads(1)
-    recipe, net, found = Adapting(), load(folder), []
-    maker = recipe.maker("train", random.Random(seed))
-    maker.weights, maker.versions, maker.writing = WEIGHTS, VERSIONS, 0.0
+    recipe, net, found, rng = Adapting(), load(folder), [], random.Random(seed)
+    long, brief = recipe.maker("train", rng), recipe.maker("train", rng)
+    long.weights, long.versions, long.writing = WEIGHTS, VERSIONS, 0.0
+    brief.weights, brief.words, brief.count = SHORT, (40, 70), 3
+    brief.writing, brief.several, brief.worded = 0.0, 0.0, WORDED
     ends = time.monotonic() + 60 * minutes
-    while not found or time.monotonic() < ends:
-        fresh = recipe.fresh(maker)
-        if fresh and fresh[1].leaves and (tree := rows(*fresh, net, recipe.dtype)):
-            found.append(tree)
+    while len(found) < 2 or time.monotonic() < ends:
+        reading = len(found) % 2 == 1  # one of each in turn
+        drawn = short(recipe, brief) if reading else recipe.fresh(long)
+        if drawn and drawn[1].leaves:
+            found.append(rows(*drawn, net, recipe.dtype, amount, reading))
     file = kept / f"{seed}.pt"
     torch.save(found, file)
     return file
@@ -204,10 +229,16 @@ def learn(folder: Path, files: list[Path], steps: int, rate: float, seed: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.lean", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.last_layer", description=__doc__)
     parser.add_argument("adapter", type=Path, metavar="ADAPTER")
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=25.0, help="of reading trees")
+    parser.add_argument(
+        "--amount",
+        type=float,
+        default=AMOUNT,
+        help="what a text gains for new neighbours; 0: learn to read scales alone",
+    )
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--lr", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=1)
@@ -219,7 +250,7 @@ def main() -> None:
         TemporaryDirectory(dir=corpus.CACHE_DIR) as kept,
         ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool,
     ):
-        files = list(pool.map(partial(read, options.adapter, options.minutes, Path(kept)), seeds))
+        files = list(pool.map(partial(read, options.adapter, options.minutes, options.amount, Path(kept)), seeds))
         found = list(pool.map(partial(learn, options.adapter, files, options.steps, options.lr), seeds))
     # the same trees in two orders: the mean has less of either order in it
     means = {name: torch.stack([own[name] for own in found]).mean(0) for name in found[0]}
