@@ -180,7 +180,8 @@ def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
 def read(folder: Path, minutes: float, amount: float, kept: Path, seed: int) -> Path:
     """Draw trees for so many minutes, two at least, read them up to the last layer, and keep them in a file."""
     torch.set_num_threads(1)
-    recipe, net, found, rng = Adapting(), load(folder), [], random.Random(seed)
+    recipe, net, rng = Adapting(), load(folder), random.Random(seed)
+    found: list[Rows] = []
     long, brief = recipe.maker("train", rng), recipe.maker("train", rng)
     long.weights, long.versions, long.writing = WEIGHTS, VERSIONS, 0.0
     brief.weights, brief.words, brief.count = SHORT, (40, 70), 3

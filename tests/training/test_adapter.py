@@ -349,9 +349,7 @@ def leaning(monkeypatch, concept: str = "coherence") -> tuple[Smol, Tree, packin
     tree = Tree(concept, "form " * 9, leaves, scale, source="Yes No form text cue.")
     packed, net = packing.pack(tree, code, random.Random(1), 0.0), tiny()
     assert packed is not None
-    found = last_layer.rows(tree, packed, net, torch.float32)
-    assert found is not None
-    return net, tree, packed, found
+    return net, tree, packed, last_layer.rows(tree, packed, net, torch.float32)
 
 
 def own_answers(net: Smol, packed: packing.Packed, found: last_layer.Rows) -> tuple[torch.Tensor, torch.Tensor]:
