@@ -32,9 +32,11 @@ WORDS: list[Any] = [
     {"Strongly disagree": 1, "Disagree": 2, "Neutral": 3, "Agree": 4, "Strongly agree": 5},
     {"low": 1, "medium": 2, "high": 3},
     {"Excellent": 4, "Good": 3, "Fair": 2, "Poor": 1},
-    # No form of the adapter's training has these two, and wordings.yaml keeps half of their words out.
     {"Terrible": 1, "Poor": 2, "Acceptable": 3, "Great": 4, "Perfect": 5},
     {"Not at all": 1, "A little": 2, "Somewhat": 3, "Very much": 4},
+    # No form of the adapter's training has a word of these two: they can only be read.
+    {"Broken": 1, "Usable": 2, "Polished": 3},
+    {"Bronze": 1, "Silver": 2, "Gold": 3},
     "True/False",
     "0-10",
 ]

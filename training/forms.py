@@ -12,7 +12,10 @@ from geval_local.prompt import ANSWER_REQUEST, LABELS_SHOWN
 from training import wordings
 from training.wordings import Concept
 
-ANY_WORDS, ONE_FAMILY = 0.3, 0.75  # of scales made of words: up to which share of any words, and of one family
+#: Of scales made of words: up to which share usual ones, words of one family, and of several; the rest are any words.
+USUAL, ONE_FAMILY, FAMILIES = 0.6, 0.9, 0.95
+QUALITY, LISTED = 0.4, 0.8  # of families: up to which share the one of quality, and one of those that are listed
+EVERYDAY, OFTEN = 4, 0.9  # so many words of a tier are those of everyday, and so often one of them is taken
 
 
 @dataclass(frozen=True)
@@ -50,27 +53,39 @@ def scale(name: str) -> Scale:
     return Scale(name, tuple(str(n) for n in range(low, high + 1)), tuple(float(n) for n in range(low, high + 1)))
 
 
+def family(rng: random.Random) -> list[list[str]]:
+    """Draw five tiers of words, from the worst to the best: most often the words of quality, which come first."""
+    kind = rng.random()
+    return wordings.GRADES[0] if kind < QUALITY else rng.choice(wordings.GRADES if kind < LISTED else wordings.DEGREES)
+
+
+def word(tier: list[str], rng: random.Random) -> str:
+    """Draw a word of a tier, mostly one of everyday."""
+    return rng.choice(tier[:EVERYDAY] if rng.random() < OFTEN else tier)
+
+
 def made(rng: random.Random) -> Scale:
     """Make a scale of two to five words, from the worst to the best or the other way.
 
-    Words of one family are known by heart where there are few of them. Those of several families, and any words, can
-    only be read in the form.
+    A small judge learns the scales that people write by heart; words of families, and any words, have to be read.
     """
-    count, kind = rng.choice((2, 3, 3, 4, 5, 5)), rng.random()
-    if kind < ANY_WORDS:
+    count, kind = rng.choice((2, 3, 3, 4, 4, 5, 5)), rng.random()
+    if kind < USUAL:
+        words = rng.choice(wordings.USUAL)
+    elif kind < FAMILIES:
+        tiers = family(rng)
+        places = [0, *sorted(rng.sample(range(1, len(tiers) - 1), count - 2)), len(tiers) - 1]
+        families = [tiers if kind < ONE_FAMILY else family(rng) for _ in places]
+        words = [word(drawn[place], rng) for drawn, place in zip(families, places, strict=True)]
+    else:
         words = rng.sample(wordings.WORDS, count)
         words = [f"{word} {rng.choice(wordings.WORDS)}" if rng.random() < 0.25 else word for word in words]
-    else:
-        tiers = rng.choice(wordings.GRADES)
-        places = [0, *sorted(rng.sample(range(1, len(tiers) - 1), count - 2)), len(tiers) - 1]
-        families = [tiers if kind < ONE_FAMILY else rng.choice(wordings.GRADES) for _ in places]
-        words = [rng.choice(family[place]) for family, place in zip(families, places, strict=True)]
-    style = rng.choice((str, str.capitalize))
+    style = rng.choice((str, str.capitalize, str.capitalize, str.title))
     labels = tuple(map(style, words))
-    if len({label.lower() for label in labels}) < count:
+    if len({label.lower() for label in labels}) < len(labels):
         return made(rng)
-    best_first = count == 2 or rng.random() < 0.3  # of two words the first is the better one, as in the package
-    return Scale("/".join(labels[::-1] if best_first else labels), labels, tuple(map(float, range(count))))
+    best_first = len(labels) == 2 or rng.random() < 0.3  # of two words the first is the better one, as in the package
+    return Scale("/".join(labels[::-1] if best_first else labels), labels, tuple(map(float, range(len(labels)))))
 
 
 @dataclass

@@ -40,11 +40,12 @@ VERSIONS = 0.6  # share of summaries' trees with undamaged texts that say the sa
 WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
 READ = 0.5  # mass of the labels below which the adapter cannot read a scale, and says nothing worth keeping
 HELD = 2.5  # weight of rows that are to stay, so that criteria part
-#: Forms that teach to read a scale: short ones, as only their labels count.
-SHORT = dict.fromkeys(FEW, 1.0) | {"fluency": 6.0, "unseen": 8.0}
+#: Forms that teach to read a scale: short ones, as only their labels count. Eight trees hold one that is long.
+SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 5.0, "relevance": 3.0, "consistency": 2.0, "fluency": 6, "unseen": 6}
 WORDED = 0.92  # share of these whose scale is made of words
-LONGEST_SHORT, TEXTS = 650, 2  # their tokens and candidates at most
+LONGEST_SHORT, TEXTS = 450, 2  # their tokens and candidates at most
 EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
+MASS = 2.0  # weight of the labels' mass, against the same
 TREES = 18  # a step
 WORKERS = 2
 AVERAGE = 0.985  # of the weights, from step to step
@@ -155,12 +156,12 @@ def loss(net: Smol, trees: list[Rows]) -> Tensor:
         scores = torch.einsum("rd,rld->rl", hidden, net.embed_tokens.weight[tree.labels])
         scores = scores.masked_fill(~tree.real, -math.inf)
         if number == 0 or tree.reading:
-            lost.append(net.logits(hidden).logsumexp(-1) - scores.logsumexp(-1))
+            lost.append((net.logits(hidden).logsumexp(-1) - scores.logsumexp(-1)).mean())
         likely = scores.log_softmax(-1).masked_fill(~tree.real, 0.0)
         total = total - (tree.wanted * likely).sum(-1) @ tree.weight
         off = (likely.exp() * tree.values).sum(-1) - tree.expected
         total = total + EXPECTED * (off.square() * tree.valued) @ tree.weight
-    return total / count + torch.cat(lost).mean()
+    return total / count + MASS * torch.stack(lost).mean()
 
 
 def load(folder: Path) -> Smol:
@@ -184,11 +185,11 @@ def read(folder: Path, minutes: float, amount: float, kept: Path, seed: int) -> 
     found: list[Rows] = []
     long, brief = recipe.maker("train", rng), recipe.maker("train", rng)
     long.weights, long.versions, long.writing = WEIGHTS, VERSIONS, 0.0
-    brief.weights, brief.words, brief.count = SHORT, (40, 70), 3
+    brief.weights, brief.words, brief.count = SHORT, (25, 60), 3
     brief.writing, brief.several, brief.worded = 0.0, 0.0, WORDED
     ends = time.monotonic() + 60 * minutes
     while len(found) < 2 or time.monotonic() < ends:
-        reading = len(found) % 2 == 1  # one of each in turn
+        reading = len(found) % 8 > 0
         drawn = short(recipe, brief) if reading else recipe.fresh(long)
         if drawn and drawn[1].leaves:
             found.append(rows(*drawn, net, recipe.dtype, amount, reading))

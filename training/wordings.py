@@ -30,6 +30,7 @@ COPY_QUESTION: list[str] = _POOL["copy_question"]
 COPY_CLAIM: list[str] = _POOL["copy_claim"]
 COPY_MORE: list[str] = _POOL["copy_more"]
 BANDS: dict[float, list[str]] = _POOL["bands"]
+USUAL: list[list[str]] = _POOL["usual"]
 GRADES: list[list[list[str]]] = _POOL["grades"]
 #: Scales of three and more words that begin with the best one are known by it.
 BEST_FIRST: list[str] = _POOL["best_first"]
@@ -64,6 +65,23 @@ def _concept(name: str, entry: dict[str, Any]) -> Concept:
     return Concept(name=name, **found)
 
 
+def _degrees(worse: str, better: str) -> list[list[list[str]]]:
+    """Make two families: from "very bad" to "very good", and from "not at all good" to "extremely good"."""
+    very = ["very", "very", "very", "extremely"]
+    degrees = [["not at all", "not"], ["slightly", "a little"], ["somewhat", "moderately"], ["very", "mostly", "quite"]]
+    return [
+        [
+            [f"{degree} {worse}" for degree in very],
+            [worse, worse, f"somewhat {worse}"],
+            _POOL["middles"],
+            [better, better, f"somewhat {better}"],
+            [f"{degree} {better}" for degree in very],
+        ],
+        [[f"{degree} {better}" for degree in tier] for tier in [*degrees, ["extremely", "completely"]]],
+    ]
+
+
+DEGREES = [family for pair in _POOL["opposites"] for family in _degrees(*pair)]
 CONCEPTS = tuple(_concept(name, entry) for name, entry in _POOL["concepts"].items())
 BY_NAME = {concept.name: concept for concept in CONCEPTS}
 
@@ -91,5 +109,5 @@ def all_text() -> list[str]:
 #: Any words, for scales that can only be read. Those that benchmarks/label_mass.py keeps for itself are left out.
 WORDS = sorted(
     {word for text in all_text() for word in text.split() if word.isalpha() and word.islower() and len(word) > 2}
-    - {"terrible", "perfect", "little", "very", "much"}
+    - {"broken", "usable", "polished", "bronze", "silver", "gold"}
 )
