@@ -34,7 +34,7 @@ WORDS: list[Any] = [
     {"Excellent": 4, "Good": 3, "Fair": 2, "Poor": 1},
     {"Terrible": 1, "Poor": 2, "Acceptable": 3, "Great": 4, "Perfect": 5},
     {"Not at all": 1, "A little": 2, "Somewhat": 3, "Very much": 4},
-    # No form of the adapter's training has a word of these two: they can only be read.
+    # training/wordings.py keeps the words of these two out of all scales: they can only be read.
     {"Broken": 1, "Usable": 2, "Polished": 3},
     {"Bronze": 1, "Silver": 2, "Gold": 3},
     "True/False",

@@ -59,7 +59,7 @@ def family(rng: random.Random) -> list[list[str]]:
     return wordings.GRADES[0] if kind < QUALITY else rng.choice(wordings.GRADES if kind < LISTED else wordings.DEGREES)
 
 
-def word(tier: list[str], rng: random.Random) -> str:
+def of_tier(tier: list[str], rng: random.Random) -> str:
     """Draw a word of a tier, mostly one of everyday."""
     return rng.choice(tier[:EVERYDAY] if rng.random() < OFTEN else tier)
 
@@ -76,7 +76,7 @@ def made(rng: random.Random) -> Scale:
         tiers = family(rng)
         places = [0, *sorted(rng.sample(range(1, len(tiers) - 1), count - 2)), len(tiers) - 1]
         families = [tiers if kind < ONE_FAMILY else family(rng) for _ in places]
-        words = [word(drawn[place], rng) for drawn, place in zip(families, places, strict=True)]
+        words = [of_tier(drawn[place], rng) for drawn, place in zip(families, places, strict=True)]
     else:
         words = rng.sample(wordings.WORDS, count)
         words = [f"{word} {rng.choice(wordings.WORDS)}" if rng.random() < 0.25 else word for word in words]

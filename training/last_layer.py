@@ -40,7 +40,7 @@ VERSIONS = 0.6  # share of summaries' trees with undamaged texts that say the sa
 WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
 READ = 0.5  # mass of the labels below which the adapter cannot read a scale, and says nothing worth keeping
 HELD = 2.5  # weight of rows that are to stay, so that criteria part
-#: Forms that teach to read a scale: short ones, as only their labels count. Eight trees hold one that is long.
+#: Forms that teach to read a scale: short ones, as only their labels count. One tree in four is long.
 SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 5.0, "relevance": 3.0, "consistency": 2.0, "fluency": 6, "unseen": 6}
 WORDED = 0.92  # share of these whose scale is made of words
 LONGEST_SHORT, TEXTS = 450, 2  # their tokens and candidates at most
@@ -189,7 +189,7 @@ def read(folder: Path, minutes: float, amount: float, kept: Path, seed: int) -> 
     brief.writing, brief.several, brief.worded = 0.0, 0.0, WORDED
     ends = time.monotonic() + 60 * minutes
     while len(found) < 2 or time.monotonic() < ends:
-        reading = len(found) % 8 > 0
+        reading = len(found) % 4 > 0
         drawn = short(recipe, brief) if reading else recipe.fresh(long)
         if drawn and drawn[1].leaves:
             found.append(rows(*drawn, net, recipe.dtype, amount, reading))
