@@ -13,7 +13,7 @@ from training import wordings
 from training.wordings import Concept
 
 #: Of scales made of words: up to which share usual ones, words of one family, and of several; the rest are any words.
-USUAL, ONE_FAMILY, FAMILIES = 0.6, 0.9, 0.95
+USUAL, ONE_FAMILY, FAMILIES = 0.85, 0.97, 0.99
 QUALITY, LISTED = 0.4, 0.8  # of families: up to which share the one of quality, and one of those that are listed
 EVERYDAY, OFTEN = 4, 0.9  # so many words of a tier are those of everyday, and so often one of them is taken
 
@@ -64,14 +64,14 @@ def of_tier(tier: list[str], rng: random.Random) -> str:
     return rng.choice(tier[:EVERYDAY] if rng.random() < OFTEN else tier)
 
 
-def made(rng: random.Random) -> Scale:
-    """Make a scale of two to five words, from the worst to the best or the other way.
+def made(rng: random.Random, usual: Sequence[float] | None = None) -> Scale:
+    """Make a scale of two to five words, from the worst to the best or the other way. `usual` weighs the listed ones.
 
     A small judge learns the scales that people write by heart; words of families, and any words, have to be read.
     """
     count, kind = rng.choice((2, 3, 3, 4, 4, 5, 5)), rng.random()
     if kind < USUAL:
-        words = rng.choice(wordings.USUAL)
+        words = rng.choices(wordings.USUAL, usual)[0]
     elif kind < FAMILIES:
         tiers = family(rng)
         places = [0, *sorted(rng.sample(range(1, len(tiers) - 1), count - 2)), len(tiers) - 1]
@@ -83,7 +83,7 @@ def made(rng: random.Random) -> Scale:
     style = rng.choice((str, str.capitalize, str.capitalize, str.title))
     labels = tuple(map(style, words))
     if len({label.lower() for label in labels}) < len(labels):
-        return made(rng)
+        return made(rng, usual)
     best_first = len(labels) == 2 or rng.random() < 0.3  # of two words the first is the better one, as in the package
     return Scale("/".join(labels[::-1] if best_first else labels), labels, tuple(map(float, range(len(labels)))))
 
@@ -215,10 +215,16 @@ def widened(form: Form, others: Sequence[Concept], rng: random.Random) -> tuple[
 
 
 def compose(
-    concept: Concept, rng: random.Random, clause: str = "", plain: bool = False, title: str = "", worded: float = 0.0
+    concept: Concept,
+    rng: random.Random,
+    clause: str = "",
+    plain: bool = False,
+    title: str = "",
+    worded: float = 0.0,
+    usual: Sequence[float] | None = None,
 ) -> Form:
     """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
-    labels = scale(rng.choice(concept.scales)) if plain or rng.random() >= worded else made(rng)
+    labels = scale(rng.choice(concept.scales)) if plain or rng.random() >= worded else made(rng, usual)
     thing = rng.choice(wordings.THINGS[concept.thing])
     source = rng.choice([word for word in wordings.SOURCES[concept.source] if word != thing])
     title = title or rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)

@@ -208,9 +208,13 @@ class Smol(nn.Module):
         x = F.embedding(batch.ids()[batch.real()], self.embed_tokens.weight)
         return self._layers(x, self.layers[: self.first], batch, dtype)
 
-    def before_last(self, batch: Batch, dtype: torch.dtype) -> Tensor:
-        """Compute the states in front of the last layer, of the tokens that are no padding."""
-        return self._layers(self.below(batch, dtype), self.layers[self.first : -1], batch, dtype)
+    def before(self, layer: int, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """Compute the states in front of one of the adapter's layers, of the tokens that are no padding."""
+        return self._layers(self.below(batch, dtype), self.layers[self.first : layer], batch, dtype)
+
+    def between(self, x: Tensor, layer: int, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """Compute the layers from this one to the one before the last."""
+        return self._layers(x, self.layers[layer:-1], batch, dtype)
 
     @torch.no_grad()
     def frozen(self, batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:

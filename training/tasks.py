@@ -96,6 +96,7 @@ class Maker:
     mild: float = 0.0  # the share of summaries whose damage is light, as systems' own texts differ little
     several: float = 0.0  # the share of summaries' forms that ask for several criteria: a text gets a label for each
     worded: float = 0.15  # the share of forms whose scale is made of words
+    usual: list[float] | None = None  # how often each of the listed ones is drawn; None: all alike
     versions: float = 0.0  # the share of summaries' trees whose texts are undamaged, with more or less left out
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     written: dict[int, list[list[str]]] = field(default_factory=dict)  # a model's summaries, by the document's key
@@ -122,7 +123,7 @@ class Maker:
         clause = self.clause() if name == "unseen" else ""
         concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "relevance"]) if clause else name]
         title = self.rng.choice(self.common).capitalize() if clause and self.rng.random() < 0.5 else ""
-        form = forms.compose(concept, self.rng, clause, title=title, worded=self.worded)
+        form = forms.compose(concept, self.rng, clause, title=title, worded=self.worded, usual=self.usual)
         source_style, own_style = style.draw(self.rng)
         made = self.material(concept.name, concept.damage)
         if made is None:

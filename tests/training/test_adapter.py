@@ -21,13 +21,13 @@ from training import (
     average,
     export,
     forms,
-    last_layer,
     packing,
     scoring,
     similarity,
     smol,
     teacher,
     traps,
+    upper,
     wordings,
     written,
 )
@@ -340,19 +340,19 @@ def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
     assert after == before
 
 
-def leaning(monkeypatch, concept: str = "coherence") -> tuple[Smol, Tree, packing.Packed, last_layer.Rows]:
+def leaning(monkeypatch, concept: str = "coherence", first: int = -1) -> tuple[Smol, Tree, packing.Packed, upper.Rows]:
     """Four texts, of which the second has lost a phrase and the last is a trap that has lost one."""
-    monkeypatch.setattr(last_layer, "READ", 0.0)
+    monkeypatch.setattr(upper, "READ", 0.0)
     code, scale = words(), forms.scale("1-5")
     texts = ("Yes No form text cue", "Yes No cue", "No form text", "Yes text cue")
     leaves = [Leaf("", text, [0] * len(text), " cue", scale.target(0.5), 0.5, n == 3) for n, text in enumerate(texts)]
     tree = Tree(concept, "form " * 9, leaves, scale, source="Yes No form text cue.")
     packed, net = packing.pack(tree, code, random.Random(1), 0.0), tiny()
     assert packed is not None
-    return net, tree, packed, last_layer.rows(tree, packed, net, torch.float32)
+    return net, tree, packed, upper.rows(tree, packed, net, torch.float32, first=first)
 
 
-def own_answers(net: Smol, packed: packing.Packed, found: last_layer.Rows) -> tuple[torch.Tensor, torch.Tensor]:
+def own_answers(net: Smol, packed: packing.Packed, found: upper.Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """Give the network's own chances of the labels and their mean, in one pass over the whole tree."""
     batch = packing.collate_tree(packed)
     with torch.no_grad():
@@ -363,11 +363,12 @@ def own_answers(net: Smol, packed: packing.Packed, found: last_layer.Rows) -> tu
     return hidden[at], (chances * found.values).sum(-1)
 
 
-def test_the_last_layer_at_labels_is_the_networks(monkeypatch):
-    net, _, packed, found = leaning(monkeypatch)
+@pytest.mark.parametrize("first", [-1, 1])
+def test_the_upper_layers_at_labels_are_the_networks(monkeypatch, first):
+    net, _, packed, found = leaning(monkeypatch, first=first)
     with torch.no_grad():
         torch.testing.assert_close(
-            last_layer.final(net, found), own_answers(net, packed, found)[0], atol=0.02, rtol=0.02
+            upper.final(net, found, torch.float32, first), own_answers(net, packed, found)[0], atol=0.02, rtol=0.02
         )
 
 
@@ -376,7 +377,7 @@ def test_texts_that_lost_phrases_gain_and_all_else_stays(monkeypatch):
     gains = [2.0 * share for share in (-1 / 6, 1 / 2 - 1 / 6, -1 / 6, 0.0)]
     for concept, wanted in (("coherence", gains), ("relevance", gains), ("consistency", [0.0] * 4)):
         net, tree, packed, found = leaning(monkeypatch, concept)
-        assert last_layer.gains(tree) == pytest.approx(wanted)
+        assert upper.gains(tree) == pytest.approx(wanted)
         own = own_answers(net, packed, found)[1][found.valued]
         asked = (own + torch.tensor(wanted)).clamp(0.01, 0.99)
         asked = torch.where(torch.tensor(wanted) == 0.0, own, asked)
@@ -388,12 +389,12 @@ def test_texts_that_lost_phrases_gain_and_all_else_stays(monkeypatch):
 def test_a_scale_that_cannot_be_read_is_taught_by_the_trees_own_labels(monkeypatch):
     net, tree, packed, read = leaning(monkeypatch)
     assert not read.reading
-    assert last_layer.rows(tree, packed, net, torch.float32, reading=True).reading
-    still = last_layer.rows(tree, packed, net, torch.float32, amount=0.0)
+    assert upper.rows(tree, packed, net, torch.float32, reading=True).reading
+    still = upper.rows(tree, packed, net, torch.float32, amount=0.0)
     own = own_answers(net, packed, still)[1][still.valued]
     torch.testing.assert_close(still.expected[still.valued], own, atol=0.01, rtol=0.0)
-    monkeypatch.setattr(last_layer, "READ", 1.0)
-    found = last_layer.rows(tree, packed, net, torch.float32)
+    monkeypatch.setattr(upper, "READ", 1.0)
+    found = upper.rows(tree, packed, net, torch.float32)
     assert found.reading
     assert not found.valued.any()
     for row, (_, _, ids, target) in enumerate(packed.labels):
@@ -401,38 +402,80 @@ def test_a_scale_that_cannot_be_read_is_taught_by_the_trees_own_labels(monkeypat
 
     def mass() -> float:
         with torch.no_grad():
-            chances = net.logits(last_layer.final(net, found)).softmax(-1).gather(1, found.labels) * found.real
+            chances = (
+                net.logits(upper.final(net, found, torch.float32)).softmax(-1).gather(1, found.labels) * found.real
+            )
         return float(chances.sum(-1).mean())
 
     first = mass()
-    means = last_layer.fit(net.requires_grad_(False), [found], 200, 0.01, random.Random(1))
-    net.layers[-1].load_state_dict(means, strict=False)
+    *_, means = upper.fit(net.requires_grad_(False), [found], 0.0, 200, 0.01, random.Random(1), torch.float32)
+    net.load_state_dict(means, strict=False)
     assert first < 0.1
     assert mass() > 1.8 * first  # of so small a network the logits differ little, whatever it learns
 
 
-def test_only_the_last_layer_learns_and_it_comes_nearer(monkeypatch):
-    net, _, packed, found = leaning(monkeypatch)
+def test_a_list_of_steps_is_taught_token_by_token_after_what_precedes_it():
+    code, net = words(), tiny()
+    tree = Tree("unseen", "form Yes No form text cue", [], forms.scale("1-5"), (9, 25))
+    packed = packing.pack(tree, code, random.Random(1), 0.0)
+    assert packed is not None
+    found = upper.rows(tree, packed, net, torch.float32)
+    assert found.reading
+    assert not found.weight.any()
+    ids, listed = packed.trunk, [n for n, wanted in enumerate(packed.trunk_lm) if wanted == packing.STEPS]
+    assert listed
+    assert found.labels[:, 0].tolist() == [ids[n + 1] for n in listed]
+    first = found.lost
+    assert found.real.sum(-1).tolist() == [1] * len(listed)
+    with torch.no_grad():
+        told = net.logits(net(packing.collate_tree(packed))).log_softmax(-1)
+        wanted = -torch.stack([told[n, ids[n + 1]] for n in listed]).mean()
+        torch.testing.assert_close(upper.loss(net, [found], torch.float32), upper.MASS * wanted, atol=0.02, rtol=0.02)
+    assert found.lost == pytest.approx(first, abs=0.02)
+
+
+def test_scales_that_are_neither_known_nor_hopeless_are_drawn_most(monkeypatch):
+    trees = [leaning(monkeypatch)[3] for _ in range(4)]
+    for tree, lost in zip(trees, (0.0, 1.0, 6.0), strict=False):
+        tree.reading, tree.lost = True, lost
+    drawn = [tree for n in range(400) for tree in upper.batch(trees, 0.125, random.Random(n))]
+    known, half, hopeless, held = (sum(tree is one for tree in drawn) for one in trees)
+    assert known + half + hopeless + held <= 400 * upper.TREES
+    assert held == pytest.approx(400 * (1 - 0.875**upper.TREES), rel=0.1)  # there is one, and it is drawn once a step
+    assert half > 6 * known
+    assert half > 6 * hopeless
+    assert upper.batch(trees[3:], 0.0, random.Random(1)) == trees[3:]
+
+
+@pytest.mark.parametrize(("first", "rate"), [(-1, 0.01), (1, 0.004)])
+def test_only_the_upper_layers_learn_and_they_come_nearer(monkeypatch, first, rate):
+    net, _, packed, found = leaning(monkeypatch, first=first)
 
     def off() -> float:
         return float((found.expected - own_answers(net, packed, found)[1])[found.valued].abs().max())
 
-    before, first = {name: p.detach().clone() for name, p in net.named_parameters()}, off()
-    means = last_layer.fit(net.requires_grad_(False), [found], 300, 0.01, random.Random(1))
+    before, far = {name: p.detach().clone() for name, p in net.named_parameters()}, off()
+    *_, means = upper.fit(net.requires_grad_(False), [found], 0.0, 300, rate, random.Random(1), torch.float32, first)
     changed = {name for name, p in net.named_parameters() if not torch.equal(p, before[name])}
-    assert changed == {f"layers.2.{name}" for name in means}
-    net.layers[-1].load_state_dict(means, strict=False)
-    assert off() < 0.3 * first
+    assert changed == set(means)
+    assert {int(name.split(".")[1]) for name in means} == set(range(3)[first:])
+    net.load_state_dict(means, strict=False)
+    assert off() < 0.3 * far
 
 
-def test_a_new_last_layer_is_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
+def test_new_upper_layers_are_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
     export.write_adapter(tiny(), tmp_path / "one")
     kept = (tmp_path / "one" / "adapter_model.safetensors").read_bytes()
-    monkeypatch.setattr("sys.argv", ["last_layer", str(tmp_path / "one"), "--to", str(tmp_path / "one")])
+    monkeypatch.setattr("sys.argv", ["upper", str(tmp_path / "one"), "--to", str(tmp_path / "one")])
     with pytest.raises(SystemExit):
-        last_layer.main()
+        upper.main()
     assert "exists; name a new folder" in capsys.readouterr().err
     assert (tmp_path / "one" / "adapter_model.safetensors").read_bytes() == kept
+    monkeypatch.setattr("sys.argv", ["upper", str(tmp_path / "one"), "--to", str(tmp_path / "two"), "--first", "0"])
+    with pytest.raises(SystemExit):
+        upper.main()
+    assert "the adapter changes layers 1 to 29" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
 
 
 def test_a_reply_is_worth_more_if_it_is_alike_to_the_last_turn_and_less_if_it_repeats_it(monkeypatch):

@@ -233,8 +233,8 @@ def test_tree_equals_one_by_one() -> None:
 
 def test_scales_are_made_of_words_in_order() -> None:
     rng = random.Random(1)
-    found, families = [forms.made(rng) for _ in range(600)], wordings.GRADES + wordings.DEGREES
-    assert len({one.name for one in found}) > 400
+    found, families = [forms.made(rng) for _ in range(2000)], wordings.GRADES + wordings.DEGREES
+    assert len({one.name for one in found}) > 600
     assert {len(one.labels) for one in found} == {2, 3, 4, 5}
     listed = [[label.lower() for label in labels] for labels in wordings.USUAL]
     usual = alone = mixed = unknown = 0
@@ -260,11 +260,21 @@ def test_scales_are_made_of_words_in_order() -> None:
             reached = min(place for place in possible if place > reached)
         in_one = any(set(words) <= {w.lower() for tier in tiers for w in tier} for tiers in families)
         alone, mixed = alone + in_one, mixed + (not in_one)
-    assert usual > 300
-    assert alone > 100
+    assert usual > 1500
+    assert alone > 150
     assert mixed > 10
     assert unknown > 10
     assert any(len(one.labels) > 2 and one.shown != one.labels for one in found)
+
+
+def test_listed_scales_are_drawn_by_their_weights() -> None:
+    rng, weights = random.Random(1), [0.0] * len(wordings.USUAL)
+    weights[2] = 1.0
+    found = [[label.lower() for label in forms.made(rng, weights).labels] for _ in range(200)]
+    assert sum(words == wordings.USUAL[2] for words in found) > 150
+    concept = wordings.BY_NAME["fluency"]
+    drawn = [forms.compose(concept, rng, worded=1.0, usual=weights).scale for _ in range(100)]
+    assert sum([label.lower() for label in one.labels] == wordings.USUAL[2] for one in drawn) > 75
 
 
 def test_the_benchmarks_own_words_are_in_no_scale() -> None:

@@ -1,0 +1,342 @@
+"""Trains the upper layers of an adapter alone, the last one at least: `python -m training.upper ADAPTER --to FOLDER`.
+
+It has two aims. A judge on a pretrained trunk thinks less of a text the more phrases were left out of its sentences,
+whatever it is asked: what is copied is likely. People's coherence and relevance do not follow this. How much was left
+out (new neighbours of words) can be read in the judge's own states, linearly, so its last layer can give back what the
+layers before it take off. And a judge that knows the labels of common scales by heart has to read all others in the
+form; short forms, most with a scale made of words, teach this. The labels are the adapter's own answers, those for
+coherence and relevance moved, or the tree's where it cannot read the scale. All other answers are to stay as they are,
+and lists of steps are written as they are taught. The states before the first of these layers are computed once, and
+only the rows of labels pass through the last one (looks 49 to 60 in LOG.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, distributed, nn
+
+from training import corpus, export, measure, packing, wordings
+from training.model import Batch, rope, rotate
+from training.packing import MAX_LABELS, Packed
+from training.recipes import FEW, Adapting
+from training.smol import SHAPE, Adapter, Smol
+from training.tasks import DIMENSIONS, Maker, Tree
+from training.teacher import FREED
+
+AMOUNT = 2.0  # what a text gains whose words are all new neighbours, in shares of the scale
+VERSIONS = 0.6  # share of summaries' trees with undamaged texts that say the same with more or less left out
+#: How often each kind of tree is drawn: those that ask for nothing new hold the rest where it is.
+WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
+READ = 0.5  # mass of the labels below which the adapter cannot read a scale, and says nothing worth keeping
+HELD = 2.5  # weight of rows that are to stay, so that criteria part
+#: Forms that teach to read a scale: short ones, as only their labels count. The rest of the trees are long.
+SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 8.0, "relevance": 5.0, "consistency": 4.0, "fluency": 6, "unseen": 2}
+WORDED = 0.96  # share of these whose scale is made of words
+LONGEST_SHORT, TEXTS = 360, 2  # their tokens and candidates at most
+EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
+MASS = 2.0  # weight of the labels' mass, against the same
+LISTS = 0.06  # share of short forms with steps that ask for them; with a criterion that no preset has, all do
+LEAST = 0.1  # how often a scale is drawn whose labels have all of the mass; with a third of it, it is 1.1
+TREES = 8  # of a process in a step
+TOLD = 50  # steps between two lines that tell how far it is
+WORKERS = 2
+MOST_STEPS = 20  # tokens of a list of steps that are taught, about: all tokens are dear
+AVERAGE = 0.985  # of the weights, from step to step
+UNSET = torch.empty(0)  # until the adapter has answered
+
+
+@dataclass
+class Rows:
+    """The rows of one tree where labels are read, and what is wanted there. Padded on the right to the most labels."""
+
+    batch: Batch
+    states: Tensor  # [tokens, hidden] in front of the first layer that learns, float16
+    at: Tensor  # [rows] which of the tokens
+    seen: Tensor  # [rows, tokens] what a row's token attends to
+    labels: Tensor  # [rows, labels] token ids
+    real: Tensor  # the same: no padding
+    values: Tensor  # the same: from 0 to 1
+    valued: Tensor  # [rows] whether the row tells a scale's values
+    wanted: Tensor = UNSET  # [rows, labels] chances
+    expected: Tensor = UNSET  # [rows] their mean value
+    weight: Tensor = UNSET  # [rows] how much it counts
+    reading: bool = False  # whether the mass of its labels counts
+    lost: float = 0.0  # what of that mass was lost when it was last read, as a log-probability
+
+
+def shares(values: list[float]) -> list[float]:
+    """Bring a scale's values to 0 and 1."""
+    low, span = min(values), max(values) - min(values)
+    return [(value - low) / (span or 1.0) for value in values]
+
+
+def moved(chances: Tensor, values: Tensor, expected: Tensor) -> Tensor:
+    """Move chances to an expectation by an exponential factor: the nearest distribution that has it."""
+    low, high = torch.full_like(expected, -40.0), torch.full_like(expected, 40.0)
+    for _ in range(40):
+        middle = (low + high) / 2
+        found = chances * (middle[:, None] * (values - 0.5)).exp()
+        found = found / found.sum(-1, keepdim=True)
+        below = (found * values).sum(-1) < expected
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return found
+
+
+def gains(tree: Tree, amount: float = AMOUNT) -> list[float]:
+    """Give what every question of every leaf is to gain: among a tree's texts that is nothing on average."""
+    asked = [tree.concept, *(question.dimension for question in tree.leaves[0].more)]
+    amounts = [amount * (dimension in FREED) for dimension in asked]
+    if tree.concept not in DIMENSIONS or not tree.sourced or not any(amounts):
+        return [0.0] * (len(tree.leaves) * len(asked))
+    source = measure.Source(corpus.sentences(tree.source))
+    new = [None if leaf.fixed else source.new_neighbours(corpus.sentences(leaf.body)) for leaf in tree.leaves]
+    free = [share for share in new if share is not None]
+    mean = sum(free) / max(1, len(free))
+    return [0.0 if share is None else own * (share - mean) for share in new for own in amounts]
+
+
+def rows(
+    tree: Tree,
+    packed: Packed,
+    net: Smol,
+    dtype: torch.dtype,
+    amount: float = AMOUNT,
+    reading: bool = False,
+    first: int = -1,
+) -> Rows:
+    """Read a tree up to the first layer that learns, and say what is wanted of it."""
+    batch = packing.collate_tree(packed)
+    real, trunk, length = batch.real(), len(packed.trunk), max(1, batch.leaves.shape[2])
+    listed = [place for place, wanted in enumerate(packed.trunk_lm) if wanted == packing.STEPS and not packed.leaves]
+    listed = listed[:: 1 + len(listed) // MOST_STEPS]
+    # what follows in a list of steps is a label that has no others beside it
+    labelled = [(place, [packed.trunk[place + 1]], [1.0], [0.0]) for place in listed]
+    for (leaf, place, ids, target), own in zip(packed.labels, packed.values, strict=True):
+        labelled.append((trunk + leaf * length + place, ids, target, shares(own)))
+    order = torch.full((len(batch.ids()),), -1).index_copy(0, real, torch.arange(len(real)))
+    at = order[[place for place, _, _, _ in labelled]]
+    leaf_of = (real - trunk).div(length, rounding_mode="floor")
+    seen = (torch.arange(len(real)) <= at[:, None]) & ((real < trunk) | (leaf_of == leaf_of[at, None]))
+    labels = torch.zeros(len(at), MAX_LABELS, dtype=torch.long)
+    known, values, targets = labels.bool(), labels.float(), labels.float()
+    for row, (_, ids, target, own) in enumerate(labelled):
+        labels[row, : len(ids)], known[row, : len(ids)] = torch.tensor(ids), True
+        values[row, : len(ids)], targets[row, : len(ids)] = torch.tensor(own), torch.tensor(target)
+    ranked = torch.tensor(packed.ranks, dtype=torch.long)
+    valued = torch.zeros(len(at), dtype=torch.bool).index_fill(0, ranked, True)
+    with torch.no_grad():
+        found = Rows(batch, net.before(first, batch, dtype).half(), at, seen, labels, known, values, valued)
+        chances = net.logits(final(net, found, dtype, first)).softmax(-1).gather(1, labels) * known
+        found.lost = -chances.sum(-1).log().mean().item()
+    if not packed.leaves or chances[ranked].sum(-1).mean() < READ:  # what it says of such a scale is not to be kept
+        found.wanted, found.reading = targets, True
+        found.weight = torch.full((len(at),), float(bool(packed.leaves)))  # of a list only the mass counts
+        found.valued, found.expected = torch.zeros_like(valued), torch.zeros(len(at))
+        return found
+    chances = chances / chances.sum(-1, keepdim=True)
+    gain = torch.zeros(len(at)).index_copy(0, ranked, torch.tensor(gains(tree, amount)))
+    asked = ((chances * values).sum(-1) + gain).clamp(0.01, 0.99)
+    found.weight, found.reading = torch.where(gain == 0.0, HELD, 1.0), reading
+    found.wanted = torch.where(gain[:, None] == 0.0, chances, moved(chances, values, asked))
+    found.expected = (found.wanted * values).sum(-1)
+    return found
+
+
+def final(net: Smol, tree: Rows, dtype: torch.dtype, first: int = -1) -> Tensor:
+    """Compute the layers that learn, the last one where labels are read and in float32: [rows, hidden]."""
+    x = net.between(tree.states.float(), first, tree.batch, dtype)
+    layer, positions, size = net.layers[-1], tree.batch.positions()[tree.batch.real()], net.shape.head_size
+    cos, sin = (part[:, None] for part in rope(positions, size, net.shape.theta, x.dtype))
+    y = layer.input_layernorm(x)
+    key = rotate(layer.k_proj(y).unflatten(-1, (-1, size)), cos, sin)
+    value = layer.v_proj(y).unflatten(-1, (-1, size))
+    query = rotate(layer.q_proj(y[tree.at]).unflatten(-1, (-1, size)), cos[tree.at], sin[tree.at])
+    query = query.unflatten(1, (key.shape[1], -1)) * size**-0.5
+    scores = torch.einsum("rghd,ngd->ghrn", query, key).masked_fill(~tree.seen, -math.inf)
+    return net.norm(layer.after(x[tree.at], torch.einsum("ghrn,ngd->rghd", scores.softmax(-1), value)))
+
+
+def loss(net: Smol, trees: list[Rows], dtype: torch.dtype, first: int = -1) -> Tensor:
+    """Compare what the layers say with what is wanted: chances, their mean, and the mass of labels.
+
+    All tokens are dear, so mass is taken of the first tree and of those that teach to read a scale.
+    """
+    total, read = torch.zeros(()), [tree for number, tree in enumerate(trees) if number == 0 or tree.reading]
+    count = max(1, sum(int((tree.weight > 0.0).sum()) for tree in trees))
+    found: list[Tensor] = []
+    masses: list[Tensor] = []
+    for number, tree in enumerate(trees):
+        hidden = final(net, tree, dtype, first)
+        scores = torch.einsum("rd,rld->rl", hidden, net.embed_tokens.weight[tree.labels])
+        scores = scores.masked_fill(~tree.real, -math.inf)
+        if number == 0 or tree.reading:
+            found.append(hidden)
+            masses.append(scores.logsumexp(-1))
+        likely = scores.log_softmax(-1).masked_fill(~tree.real, 0.0)
+        total = total - (tree.wanted * likely).sum(-1) @ tree.weight
+        off = (likely.exp() * tree.values).sum(-1) - tree.expected
+        total = total + EXPECTED * (off.square() * tree.valued) @ tree.weight
+    whole = net.logits(torch.cat(found).to(dtype)).logsumexp(-1).split([len(own) for own in found])
+    lost = torch.stack([(all_ - own).mean() for all_, own in zip(whole, masses, strict=True)])
+    for tree, off in zip(read, lost.tolist(), strict=True):
+        tree.lost = off
+    return total / count + MASS * lost.mean()
+
+
+def load(folder: Path) -> Smol:
+    """Load an adapter, of which nothing learns yet."""
+    return Smol(Adapter.of(folder)).load_trunk().load_adapter(folder).requires_grad_(False)
+
+
+def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
+    """Draw a short form with few candidates, or a list of steps; None where it does not fit."""
+    tree = maker.tree()
+    if not tree:
+        return None
+    if not tree.leaves:
+        return packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, 0)
+    # the best text first: the label that a judge knows by heart, and takes for another scale's, is mostly the best one
+    tree.leaves.sort(key=lambda leaf: (leaf.fixed, -leaf.quality))
+    tree.leaves = tree.leaves[:1] + maker.rng.sample(tree.leaves[1:], min(TEXTS, len(tree.leaves)) - 1)
+    return packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, len(tree.leaves))
+
+
+def read(folder: Path, minutes: float, amount: float, long: float, first: int, kept: Path, seed: int) -> Path:
+    """Draw trees for so many minutes, two at least, read them up to the layers that learn, and keep them in a file."""
+    torch.set_num_threads(1)
+    recipe, net, rng = Adapting(), load(folder), random.Random(seed)
+    found: list[Rows] = []
+    full, brief = recipe.maker("train", rng), recipe.maker("train", rng)
+    full.weights, full.versions, full.writing = WEIGHTS, VERSIONS, 0.0
+    brief.weights, brief.words, brief.count = SHORT, (25, 60), 3
+    brief.writing, brief.several, brief.worded = LISTS, 0.0, WORDED
+    listed = [[word.lower() for word in words] for words in wordings.USUAL]
+    masses, brief.usual = [[0.0] for _ in listed], [1.0] * len(listed)
+    ends = time.monotonic() + 60 * minutes
+    while len(found) < 2 or time.monotonic() < ends:
+        reading = rng.random() >= long
+        drawn = short(recipe, brief) if reading else recipe.fresh(full)
+        if drawn and (reading or drawn[1].leaves):
+            found.append(rows(*drawn, net, recipe.dtype, amount, reading, first))
+            words = [label.lower() for label in drawn[0].scale.labels]
+            if reading and drawn[1].leaves and words in listed:  # the less of a scale is read, the more it is drawn
+                place = listed.index(words)
+                masses[place].append(math.exp(-found[-1].lost))
+                brief.usual[place] = max(LEAST, 1.0 - statistics.mean(masses[place]))
+    file = kept / f"{seed}.pt"
+    torch.save(found, file)
+    return file
+
+
+def batch(trees: list[Rows], long: float, rng: random.Random) -> list[Rows]:
+    """Draw the trees of a step: of those that teach to read mostly the ones that are neither known nor hopeless."""
+    taught, held = [tree for tree in trees if tree.reading], [tree for tree in trees if not tree.reading]
+    count = sum(rng.random() < long for _ in range(TREES)) if taught else TREES
+    some = rng.sample(held, min(len(held), count))
+    chances = [LEAST + tree.lost * math.exp(1.0 - tree.lost) for tree in taught]
+    return some + (rng.choices(taught, chances, k=TREES - count) if taught else [])
+
+
+def fit(
+    net: Smol,
+    trees: list[Rows],
+    long: float,
+    steps: int,
+    rate: float,
+    rng: random.Random,
+    dtype: torch.dtype,
+    first: int = -1,
+) -> Iterator[dict[str, Tensor]]:
+    """Train the maps of the upper layers, with the other processes if there are any.
+
+    After every step give the running mean of what they are from step to step.
+    """
+    layers = [f"layers.{n}." for n in range(len(net.layers))[first:]]
+    maps = {name: p for name, p in net.named_parameters() if ".lora_" in name and name.startswith(tuple(layers))}
+    means = {name: p.requires_grad_().detach().clone() for name, p in maps.items()}
+    optimizer = torch.optim.AdamW(maps.values(), lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, (step + 1) / 50, (steps - step) / (0.6 * steps))
+        optimizer.zero_grad()
+        loss(net, batch(trees, long, rng), dtype, first).backward()
+        if distributed.is_initialized():
+            for p in maps.values():
+                distributed.all_reduce(p.grad)
+                p.grad /= distributed.get_world_size()
+        nn.utils.clip_grad_norm_(maps.values(), 1.0)
+        optimizer.step()
+        for name, p in maps.items():
+            means[name].lerp_(p.detach(), 1.0 - AVERAGE if step > 60 else 1.0)
+        yield means
+
+
+def learn(
+    rank: int, folder: Path, to: Path, kept: Path, long: float, steps: int, rate: float, first: int, seed: int
+) -> None:
+    """Train on the kept trees, as one of the processes; the first writes the adapter, and it so far now and then."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{kept / 'meeting'}", rank=rank, world_size=WORKERS)
+    trees = [tree for file in sorted(kept.glob("*.pt")) for tree in torch.load(file, weights_only=False)]
+    net, begun = load(folder), time.monotonic()
+    for step, means in enumerate(
+        fit(net, trees, long, steps, rate, random.Random(seed + rank), Adapting.dtype, first), 1
+    ):
+        if rank == 0 and step in {steps, *range(TOLD, steps, TOLD)}:
+            lost = [tree.lost for tree in trees if tree.reading]
+            print(
+                f"step {step}, {time.monotonic() - begun:.0f} s, mass {math.exp(-sum(lost) / len(lost)):.3f}",
+                flush=True,
+            )
+            found = load(folder)
+            found.load_state_dict(means, strict=False)
+            export.write_adapter(found, to)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.upper", description=__doc__)
+    parser.add_argument("adapter", type=Path, metavar="ADAPTER")
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--first", type=int, default=29, help="the first layer that learns; 29: the last one alone")
+    parser.add_argument("--minutes", type=float, default=25.0, help="of reading trees")
+    parser.add_argument(
+        "--amount",
+        type=float,
+        default=AMOUNT,
+        help="what a text gains for new neighbours; 0: learn to read scales alone",
+    )
+    parser.add_argument("--long", type=float, default=0.5, help="share of long trees, which hold what is said, or lean")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--lr", type=float, default=0.002)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.to.exists():
+        parser.error(f"{options.to} exists; name a new folder")
+    changed = range(Adapter.of(options.adapter).first, SHAPE.layers)
+    if options.first not in changed:
+        parser.error(f"--first {options.first}: the adapter changes layers {changed[0]} to {changed[-1]}")
+    seeds = [options.seed * WORKERS + n for n in range(WORKERS)]
+    with TemporaryDirectory(dir=corpus.CACHE_DIR) as folder:
+        kept = Path(folder)
+        with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
+            one = partial(read, options.adapter, options.minutes, options.amount, options.long, options.first, kept)
+            list(pool.map(one, seeds))
+        sizes = (options.long, options.steps, options.lr, options.first, options.seed)
+        torch.multiprocessing.spawn(learn, (options.adapter, options.to, kept, *sizes), WORKERS)
+
+
+if __name__ == "__main__":
+    main()
