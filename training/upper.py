@@ -140,7 +140,7 @@ def rows(
     with torch.no_grad():
         found = Rows(batch, net.before(first, batch, dtype).half(), at, seen, labels, known, values, valued)
         chances = net.logits(final(net, found, dtype, first)).softmax(-1).gather(1, labels) * known
-        found.lost = -chances.sum(-1).log().mean().item()
+        found.lost = -chances.sum(-1).clamp_min(1e-9).log().mean().item()
     if not packed.leaves or chances[ranked].sum(-1).mean() < READ:  # what it says of such a scale is not to be kept
         found.wanted, found.reading = targets, True
         found.weight = torch.full((len(at),), float(bool(packed.leaves)))  # of a list only the mass counts
