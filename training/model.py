@@ -88,10 +88,12 @@ class Layer(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = linear(h, h), linear(h, kv), linear(h, kv), linear(h, h)
         self.gate_proj, self.up_proj, self.down_proj = linear(h, i), linear(h, i), linear(i, h)
 
-    def heads(self, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Projections and rotation."""
+    def heads(
+        self, y: Tensor, cos: Tensor, sin: Tensor, at: Tensor | slice = slice(None)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Projections and rotation: queries of the tokens `at`, keys and values of all."""
         n, heads, size = y.shape[0], self.shape.heads, self.shape.head_size
-        q = rotate(self.q_proj(y).view(n, heads, size), cos, sin)
+        q = rotate(self.q_proj(y[at]).view(-1, heads, size), cos[at], sin[at])
         k = rotate(self.k_proj(y).view(n, -1, size), cos, sin)
         return q, k, self.v_proj(y).view(n, -1, size)
 

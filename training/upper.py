@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from training import corpus, export, measure, packing, wordings
-from training.model import Batch, rope, rotate
+from training.model import Batch, rope
 from training.packing import MAX_LABELS, Packed
 from training.recipes import FEW, Adapting
 from training.smol import SHAPE, Adapter, Smol
@@ -158,13 +158,10 @@ def rows(
 def final(net: Smol, tree: Rows, dtype: torch.dtype, first: int = -1) -> Tensor:
     """Compute the layers that learn, the last one where labels are read and in float32: [rows, hidden]."""
     x = net.between(tree.states.float(), first, tree.batch, dtype)
-    layer, positions, size = net.layers[-1], tree.batch.positions()[tree.batch.real()], net.shape.head_size
-    cos, sin = (part[:, None] for part in rope(positions, size, net.shape.theta, x.dtype))
-    y = layer.input_layernorm(x)
-    key = rotate(layer.k_proj(y).unflatten(-1, (-1, size)), cos, sin)
-    value = layer.v_proj(y).unflatten(-1, (-1, size))
-    query = rotate(layer.q_proj(y[tree.at]).unflatten(-1, (-1, size)), cos[tree.at], sin[tree.at])
-    query = query.unflatten(1, (key.shape[1], -1)) * size**-0.5
+    layer, positions = net.layers[-1], tree.batch.positions()[tree.batch.real()]
+    cos, sin = (part[:, None] for part in rope(positions, net.shape.head_size, net.shape.theta, x.dtype))
+    query, key, value = layer.heads(layer.input_layernorm(x), cos, sin, tree.at)
+    query = query.unflatten(1, (key.shape[1], -1)) * net.shape.head_size**-0.5
     scores = torch.einsum("rghd,ngd->ghrn", query, key).masked_fill(~tree.seen, -math.inf)
     return net.norm(layer.after(x[tree.at], torch.einsum("ghrn,ngd->rghd", scores.softmax(-1), value)))
 
@@ -174,26 +171,25 @@ def loss(net: Smol, trees: list[Rows], dtype: torch.dtype, first: int = -1) -> T
 
     All tokens are dear, so mass is taken of the first tree and of those that teach to read a scale.
     """
-    total, read = torch.zeros(()), [tree for number, tree in enumerate(trees) if number == 0 or tree.reading]
-    count = max(1, sum(int((tree.weight > 0.0).sum()) for tree in trees))
-    found: list[Tensor] = []
-    masses: list[Tensor] = []
+    total, count = torch.zeros(()), max(1, sum(int((tree.weight > 0.0).sum()) for tree in trees))
+    read: list[tuple[Rows, Tensor, Tensor]] = []
     for number, tree in enumerate(trees):
         hidden = final(net, tree, dtype, first)
         scores = torch.einsum("rd,rld->rl", hidden, net.embed_tokens.weight[tree.labels])
         scores = scores.masked_fill(~tree.real, -math.inf)
         if number == 0 or tree.reading:
-            found.append(hidden)
-            masses.append(scores.logsumexp(-1))
+            read.append((tree, hidden, scores.logsumexp(-1)))
         likely = scores.log_softmax(-1).masked_fill(~tree.real, 0.0)
         total = total - (tree.wanted * likely).sum(-1) @ tree.weight
         off = (likely.exp() * tree.values).sum(-1) - tree.expected
         total = total + EXPECTED * (off.square() * tree.valued) @ tree.weight
-    whole = net.logits(torch.cat(found).to(dtype)).logsumexp(-1).split([len(own) for own in found])
-    lost = torch.stack([(all_ - own).mean() for all_, own in zip(whole, masses, strict=True)])
-    for tree, off in zip(read, lost.tolist(), strict=True):
-        tree.lost = off
-    return total / count + MASS * lost.mean()
+    # the head is the dearest matrix, so it is read once for all trees
+    all_tokens = net.logits(torch.cat([hidden for _, hidden, _ in read]).to(dtype)).logsumexp(-1)
+    lost = []
+    for (tree, _, labels), tokens in zip(read, all_tokens.split([len(own) for _, _, own in read]), strict=True):
+        lost.append((tokens - labels).mean())
+        tree.lost = lost[-1].item()
+    return total / count + MASS * torch.stack(lost).mean()
 
 
 def load(folder: Path) -> Smol:
@@ -296,11 +292,8 @@ def learn(
         fit(net, trees, long, steps, rate, random.Random(seed + rank), Adapting.dtype, first), 1
     ):
         if rank == 0 and step in {steps, *range(TOLD, steps, TOLD)}:
-            lost = [tree.lost for tree in trees if tree.reading]
-            print(
-                f"step {step}, {time.monotonic() - begun:.0f} s, mass {math.exp(-sum(lost) / len(lost)):.3f}",
-                flush=True,
-            )
+            mass = math.exp(-statistics.mean(tree.lost for tree in trees))
+            print(f"step {step}, {time.monotonic() - begun:.0f} s, mass {mass:.3f}", flush=True)
             found = load(folder)
             found.load_state_dict(means, strict=False)
             export.write_adapter(found, to)
@@ -323,11 +316,15 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    if options.to.exists():
-        parser.error(f"{options.to} exists; name a new folder")
+    if not 0.0 <= options.long <= 1.0:
+        parser.error(f"--long {options.long}: a share from 0 to 1")
     changed = range(Adapter.of(options.adapter).first, SHAPE.layers)
     if options.first not in changed:
         parser.error(f"--first {options.first}: the adapter changes layers {changed[0]} to {changed[-1]}")
+    try:
+        options.to.mkdir(parents=True)  # now, so that nothing is there when it is written to
+    except FileExistsError:
+        parser.error(f"{options.to} exists; name a new folder")
     seeds = [options.seed * WORKERS + n for n in range(WORKERS)]
     with TemporaryDirectory(dir=corpus.CACHE_DIR) as folder:
         kept = Path(folder)
