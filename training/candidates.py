@@ -278,7 +278,9 @@ class Grader:
                 again = rng.choice(items)
                 words = list(again.words)
                 if rng.random() < 0.6:  # the same thing said with another end
-                    other = items[place].words if again is not items[place] else self.item(again.index).words
+                    # a sentence that is not the source's is given the end of any that is
+                    own = again.index if again.index >= 0 else rng.randrange(len(self.source))
+                    other = items[place].words if again is not items[place] else self.item(own).words
                     words = damage.sewn(words, other, rng, 0) if rng.random() < 0.5 else damage.compressed(words, rng)
                 repeated = _Item(words, again.index, again.salience)
                 if len(items) > 1:

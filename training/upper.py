@@ -45,7 +45,7 @@ HELD = 2.5  # weight of rows that are to stay, so that criteria part
 #: Forms that teach to read a scale: short ones, as only their labels count. The rest of the trees are long.
 SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 8.0, "relevance": 5.0, "consistency": 4.0, "fluency": 6, "unseen": 2}
 WORDED = 0.96  # share of these whose scale is made of words
-LONGEST_SHORT, TEXTS = 360, 2  # their tokens and candidates at most
+LONGEST_SHORT, TEXTS = 640, 2  # their tokens and candidates at most
 EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
 MASS = 2.0  # weight of the labels' mass, against the same
 LISTS = 0.06  # share of short forms with steps that ask for them; with a criterion that no preset has, all do
@@ -197,17 +197,23 @@ def load(folder: Path) -> Smol:
     return Smol(Adapter.of(folder)).load_trunk().load_adapter(folder).requires_grad_(False)
 
 
-def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
-    """Draw a short form with few candidates, or a list of steps; None where it does not fit."""
-    tree = maker.tree()
-    if not tree:
-        return None
-    if not tree.leaves:
-        return packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, 0)
-    # the best text first: the label that a judge knows by heart, and takes for another scale's, is mostly the best one
-    tree.leaves.sort(key=lambda leaf: (leaf.fixed, -leaf.quality))
-    tree.leaves = tree.leaves[:1] + maker.rng.sample(tree.leaves[1:], min(TEXTS, len(tree.leaves)) - 1)
-    return packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, len(tree.leaves))
+def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed]:
+    """Draw a short form with few candidates, or a list of steps.
+
+    Its concept is drawn first, and forms of it until one fits: one in four of a summary does, every one of a tone.
+    """
+    name = maker.rng.choices(list(maker.weights), list(maker.weights.values()))[0]
+    while True:
+        tree = maker.tree(name)
+        if not tree:
+            continue
+        # the best text first: the label that a judge knows by heart, and takes for another scale's, is mostly the best
+        tree.leaves.sort(key=lambda leaf: (leaf.fixed, -leaf.quality))
+        count = min(TEXTS, len(tree.leaves))
+        tree.leaves = tree.leaves[:1] + maker.rng.sample(tree.leaves[1:], max(0, count - 1))
+        fitted = packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, count)
+        if fitted:
+            return fitted
 
 
 def read(folder: Path, minutes: float, amount: float, long: float, first: int, kept: Path, seed: int) -> Path:
@@ -217,7 +223,7 @@ def read(folder: Path, minutes: float, amount: float, long: float, first: int, k
     found: list[Rows] = []
     full, brief = recipe.maker("train", rng), recipe.maker("train", rng)
     full.weights, full.versions, full.writing = WEIGHTS, VERSIONS, 0.0
-    brief.weights, brief.words, brief.count = SHORT, (25, 60), 3
+    brief.weights, brief.words, brief.count = SHORT, (25, 140), 3
     brief.writing, brief.several, brief.worded = LISTS, 0.0, WORDED
     listed = [[word.lower() for word in words] for words in wordings.USUAL]
     masses, brief.usual = [[0.0] for _ in listed], [1.0] * len(listed)

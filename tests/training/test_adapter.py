@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -338,6 +339,23 @@ def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
     assert after.leaves[5] == before.leaves[5]
     before, after = graded(monkeypatch, "engagingness")
     assert after == before
+
+
+def test_short_forms_that_seldom_fit_are_drawn_as_often_as_the_others():
+    code, scale, rng = words(), forms.scale("1-5"), random.Random(1)
+
+    def tree(name: str) -> Tree:
+        long = name == "coherence" and rng.random() < 0.8
+        qualities = (0.2, 0.9, 0.4)
+        leaves = [Leaf("", "text", [0] * 4, " cue", scale.target(own), own, own > 0.5) for own in qualities]
+        return Tree(name, "form " * (upper.LONGEST_SHORT if long else 3), leaves, scale)
+
+    maker = SimpleNamespace(rng=rng, weights={"coherence": 1.0, "tone": 1.0}, tree=tree)
+    drawn = [upper.short(SimpleNamespace(tokenizer=lambda: code), maker) for _ in range(200)]
+    assert sum(kept.concept == "coherence" for kept, _ in drawn) == pytest.approx(100, abs=25)
+    assert {len(kept.leaves) for kept, _ in drawn} == {len(packed.leaves) for _, packed in drawn} == {upper.TEXTS}
+    assert all(kept.leaves[0].quality == 0.4 for kept, _ in drawn)  # the best one that is no trap
+    assert all(len(packed.trunk) + sum(map(len, packed.leaves)) <= upper.LONGEST_SHORT for _, packed in drawn)
 
 
 def leaning(monkeypatch, concept: str = "coherence", first: int = -1) -> tuple[Smol, Tree, packing.Packed, upper.Rows]:

@@ -79,6 +79,12 @@ def test_a_models_own_text_is_graded_by_what_is_measured_of_it() -> None:
     assert found[0].quality["coherence"] > 0.4
 
 
+def test_a_persons_text_may_have_more_sentences_than_its_source() -> None:
+    for seed in range(300):
+        found = Grader(SOURCE[:4], pool(), random.Random(seed), FOREIGN).graded("coherence", 3, (0.3, 0.6, 1.0))
+        assert all(text.sentences for text in found)
+
+
 def test_a_models_text_is_cut_into_whole_sentences() -> None:
     text = "Here is a summary:\n\nSure, it is short.\n1. The fire began at night.\n2. 1990 was worse.\n- The owner"
     assert written.clean(text, random.Random(1)) == ["The fire began at night.", "1990 was worse."]
