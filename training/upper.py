@@ -70,11 +70,12 @@ class Rows:
     real: Tensor  # the same: no padding
     values: Tensor  # the same: from 0 to 1
     valued: Tensor  # [rows] whether the row tells a scale's values
+    questions: int  # labels that are asked for; one of several tokens has several rows
     wanted: Tensor = UNSET  # [rows, labels] chances
     expected: Tensor = UNSET  # [rows] their mean value
     weight: Tensor = UNSET  # [rows] how much it counts
     reading: bool = False  # whether the mass of its labels counts
-    lost: float = 0.0  # what of that mass was lost when it was last read, as a log-probability
+    lost: float = 0.0  # what of that mass a question lost when it was last read, as a log-probability
 
 
 def shares(values: list[float]) -> list[float]:
@@ -138,9 +139,11 @@ def rows(
     ranked = torch.tensor(packed.ranks, dtype=torch.long)
     valued = torch.zeros(len(at), dtype=torch.bool).index_fill(0, ranked, True)
     with torch.no_grad():
-        found = Rows(batch, net.before(first, batch, dtype).half(), at, seen, labels, known, values, valued)
+        questions = len(ranked) or len(at)  # of a list every row is one
+        before = net.before(first, batch, dtype).half()
+        found = Rows(batch, before, at, seen, labels, known, values, valued, questions)
         chances = net.logits(final(net, found, dtype, first)).softmax(-1).gather(1, labels) * known
-        found.lost = -chances.sum(-1).clamp_min(1e-9).log().mean().item()
+        found.lost = -chances.sum(-1).clamp_min(1e-9).log().sum().item() / questions
     if not packed.leaves or chances[ranked].sum(-1).mean() < READ:  # what it says of such a scale is not to be kept
         found.wanted, found.reading = targets, True
         found.weight = torch.full((len(at),), float(bool(packed.leaves)))  # of a list only the mass counts
@@ -187,7 +190,8 @@ def loss(net: Smol, trees: list[Rows], dtype: torch.dtype, first: int = -1) -> T
     all_tokens = net.logits(torch.cat([hidden for _, hidden, _ in read]).to(dtype)).logsumexp(-1)
     lost = []
     for (tree, _, labels), tokens in zip(read, all_tokens.split([len(own) for _, _, own in read]), strict=True):
-        lost.append((tokens - labels).mean())
+        # within a label hardly anything is lost, so a mean of all rows would hide what labels of several tokens lose
+        lost.append((tokens - labels).sum() / tree.questions)
         tree.lost = lost[-1].item()
     return total / count + MASS * torch.stack(lost).mean()
 

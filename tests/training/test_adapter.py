@@ -432,6 +432,21 @@ def test_a_scale_that_cannot_be_read_is_taught_by_the_trees_own_labels(monkeypat
     assert mass() > 1.8 * first  # of so small a network the logits differ little, whatever it learns
 
 
+def test_what_a_question_loses_does_not_shrink_with_the_tokens_of_its_labels():
+    code, net = words(), tiny()
+    scale = forms.scale("Yes form/Yes text/No form")
+    leaves = [Leaf("", "text", [0] * 4, " cue", scale.target(own), own, False) for own in (0.2, 0.9)]
+    packed = packing.pack(Tree("coherence", "form " * 9, leaves, scale), code, random.Random(1), 0.0)
+    assert packed is not None
+    found = upper.rows(Tree("coherence", "form " * 9, leaves, scale), packed, net, torch.float32, reading=True)
+    assert found.questions == len(packed.leaves) < len(found.at)
+    with torch.no_grad():
+        chances = net.logits(upper.final(net, found, torch.float32)).softmax(-1).gather(1, found.labels) * found.real
+    assert found.lost == pytest.approx(-chances.sum(-1).log().sum().item() / 2, rel=0.02)
+    upper.loss(net, [found], torch.float32)
+    assert found.lost == pytest.approx(-chances.sum(-1).log().sum().item() / 2, rel=0.02)
+
+
 def test_a_list_of_steps_is_taught_token_by_token_after_what_precedes_it():
     code, net = words(), tiny()
     tree = Tree("unseen", "form Yes No form text cue", [], forms.scale("1-5"), (9, 25))
