@@ -46,6 +46,7 @@ HELD = 2.5  # weight of rows that are to stay, so that criteria part
 SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 8.0, "relevance": 5.0, "consistency": 4.0, "fluency": 6, "unseen": 2}
 WORDED = 0.96  # share of these whose scale is made of words
 LONGEST_SHORT, TEXTS = 640, 2  # their tokens and candidates at most
+DRAWS = 100  # forms of one concept at most until one fits; of the rarest one in seven does
 EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
 MASS = 2.0  # weight of the labels' mass, against the same
 LISTS = 0.06  # share of short forms with steps that ask for them; with a criterion that no preset has, all do
@@ -201,13 +202,13 @@ def load(folder: Path) -> Smol:
     return Smol(Adapter.of(folder)).load_trunk().load_adapter(folder).requires_grad_(False)
 
 
-def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed]:
-    """Draw a short form with few candidates, or a list of steps.
+def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
+    """Draw a short form with few candidates, or a list of steps; None where none fits.
 
     Its concept is drawn first, and forms of it until one fits: one in four of a summary does, every one of a tone.
     """
     name = maker.rng.choices(list(maker.weights), list(maker.weights.values()))[0]
-    while True:
+    for _ in range(DRAWS):
         tree = maker.tree(name)
         if not tree:
             continue
@@ -218,6 +219,7 @@ def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed]:
         fitted = packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, count)
         if fitted:
             return fitted
+    return None
 
 
 def read(folder: Path, minutes: float, amount: float, long: float, first: int, kept: Path, seed: int) -> Path:

@@ -351,11 +351,14 @@ def test_short_forms_that_seldom_fit_are_drawn_as_often_as_the_others():
         return Tree(name, "form " * (upper.LONGEST_SHORT if long else 3), leaves, scale)
 
     maker = SimpleNamespace(rng=rng, weights={"coherence": 1.0, "tone": 1.0}, tree=tree)
-    drawn = [upper.short(SimpleNamespace(tokenizer=lambda: code), maker) for _ in range(200)]
+    recipe = SimpleNamespace(tokenizer=lambda: code)
+    drawn = [upper.short(recipe, maker) for _ in range(200)]
     assert sum(kept.concept == "coherence" for kept, _ in drawn) == pytest.approx(100, abs=25)
     assert {len(kept.leaves) for kept, _ in drawn} == {len(packed.leaves) for _, packed in drawn} == {upper.TEXTS}
     assert all(kept.leaves[0].quality == 0.4 for kept, _ in drawn)  # the best one that is no trap
     assert all(len(packed.trunk) + sum(map(len, packed.leaves)) <= upper.LONGEST_SHORT for _, packed in drawn)
+    maker.tree = lambda name: None
+    assert upper.short(recipe, maker) is None  # it does not wait for ever
 
 
 def leaning(monkeypatch, concept: str = "coherence", first: int = -1) -> tuple[Smol, Tree, packing.Packed, upper.Rows]:
