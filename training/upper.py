@@ -4,21 +4,22 @@ It has two aims. A judge on a pretrained trunk thinks less of a text the more ph
 whatever it is asked: what is copied is likely. People's coherence and relevance do not follow this. How much was left
 out (new neighbours of words) can be read in the judge's own states, linearly, so its last layer can give back what the
 layers before it take off. And a judge that knows the labels of common scales by heart has to read all others in the
-form; short forms, most with a scale made of words, teach this. The labels are the adapter's own answers, those for
-coherence and relevance moved, or the tree's where it cannot read the scale. All other answers are to stay as they are,
-and lists of steps are written as they are taught. The states before the first of these layers are computed once, and
-only the rows of labels pass through the last one (looks 49 to 60 in LOG.md).
+form; trees of few texts, most with a scale made of words, teach this. The labels are the adapter's own answers, those
+for coherence and relevance moved, or the tree's where it cannot read the scale. All other answers are to stay as they
+are, and lists of steps are written as they are taught. The states before the first of these layers are computed once,
+and only the rows of labels pass through the last one (looks 49 to 75 in LOG.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +27,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, distributed, nn
 
+from geval_local.models.fingerprint import ADAPTER_WEIGHTS
 from training import corpus, export, measure, packing, wordings
 from training.model import Batch, rope
 from training.packing import MAX_LABELS, Packed
@@ -42,15 +45,17 @@ VERSIONS = 0.6  # share of summaries' trees with undamaged texts that say the sa
 WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
 READ = 0.5  # mass of the labels below which the adapter cannot read a scale, and says nothing worth keeping
 HELD = 2.5  # weight of rows that are to stay, so that criteria part
-#: Forms that teach to read a scale: short ones, as only their labels count. The rest of the trees are long.
-SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 8.0, "relevance": 5.0, "consistency": 4.0, "fluency": 6, "unseen": 2}
+#: Forms that teach to read a scale: short trees, of few texts, as only their labels count. The others are long.
+SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 10.0, "relevance": 7.0, "consistency": 5.0, "fluency": 4, "unseen": 2}
 WORDED = 0.96  # share of these whose scale is made of words
-LONGEST_SHORT, TEXTS = 640, 2  # their tokens and candidates at most
+LONGEST_SHORT, TEXTS = 1200, 3  # their tokens and candidates at most
+WORDS = ((25, 140), (25, 140), (150, 430))  # of their sources, drawn alike: far from its scale a label is read worse
 DRAWS = 100  # forms of one concept at most until one fits; of the rarest one in seven does
 EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
-MASS = 2.0  # weight of the labels' mass, against the same
+MASS = 3.0  # weight of the labels' mass, against the same
 LISTS = 0.06  # share of short forms with steps that ask for them; with a criterion that no preset has, all do
-LEAST = 0.1  # how often a scale is drawn whose labels have all of the mass; with a third of it, it is 1.1
+SUPPOSED = 0.8  # the mass of a scale that was not read yet, counted like one reading
+LEAST = 0.1  # how often a tree is drawn whose labels have all of the mass; with a third of it, it is 1.1
 TREES = 8  # of a process in a step
 TOLD = 50  # steps between two lines that tell how far it is
 WORKERS = 2
@@ -202,6 +207,21 @@ def load(folder: Path) -> Smol:
     return Smol(Adapter.of(folder)).load_trunk().load_adapter(folder).requires_grad_(False)
 
 
+def layers_of(maps: Iterable[str], layers: range) -> list[str]:
+    """Choose the names of those maps that lie in these layers."""
+    places = tuple(f"layers.{layer}." for layer in layers)
+    return sorted(name for name in maps if ".lora_" in name and name[name.index("layers.") :].startswith(places))
+
+
+def below(folder: Path, first: int) -> str:
+    """Name what makes the states before a layer: trees that were read with it serve every adapter that has it."""
+    maps = load_file(folder / ADAPTER_WEIGHTS)
+    found = hashlib.sha256(f"{first}".encode())
+    for name in layers_of(maps, range(first)):
+        found.update(name.encode() + maps[name].numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
 def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
     """Draw a short form with few candidates, or a list of steps; None where none fits.
 
@@ -223,19 +243,25 @@ def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
 
 
 def read(folder: Path, minutes: float, amount: float, long: float, first: int, kept: Path, seed: int) -> Path:
-    """Draw trees for so many minutes, two at least, read them up to the layers that learn, and keep them in a file."""
+    """Draw trees for so many minutes, two at least, read them up to the layers that learn, and keep them in a file.
+
+    What lies there of this seed is not read again.
+    """
+    file = kept / f"{seed}.pt"
+    if file.exists():
+        return file
     torch.set_num_threads(1)
     recipe, net, rng = Adapting(), load(folder), random.Random(seed)
     found: list[Rows] = []
     full, brief = recipe.maker("train", rng), recipe.maker("train", rng)
     full.weights, full.versions, full.writing = WEIGHTS, VERSIONS, 0.0
-    brief.weights, brief.words, brief.count = SHORT, (25, 140), 3
+    brief.weights, brief.count = SHORT, 3
     brief.writing, brief.several, brief.worded = LISTS, 0.0, WORDED
     listed = [[word.lower() for word in words] for words in wordings.USUAL]
-    masses, brief.usual = [[0.0] for _ in listed], [1.0] * len(listed)
+    masses, brief.usual = [[SUPPOSED] for _ in listed], [(1.0 - SUPPOSED) ** 2] * len(listed)
     ends = time.monotonic() + 60 * minutes
     while len(found) < 2 or time.monotonic() < ends:
-        reading = rng.random() >= long
+        reading, brief.words = rng.random() >= long, rng.choice(WORDS)
         drawn = short(recipe, brief) if reading else recipe.fresh(full)
         if drawn and (reading or drawn[1].leaves):
             found.append(rows(*drawn, net, recipe.dtype, amount, reading, first))
@@ -243,10 +269,9 @@ def read(folder: Path, minutes: float, amount: float, long: float, first: int, k
             if reading and drawn[1].leaves and words in listed:  # the less of a scale is read, the more it is drawn
                 place = listed.index(words)
                 masses[place].append(math.exp(-found[-1].lost))
-                brief.usual[place] = max(LEAST, 1.0 - statistics.mean(masses[place]))
-    file = kept / f"{seed}.pt"
-    torch.save(found, file)
-    return file
+                brief.usual[place] = (1.0 - statistics.mean(masses[place])) ** 2
+    torch.save(found, file.with_suffix(".part"))
+    return file.with_suffix(".part").rename(file)
 
 
 def batch(trees: list[Rows], long: float, rng: random.Random) -> list[Rows]:
@@ -272,9 +297,9 @@ def fit(
 
     After every step give the running mean of what they are from step to step.
     """
-    layers = [f"layers.{n}." for n in range(len(net.layers))[first:]]
-    maps = {name: p for name, p in net.named_parameters() if ".lora_" in name and name.startswith(tuple(layers))}
-    means = {name: p.requires_grad_().detach().clone() for name, p in maps.items()}
+    own = dict(net.named_parameters())
+    maps = {name: own[name].requires_grad_() for name in layers_of(own, range(len(net.layers))[first:])}
+    means = {name: p.detach().clone() for name, p in maps.items()}
     optimizer = torch.optim.AdamW(maps.values(), lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
     for step in range(steps):
         for group in optimizer.param_groups:
@@ -293,11 +318,20 @@ def fit(
 
 
 def learn(
-    rank: int, folder: Path, to: Path, kept: Path, long: float, steps: int, rate: float, first: int, seed: int
+    rank: int,
+    folder: Path,
+    to: Path,
+    kept: Path,
+    meeting: Path,
+    long: float,
+    steps: int,
+    rate: float,
+    first: int,
+    seed: int,
 ) -> None:
     """Train on the kept trees, as one of the processes; the first writes the adapter, and it so far now and then."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{kept / 'meeting'}", rank=rank, world_size=WORKERS)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORKERS)
     trees = [tree for file in sorted(kept.glob("*.pt")) for tree in torch.load(file, weights_only=False)]
     net, begun = load(folder), time.monotonic()
     for step, means in enumerate(
@@ -317,6 +351,12 @@ def main() -> None:
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--first", type=int, default=29, help="the first layer that learns; 29: the last one alone")
     parser.add_argument("--minutes", type=float, default=25.0, help="of reading trees")
+    parser.add_argument(
+        "--trees",
+        type=Path,
+        metavar="FOLDER",
+        help="keep what is read there: the next runs learn from it too, as long as the layers below are the same",
+    )
     parser.add_argument(
         "--amount",
         type=float,
@@ -338,13 +378,14 @@ def main() -> None:
     except FileExistsError:
         parser.error(f"{options.to} exists; name a new folder")
     seeds = [options.seed * WORKERS + n for n in range(WORKERS)]
-    with TemporaryDirectory(dir=corpus.CACHE_DIR) as folder:
-        kept = Path(folder)
+    with TemporaryDirectory(dir=corpus.CACHE_DIR) as own:
+        kept, meeting = (options.trees or Path(own)) / below(options.adapter, options.first), Path(own) / "meeting"
+        kept.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
             one = partial(read, options.adapter, options.minutes, options.amount, options.long, options.first, kept)
             list(pool.map(one, seeds))
         sizes = (options.long, options.steps, options.lr, options.first, options.seed)
-        torch.multiprocessing.spawn(learn, (options.adapter, options.to, kept, *sizes), WORKERS)
+        torch.multiprocessing.spawn(learn, (options.adapter, options.to, kept, meeting, *sizes), WORKERS)
 
 
 if __name__ == "__main__":

@@ -346,7 +346,7 @@ def test_short_forms_that_seldom_fit_are_drawn_as_often_as_the_others():
 
     def tree(name: str) -> Tree:
         long = name == "coherence" and rng.random() < 0.8
-        qualities = (0.2, 0.9, 0.4)
+        qualities = (0.2, 0.9, 0.4, 0.3)
         leaves = [Leaf("", "text", [0] * 4, " cue", scale.target(own), own, own > 0.5) for own in qualities]
         return Tree(name, "form " * (upper.LONGEST_SHORT if long else 3), leaves, scale)
 
@@ -485,6 +485,7 @@ def test_scales_that_are_neither_known_nor_hopeless_are_drawn_most(monkeypatch):
 @pytest.mark.parametrize(("first", "rate"), [(-1, 0.01), (1, 0.004)])
 def test_only_the_upper_layers_learn_and_they_come_nearer(monkeypatch, first, rate):
     net, _, packed, found = leaning(monkeypatch, first=first)
+    monkeypatch.setattr(upper, "MASS", 0.0)  # what is said alone; the mass has a test above
 
     def off() -> float:
         return float((found.expected - own_answers(net, packed, found)[1])[found.valued].abs().max())
@@ -496,6 +497,21 @@ def test_only_the_upper_layers_learn_and_they_come_nearer(monkeypatch, first, ra
     assert {int(name.split(".")[1]) for name in means} == set(range(3)[first:])
     net.load_state_dict(means, strict=False)
     assert off() < 0.3 * far
+
+
+def test_trees_are_kept_for_adapters_with_the_same_layers_below_and_read_once(tmp_path):
+    net = tiny()
+    for name, changed in (("one", ""), ("above", "layers.2."), ("below", "layers.1.")):
+        with torch.no_grad():
+            for own, weight in net.named_parameters():
+                weight += 0.1 * (bool(changed) and changed in own and ".lora_" in own)
+        export.write_adapter(net, tmp_path / name)
+    one, above, below = (upper.below(tmp_path / name, 2) for name in ("one", "above", "below"))
+    assert one == above != below
+    assert one != upper.below(tmp_path / "one", 1)
+    (tmp_path / "3.pt").write_bytes(b"read before")
+    assert upper.read(tmp_path / "one", 1.0, 0.0, 0.5, 2, tmp_path, seed=3) == tmp_path / "3.pt"
+    assert (tmp_path / "3.pt").read_bytes() == b"read before"
 
 
 def test_new_upper_layers_are_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
