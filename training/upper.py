@@ -7,7 +7,7 @@ layers before it take off. And a judge that knows the labels of common scales by
 form; trees of few texts, most with a scale made of words, teach this. The labels are the adapter's own answers, those
 for coherence and relevance moved, or the tree's where it cannot read the scale. All other answers are to stay as they
 are, and lists of steps are written as they are taught. The states before the first of these layers are computed once,
-and only the rows of labels pass through the last one (looks 49 to 75 in LOG.md).
+and only the rows of labels pass through the last one (looks 49 to 77 in LOG.md).
 """
 
 from __future__ import annotations
