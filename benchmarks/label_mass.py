@@ -1,6 +1,7 @@
 """A judge's total probability of the labels: every packaged metric, and scales of words.
 
     python benchmarks/label_mass.py DIRECTORY --style chat     # a model directory, or a name of models.yaml
+    python benchmarks/label_mass.py smol --words Red/Amber/Green Cold/Warm/Hot     # scales of your own alone
 
 The rows are the built-in neutral examples of `judges check`; metrics go without evaluation steps, so that none have
 to be written.
@@ -42,11 +43,12 @@ WORDS: list[Any] = [
 ]
 
 
-def metrics() -> list[Metric]:
+def metrics(words: list[str] | None = None) -> list[Metric]:
     presets = [Metric.load(name).with_steps(()) for name in preset_names()]
     coherence = next(metric for metric in presets if metric.name == "summarization/coherence")
-    scales = [Scale.parse(words) for words in WORDS]
-    return presets + [
+    own = [{label: value for value, label in enumerate(labels.split("/"), 1)} for labels in words or ()]
+    scales = [Scale.parse(labels) for labels in own or WORDS]
+    return ([] if own else presets) + [
         coherence.model_copy(update={"name": "words: " + "/".join(scale.labels), "scale": scale}) for scale in scales
     ]
 
@@ -62,6 +64,9 @@ def main() -> None:
     parser.add_argument("judge")
     parser.add_argument("--style", choices=["completion", "chat", "chat-no-prefill"])
     parser.add_argument("--rows", type=int, default=5, help="built-in examples per metric, 1 to 5")
+    parser.add_argument(
+        "--words", nargs="+", metavar="A/B/C", help="these scales alone, from the worst label to the best"
+    )
     parser.add_argument("--output", type=Path, help="results file (benchmarks/results/label-mass-DATE.json)")
     options = parser.parse_args()
     judge = Judge.load(options.judge, style=options.style, dtype="float32")
@@ -71,7 +76,7 @@ def main() -> None:
     for column in ("metric", "scale", "label mass"):
         table.add_column(column)
     records = []
-    for metric in metrics():
+    for metric in metrics(options.words):
         found = mass(judge, metric, options.rows)
         records.append({"judge": label, "metric": metric.name, "scale": metric.scale.text, "mass": found})
         table.add_row(metric.name, metric.scale.text, f"{found:.3f}")

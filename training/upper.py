@@ -19,7 +19,7 @@ import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +50,7 @@ SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 10.0, "relevance": 7.0, "consist
 WORDED = 0.96  # share of these whose scale is made of words
 LONGEST_SHORT, TEXTS = 1200, 3  # their tokens and candidates at most
 WORDS = ((25, 140), (25, 140), (150, 430))  # of their sources, drawn alike: far from its scale a label is read worse
-DRAWS = 100  # forms of one concept at most until one fits; of the rarest one in seven does
+DRAWS = 100  # forms of one concept at most until one fits
 EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
 MASS = 3.0  # weight of the labels' mass, against the same
 LISTS = 0.06  # share of short forms with steps that ask for them; with a criterion that no preset has, all do
@@ -207,17 +207,16 @@ def load(folder: Path) -> Smol:
     return Smol(Adapter.of(folder)).load_trunk().load_adapter(folder).requires_grad_(False)
 
 
-def layers_of(maps: Iterable[str], layers: range) -> list[str]:
-    """Choose the names of those maps that lie in these layers."""
-    places = tuple(f"layers.{layer}." for layer in layers)
-    return sorted(name for name in maps if ".lora_" in name and name[name.index("layers.") :].startswith(places))
+def layer(name: str) -> int:
+    """Tell which layer a map lies in."""
+    return int(name.split("layers.")[1].split(".")[0])
 
 
 def below(folder: Path, first: int) -> str:
     """Name what makes the states before a layer: trees that were read with it serve every adapter that has it."""
     maps = load_file(folder / ADAPTER_WEIGHTS)
     found = hashlib.sha256(f"{first}".encode())
-    for name in layers_of(maps, range(first)):
+    for name in sorted(name for name in maps if layer(name) < first):
         found.update(name.encode() + maps[name].numpy().tobytes())
     return found.hexdigest()[:16]
 
@@ -225,7 +224,8 @@ def below(folder: Path, first: int) -> str:
 def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
     """Draw a short form with few candidates, or a list of steps; None where none fits.
 
-    Its concept is drawn first, and forms of it until one fits: one in four of a summary does, every one of a tone.
+    Its concept is drawn first, and forms of it until one fits: three in five of a summary with a short source do, every
+    one of a tone.
     """
     name = maker.rng.choices(list(maker.weights), list(maker.weights.values()))[0]
     for _ in range(DRAWS):
@@ -249,6 +249,7 @@ def read(folder: Path, minutes: float, amount: float, long: float, first: int, k
     """
     file = kept / f"{seed}.pt"
     if file.exists():
+        print(f"{file} was read before, with that run's options; another --seed reads more", flush=True)
         return file
     torch.set_num_threads(1)
     recipe, net, rng = Adapting(), load(folder), random.Random(seed)
@@ -297,9 +298,9 @@ def fit(
 
     After every step give the running mean of what they are from step to step.
     """
-    own = dict(net.named_parameters())
-    maps = {name: own[name].requires_grad_() for name in layers_of(own, range(len(net.layers))[first:])}
-    means = {name: p.detach().clone() for name, p in maps.items()}
+    learning = range(len(net.layers))[first:]
+    maps = {name: p for name, p in net.named_parameters() if ".lora_" in name and layer(name) in learning}
+    means = {name: p.requires_grad_().detach().clone() for name, p in maps.items()}
     optimizer = torch.optim.AdamW(maps.values(), lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
     for step in range(steps):
         for group in optimizer.param_groups:
@@ -355,7 +356,7 @@ def main() -> None:
         "--trees",
         type=Path,
         metavar="FOLDER",
-        help="keep what is read there: the next runs learn from it too, as long as the layers below are the same",
+        help="keep what is read there: runs with the same layers below learn from it too, other answers held as then",
     )
     parser.add_argument(
         "--amount",

@@ -499,7 +499,7 @@ def test_only_the_upper_layers_learn_and_they_come_nearer(monkeypatch, first, ra
     assert off() < 0.3 * far
 
 
-def test_trees_are_kept_for_adapters_with_the_same_layers_below_and_read_once(tmp_path):
+def test_trees_are_kept_for_adapters_with_the_same_layers_below_and_read_once(tmp_path, capsys):
     net = tiny()
     for name, changed in (("one", ""), ("above", "layers.2."), ("below", "layers.1.")):
         with torch.no_grad():
@@ -512,6 +512,7 @@ def test_trees_are_kept_for_adapters_with_the_same_layers_below_and_read_once(tm
     (tmp_path / "3.pt").write_bytes(b"read before")
     assert upper.read(tmp_path / "one", 1.0, 0.0, 0.5, 2, tmp_path, seed=3) == tmp_path / "3.pt"
     assert (tmp_path / "3.pt").read_bytes() == b"read before"
+    assert "3.pt was read before" in capsys.readouterr().out
 
 
 def test_new_upper_layers_are_written_to_a_new_folder_only(tmp_path, monkeypatch, capsys):
