@@ -499,6 +499,52 @@ def test_only_the_upper_layers_learn_and_they_come_nearer(monkeypatch, first, ra
     assert off() < 0.3 * far
 
 
+def test_scales_of_which_least_is_read_are_drawn_most(tmp_path, monkeypatch):
+    known, unknown = (wordings.USUAL[n] for n in (0, 1))
+    clock, rng = iter(range(10_000)), random.Random(1)
+    makers = [SimpleNamespace(usual=None), SimpleNamespace(usual=None)]
+    asked = list(makers)
+    drawn: list[tuple[tuple[int, int], list[float]]] = []
+
+    def short(recipe: object, maker: SimpleNamespace) -> tuple[SimpleNamespace, SimpleNamespace]:
+        drawn.append((maker.words, list(maker.usual)))
+        labels = rng.choice([known, unknown, ["no", "such", "scale"]])
+        return SimpleNamespace(scale=SimpleNamespace(labels=labels)), SimpleNamespace(leaves=labels[:1])
+
+    def rows(
+        tree: SimpleNamespace,
+        packed: SimpleNamespace,
+        net: object,
+        dtype: object,
+        amount: float,
+        reading: bool,
+        first: int,
+    ) -> SimpleNamespace:
+        return SimpleNamespace(reading=reading, lost=4.0 if tree.scale.labels == unknown else 0.0)
+
+    def fresh(maker: SimpleNamespace) -> tuple[SimpleNamespace, SimpleNamespace]:
+        return SimpleNamespace(scale=SimpleNamespace(labels=known)), SimpleNamespace(leaves=rng.choice([[], known[:1]]))
+
+    recipe = SimpleNamespace(maker=lambda part, rng: asked.pop(0), fresh=fresh, dtype=torch.float32)
+    monkeypatch.setattr(upper, "Adapting", lambda: recipe)
+    monkeypatch.setattr(upper, "load", lambda folder: None)
+    monkeypatch.setattr(upper, "short", short)
+    monkeypatch.setattr(upper, "rows", rows)
+    monkeypatch.setattr(upper.time, "monotonic", lambda: float(next(clock)))
+    file = upper.read(tmp_path, 10.0, 0.0, 0.25, 28, tmp_path, seed=1)
+    found = torch.load(file, weights_only=False)
+    assert len(found) == pytest.approx(600 * (0.75 + 0.25 / 2), abs=25)  # a list of steps tells nothing that is to stay
+    assert sum(tree.reading for tree in found) == pytest.approx(450, abs=25)
+    assert {words for words, _ in drawn} == set(upper.WORDS)
+    first, last = drawn[0][1], drawn[-1][1]
+    assert first == [first[0]] * len(wordings.USUAL)
+    assert last[1] > 10 * first[1] > 100 * last[0] > 0.0
+    assert last[2:] == first[2:]
+    clock = iter(range(0, 10**9, 10**6))
+    asked[:] = [SimpleNamespace(usual=None), SimpleNamespace(usual=None)]
+    assert len(torch.load(upper.read(tmp_path, 1.0, 0.0, 0.25, 28, tmp_path, seed=2), weights_only=False)) == 2
+
+
 def test_trees_are_kept_for_adapters_with_the_same_layers_below_and_read_once(tmp_path, capsys):
     net = tiny()
     for name, changed in (("one", ""), ("above", "layers.2."), ("below", "layers.1.")):
