@@ -128,7 +128,7 @@ def rows(
     batch = packing.collate_tree(packed)
     real, trunk, length = batch.real(), len(packed.trunk), max(1, batch.leaves.shape[2])
     listed = [place for place, wanted in enumerate(packed.trunk_lm) if wanted == packing.STEPS and not packed.leaves]
-    listed = listed[:: 1 + len(listed) // MOST_STEPS]
+    listed = listed[: -1 : 1 + len(listed) // MOST_STEPS] + listed[-1:]  # a list has to end, whatever else is left out
     # what follows in a list of steps is a label that has no others beside it
     labelled = [(place, [packed.trunk[place + 1]], [1.0], [0.0]) for place in listed]
     for (leaf, place, ids, target), own in zip(packed.labels, packed.values, strict=True):

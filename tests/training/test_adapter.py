@@ -470,6 +470,17 @@ def test_a_list_of_steps_is_taught_token_by_token_after_what_precedes_it():
     assert found.lost == pytest.approx(first, abs=0.02)
 
 
+def test_of_a_long_list_of_steps_a_part_is_taught_and_its_end_always():
+    for count in range(upper.MOST_STEPS, 5 * upper.MOST_STEPS, 7):
+        tree = Tree("unseen", "form" + " Yes" * count + " cue", [], forms.scale("1-5"), (5, 8 + 4 * count))
+        packed = packing.pack(tree, words(), random.Random(1), 0.0)
+        assert packed is not None
+        found = upper.rows(tree, packed, tiny(), torch.float32)
+        assert found.labels[-1, 0] == packed.trunk[-1] != packed.trunk[-2]
+        assert 10 < len(found.at) <= 2 + upper.MOST_STEPS
+        assert len(set(found.at.tolist())) == len(found.at)
+
+
 def test_scales_that_are_neither_known_nor_hopeless_are_drawn_most(monkeypatch):
     trees = [leaning(monkeypatch)[3] for _ in range(4)]
     for tree, lost in zip(trees, (0.0, 1.0, 6.0), strict=False):
