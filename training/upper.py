@@ -181,23 +181,25 @@ def loss(net: Smol, trees: list[Rows], dtype: torch.dtype, first: int = -1) -> T
     All tokens are dear, so mass is taken of the first tree and of those that teach to read a scale.
     """
     total, count = torch.zeros(()), max(1, sum(int((tree.weight > 0.0).sum()) for tree in trees))
-    read: list[tuple[Rows, Tensor, Tensor]] = []
+    read: list[tuple[Rows, Tensor]] = []
     for number, tree in enumerate(trees):
         hidden = final(net, tree, dtype, first)
         scores = torch.einsum("rd,rld->rl", hidden, net.embed_tokens.weight[tree.labels])
         scores = scores.masked_fill(~tree.real, -math.inf)
         if number == 0 or tree.reading:
-            read.append((tree, hidden, scores.logsumexp(-1)))
+            read.append((tree, hidden))
         likely = scores.log_softmax(-1).masked_fill(~tree.real, 0.0)
         total = total - (tree.wanted * likely).sum(-1) @ tree.weight
         off = (likely.exp() * tree.values).sum(-1) - tree.expected
         total = total + EXPECTED * (off.square() * tree.valued) @ tree.weight
     # the head is the dearest matrix, so it is read once for all trees
-    all_tokens = net.logits(torch.cat([hidden for _, hidden, _ in read]).to(dtype)).logsumexp(-1)
+    logits = net.logits(torch.cat([hidden for _, hidden in read]).to(dtype))
     lost = []
-    for (tree, _, labels), tokens in zip(read, all_tokens.split([len(own) for _, _, own in read]), strict=True):
+    for (tree, _), tokens in zip(read, logits.split([len(hidden) for _, hidden in read]), strict=True):
+        # labels rounded like all tokens: of sums rounded in two ways a fit makes the labels' the larger one
+        labels = tokens.gather(1, tree.labels).masked_fill(~tree.real, -math.inf)
         # within a label hardly anything is lost, so a mean of all rows would hide what labels of several tokens lose
-        lost.append((tokens - labels).sum() / tree.questions)
+        lost.append((tokens.logsumexp(-1) - labels.logsumexp(-1)).sum() / tree.questions)
         tree.lost = lost[-1].item()
     return total / count + MASS * torch.stack(lost).mean()
 

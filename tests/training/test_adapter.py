@@ -450,6 +450,22 @@ def test_what_a_question_loses_does_not_shrink_with_the_tokens_of_its_labels():
     assert found.lost == pytest.approx(-chances.sum(-1).log().sum().item() / 2, rel=0.02)
 
 
+@pytest.mark.parametrize("size", [20.03, 20.06, 20.09])
+def test_no_rounding_makes_the_mass_of_labels_more_than_one(size):
+    scale = forms.scale("1-5")
+    leaves = [Leaf("", "text", [0] * 4, " cue", scale.target(own), own, False) for own in (0.2, 0.9)]
+    tree, net = Tree("coherence", "form " * 9, leaves, scale), tiny()
+    packed = packing.pack(tree, words(), random.Random(1), 0.0)
+    assert packed is not None
+    found = upper.rows(tree, packed, net, torch.float32, reading=True)
+    found.labels, found.real = found.labels[-1:].expand_as(found.labels), found.real[-1:].expand_as(found.real)
+    with torch.no_grad():  # the labels have all of the mass, at logits that bfloat16 rounds by some hundredths
+        hidden = upper.final(net, found, torch.float32).mean(0)
+        net.embed_tokens.weight[found.labels[-1][found.real[-1]]] = size * hidden / hidden.square().sum()
+    upper.loss(net, [found], torch.bfloat16)
+    assert 0.0 <= found.lost < 0.01
+
+
 def test_a_list_of_steps_is_taught_token_by_token_after_what_precedes_it():
     code, net = words(), tiny()
     tree = Tree("unseen", "form Yes No form text cue", [], forms.scale("1-5"), (9, 25))
