@@ -43,10 +43,17 @@ WORDS: list[Any] = [
 ]
 
 
-def metrics(words: list[str] | None = None) -> list[Metric]:
+def ordered(text: str) -> dict[str, int]:
+    """Read labels from the worst to the best, A/B/C."""
+    labels = text.split("/")
+    if len(labels) < 2 or len(set(labels)) < len(labels) or not all(labels):
+        raise argparse.ArgumentTypeError(f"{text!r}: two or more labels that differ, like Poor/Fair/Good")
+    return {label: value for value, label in enumerate(labels, 1)}
+
+
+def metrics(own: list[Any] | None = None) -> list[Metric]:
     presets = [Metric.load(name).with_steps(()) for name in preset_names()]
     coherence = next(metric for metric in presets if metric.name == "summarization/coherence")
-    own = [{label: value for value, label in enumerate(labels.split("/"), 1)} for labels in words or ()]
     scales = [Scale.parse(labels) for labels in own or WORDS]
     return ([] if own else presets) + [
         coherence.model_copy(update={"name": "words: " + "/".join(scale.labels), "scale": scale}) for scale in scales
@@ -65,7 +72,7 @@ def main() -> None:
     parser.add_argument("--style", choices=["completion", "chat", "chat-no-prefill"])
     parser.add_argument("--rows", type=int, default=5, help="built-in examples per metric, 1 to 5")
     parser.add_argument(
-        "--words", nargs="+", metavar="A/B/C", help="these scales alone, from the worst label to the best"
+        "--words", nargs="+", type=ordered, metavar="A/B/C", help="these scales alone, from the worst label to the best"
     )
     parser.add_argument("--output", type=Path, help="results file (benchmarks/results/label-mass-DATE.json)")
     options = parser.parse_args()

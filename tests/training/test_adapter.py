@@ -451,13 +451,8 @@ def test_what_a_question_loses_does_not_shrink_with_the_tokens_of_its_labels():
 
 
 @pytest.mark.parametrize("size", [20.03, 20.06, 20.09])
-def test_no_rounding_makes_the_mass_of_labels_more_than_one(size):
-    scale = forms.scale("1-5")
-    leaves = [Leaf("", "text", [0] * 4, " cue", scale.target(own), own, False) for own in (0.2, 0.9)]
-    tree, net = Tree("coherence", "form " * 9, leaves, scale), tiny()
-    packed = packing.pack(tree, words(), random.Random(1), 0.0)
-    assert packed is not None
-    found = upper.rows(tree, packed, net, torch.float32, reading=True)
+def test_no_rounding_makes_the_mass_of_labels_more_than_one(monkeypatch, size):
+    net, _, _, found = leaning(monkeypatch)
     found.labels, found.real = found.labels[-1:].expand_as(found.labels), found.real[-1:].expand_as(found.real)
     with torch.no_grad():  # the labels have all of the mass, at logits that bfloat16 rounds by some hundredths
         hidden = upper.final(net, found, torch.float32).mean(0)
@@ -529,8 +524,6 @@ def test_only_the_upper_layers_learn_and_they_come_nearer(monkeypatch, first, ra
 def test_scales_of_which_least_is_read_are_drawn_most(tmp_path, monkeypatch):
     known, unknown = (wordings.USUAL[n] for n in (0, 1))
     clock, rng = iter(range(10_000)), random.Random(1)
-    makers = [SimpleNamespace(usual=None), SimpleNamespace(usual=None)]
-    asked = list(makers)
     drawn: list[tuple[tuple[int, int], list[float]]] = []
 
     def short(recipe: object, maker: SimpleNamespace) -> tuple[SimpleNamespace, SimpleNamespace]:
@@ -538,21 +531,14 @@ def test_scales_of_which_least_is_read_are_drawn_most(tmp_path, monkeypatch):
         labels = rng.choice([known, unknown, ["no", "such", "scale"]])
         return SimpleNamespace(scale=SimpleNamespace(labels=labels)), SimpleNamespace(leaves=labels[:1])
 
-    def rows(
-        tree: SimpleNamespace,
-        packed: SimpleNamespace,
-        net: object,
-        dtype: object,
-        amount: float,
-        reading: bool,
-        first: int,
-    ) -> SimpleNamespace:
+    def rows(tree: SimpleNamespace, *options: object) -> SimpleNamespace:
+        *_, reading, _ = options
         return SimpleNamespace(reading=reading, lost=4.0 if tree.scale.labels == unknown else 0.0)
 
     def fresh(maker: SimpleNamespace) -> tuple[SimpleNamespace, SimpleNamespace]:
         return SimpleNamespace(scale=SimpleNamespace(labels=known)), SimpleNamespace(leaves=rng.choice([[], known[:1]]))
 
-    recipe = SimpleNamespace(maker=lambda part, rng: asked.pop(0), fresh=fresh, dtype=torch.float32)
+    recipe = SimpleNamespace(maker=lambda part, rng: SimpleNamespace(), fresh=fresh, dtype=torch.float32)
     monkeypatch.setattr(upper, "Adapting", lambda: recipe)
     monkeypatch.setattr(upper, "load", lambda folder: None)
     monkeypatch.setattr(upper, "short", short)
@@ -568,7 +554,6 @@ def test_scales_of_which_least_is_read_are_drawn_most(tmp_path, monkeypatch):
     assert last[1] > 10 * first[1] > 100 * last[0] > 0.0
     assert last[2:] == first[2:]
     clock = iter(range(0, 10**9, 10**6))
-    asked[:] = [SimpleNamespace(usual=None), SimpleNamespace(usual=None)]
     assert len(torch.load(upper.read(tmp_path, 1.0, 0.0, 0.25, 28, tmp_path, seed=2), weights_only=False)) == 2
 
 
