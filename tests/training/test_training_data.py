@@ -15,12 +15,12 @@ pytest.importorskip("scipy", reason="the training scripts need the test extra")
 from scipy.stats import spearmanr
 
 from geval_local.metric import Metric
-from geval_local.prompt import render_form
+from geval_local.prompt import render_form, render_steps_prompt
 from training import damage, forms, measure, packing, style, tokenizer, wordings, written
 from training.candidates import Grader
 from training.corpus import TEXT_DIR, Corpus, Document, detokenise, sentences
 from training.model import Batch, Nano, Shape
-from training.tasks import Leaf, Maker, Tree
+from training.tasks import END_OF_TURN, Leaf, Maker, Tree
 
 NANO = Path(__file__).parents[2] / "geval_local/judges/nano"
 SOURCE = sentences(
@@ -220,6 +220,14 @@ def test_forms_are_the_packages_own(name: str) -> None:
     for number, role in enumerate(concept.fields):
         text += ("\n\n" if number else "") + form.field(role) + f"<{role}>"
     assert render_form(metric, {role: f"<{role}>" for role in concept.fields}).text == text + form.tail
+    for chat in (("<user>", "<judge>"), None) if steps else ():
+        tree, asked = Maker.steps(name, form, chat), render_steps_prompt(metric, instruct=chat is not None)
+        start, stop = tree.steps
+        request = chat[0] + asked.question + chat[1] + asked.cue if chat else asked.text
+        assert tree.trunk[:start] == request
+        assert f"1.{tree.trunk[start:stop]}".removesuffix(END_OF_TURN) == parts[5]
+        if not chat:  # a list ends with a blank line, whose end of the text would be another token
+            assert re.fullmatch(r"\n\n\S.*:", tree.trunk[stop:])
 
 
 def test_tree_equals_one_by_one() -> None:
