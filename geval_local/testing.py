@@ -156,6 +156,11 @@ class MockJudge(Judge):
         return True
 
     @property
+    def is_chat(self) -> bool:
+        """Whether prompts, those for steps too, are wrapped in a chat template."""
+        return self.encoder.style != "completion"
+
+    @property
     def context(self) -> int:
         """Longest prompt in tokens, including the label's tokens."""
         return self._context

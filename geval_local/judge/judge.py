@@ -31,7 +31,7 @@ from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, read
 from geval_local.models.precision import dtype_name
 from geval_local.models.registry import entry_of
 from geval_local.models.verdicts import Verdict, verdict_of, verdict_on
-from geval_local.options import EngineName, JudgeOptions
+from geval_local.options import EngineName, JudgeOptions, Style
 from geval_local.prompt import CHAT_FORM, Prompt
 from geval_local.score import Estimator
 from geval_local.signature import Signature
@@ -262,8 +262,12 @@ class Judge(Scorer):
 
     @property
     def is_chat(self) -> bool:
-        """Whether prompts are wrapped in the tokenizer's chat template."""
-        return self.encoder.style != "completion"
+        """Whether it is asked for evaluation steps through the tokenizer's chat template."""
+        return self._steps_style != "completion"
+
+    @property
+    def _steps_style(self) -> Style:
+        return self._entry.steps_style or self.encoder.style
 
     @property
     def context(self) -> int:
@@ -289,8 +293,8 @@ class Judge(Scorer):
         self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
     ) -> str:
         """Continue a prompt with a numbered list; used for evaluation steps only, never for scores."""
-        ids = self.encoder.encode([prompt])[0]
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        ids = PromptEncoder(tokenizer, style=self._steps_style).encode([prompt])[0]
         text = generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=self._beams, on_token=on_token)
         self.check_files()
         return text

@@ -48,7 +48,7 @@ class StepsWriter(Protocol):
 
     @property
     def is_chat(self) -> bool:
-        """Whether it is prompted through a chat template."""
+        """Whether it is asked through a chat template."""
 
     @property
     def writes_steps(self) -> bool:

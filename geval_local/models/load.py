@@ -231,8 +231,8 @@ def _read_tokenizer(
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
-    """Check that the tokenizer supports the entry's prompt style."""
-    if entry.style == "completion":
+    """Check that the tokenizer supports the entry's prompt styles; give the frame of a chat's forms."""
+    if {entry.style, entry.steps_style or entry.style} == {"completion"}:
         return None
     try:
         frame = chat_frame(tokenizer)
@@ -240,7 +240,7 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFr
         raise TokenizerError(f"judge {entry.name!r}: {error.message}", hint=error.hint) from error
     if frame.warning is not None:
         logger.warning("judge %s: %s", entry.name, frame.warning)
-    return frame
+    return None if entry.style == "completion" else frame
 
 
 @dataclass(frozen=True)

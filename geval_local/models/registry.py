@@ -65,6 +65,8 @@ class JudgeEntry(BaseModel):
     #: ``completion``: one text, ending in the form's cue. ``chat``: text up to the cue in the user turn, the cue as the
     #: beginning of the assistant's turn. ``chat-no-prefill``: the cue in the user turn too.
     style: Style = "chat"
+    #: The same for the request to write evaluation steps. None: `style`.
+    steps_style: Style | None = None
     #: Longest input, tokens. None: the model states no limit.
     context: int | None = Field(default=None, gt=0)
     #: SPDX identifier or the name of the licence.
@@ -234,9 +236,10 @@ def find_judge(
 
 
 def entry_of(options: JudgeOptions) -> JudgeEntry:
-    """Find the entry of a judge, in the prompt style that is asked for; errors as by `find_judge`."""
+    """Find the entry of a judge, in the prompt style that is asked for, for steps too; errors as by `find_judge`."""
     entry = find_judge(options.name, options.models_file, adapter=options.adapter)
-    return entry if options.style is None else entry.model_copy(update={"style": options.style})
+    style = options.style
+    return entry if style is None else entry.model_copy(update={"style": style, "steps_style": style})
 
 
 def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:

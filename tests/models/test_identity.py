@@ -29,7 +29,7 @@ from geval_local.models.fingerprint import FileStates, tokenizer_hash
 from geval_local.models.load import load_model, load_tokenizer
 from geval_local.models.registry import find_judge
 from geval_local.options import JudgeOptions
-from geval_local.prompt import Prompt
+from geval_local.prompt import STEPS_REQUEST, Prompt, render_steps_prompt
 from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.store import MemoryStore
@@ -303,6 +303,26 @@ def test_the_ways_of_writing_have_names(judge, tmp_path):
     assert Judge.load(chat).generation == "greedy"
     states = save_judge(tmp_path / "states", tiny_model("mamba", 263, dtype=torch.float32), byte_tokenizer(chat=False))
     assert Judge.load(states).generation == "greedy"
+
+
+def test_steps_are_asked_for_in_a_style_of_their_own(tmp_path, monkeypatch):
+    for name, chat in (("model", True), ("plain", False)):
+        save_judge(tmp_path / name, tiny_model("llama", 263, dtype=torch.float32), byte_tokenizer(chat=chat))
+    models = tmp_path / "models.yaml"
+    styles = "style: completion, steps_style: chat"
+    models.write_text(f"judges:\n  asked: {{path: model, {styles}}}\n  bare: {{path: plain, {styles}}}\n")
+    asked, one_style = (Judge.load("asked", models_file=models, style=style) for style in (None, "completion"))
+    assert asked.encoder.style == one_style.encoder.style == "completion"
+    assert (asked.generation, one_style.generation) == ("greedy", "beam search, 4 beams")
+    read = []
+    monkeypatch.setattr("geval_local.judge.judge.generate_list", lambda model, tokenizer, ids, **_: read.append(ids))
+    for judge in (asked, one_style):
+        judge.continue_text(render_steps_prompt(METRIC, instruct=judge.is_chat), max_new_tokens=1)
+    texts = [asked.loaded.tokenizer.decode(ids) for ids in read]
+    assert STEPS_REQUEST in texts[0]
+    assert texts[1].removeprefix("<s>") == render_steps_prompt(METRIC).text
+    with pytest.raises(TokenizerError, match=r"'bare'.*chat template"):
+        Judge.load("bare", models_file=models)
 
 
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
