@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from geval_local import Judge, Metric
+from geval_local.judge.steps import write_steps
 
 pytestmark = pytest.mark.slow
 
@@ -77,3 +78,9 @@ def test_labels_hold_nearly_all_probability(judge):
         metric = Metric.load(f"summarization/{dimension}").with_steps(())
         rows = [{"source": item["source"], "output": item["summary"]} for item in ITEMS[:4]]
         assert min(score.label_mass for score in judge.score_many(metric, rows)) > 0.95
+
+
+@pytest.mark.parametrize("name", ["assistant/helpfulness", "style/professionalism"])
+def test_its_list_of_steps_asks_for_the_score_once_and_ends(judge, name):
+    steps = write_steps(judge, Metric.load(name)).steps
+    assert [step.startswith(("Assign", "Give")) for step in steps] == [False] * (len(steps) - 1) + [True]
