@@ -93,7 +93,6 @@ class Maker:
     chat: tuple[str, str] | None = None  # what a chat template writes around the user's turn; None: forms in one text
     chatty: float = 0.2  # the share of trees that are chats: their leaves are twice as long
     writing: float = 0.04  # the share of forms that ask for their steps; with a criterion that no preset has, all do
-    asked: float = 1.0  # the share of these that ask in a chat; after the others the form goes on
     mild: float = 0.0  # the share of summaries whose damage is light, as systems' own texts differ little
     several: float = 0.0  # the share of summaries' forms that ask for several criteria: a text gets a label for each
     worded: float = 0.15  # the share of forms whose scale is made of words
@@ -130,7 +129,7 @@ class Maker:
         if made is None:
             return None
         if self.chat and form.steps[1] and (clause or self.rng.random() < self.writing):
-            return self.steps(name, form, self.chat if self.rng.random() < self.asked else None)
+            return self.steps(name, form, self.chat)
         shared, found, separator = made
         found = [c for c in found if c.sentences and sum(len(s) for s in c.sentences) <= 110]
         if len(found) < 3:
@@ -185,19 +184,12 @@ class Maker:
         )
 
     @staticmethod
-    def steps(name: str, form: forms.Form, chat: tuple[str, str] | None) -> Tree:
+    def steps(name: str, form: forms.Form, chat: tuple[str, str]) -> Tree:
         """Turn a form into the request for its steps, with the answer; a tree without leaves."""
-        start, stop = form.steps
-        before, answer, after = (
-            part.replace("\r\n", "\n") for part in (form.head[:start], form.head[start:stop], form.head[stop:])
-        )
-        if chat:
-            instructions, line, _ = before.rpartition(wordings.STEPS_LINE)
-            before = f"{chat[0]}{instructions.rstrip()}\n\n{STEPS_REQUEST}\n\n{line}{chat[1]}1."
-            answer, after = answer + END_OF_TURN, ""
-        else:
-            after += f"{next(iter(form.headings.values()))}:"  # at the end of a text a blank line is another token
-        return Tree(name, before + answer + after, [], form.scale, (len(before), len(before + answer)))
+        instructions, line, _ = form.head[: form.steps[0]].rpartition(wordings.STEPS_LINE)
+        asked = f"{chat[0]}{instructions.rstrip()}\n\n{STEPS_REQUEST}\n\n{line}{chat[1]}1."
+        trunk = asked + form.head[slice(*form.steps)].replace("\r\n", "\n") + END_OF_TURN
+        return Tree(name, trunk, [], form.scale, (len(asked), len(trunk)))
 
     def material(self, name: str, quality: str) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Shared fields, graded candidates and the separator between a candidate's sentences."""

@@ -53,8 +53,7 @@ WORDS = ((25, 140), (25, 140), (150, 430))  # of their sources, drawn alike: far
 DRAWS = 100  # forms of one concept at most until one fits
 EXPECTED = 200.0  # weight of the squared error of the mean, against the chances
 MASS = 3.0  # weight of the labels' mass, against the same
-LISTS = 0.15  # share of short trees that are lists of steps where the form has them, on the scales that presets have
-ASKED = 0.25  # share of the lists that a chat asks for; the package asks by the form alone
+LISTS = 0.06  # share of short forms with steps that ask for them; with a criterion that no preset has, all do
 SUPPOSED = 0.8  # the mass of a scale that was not read yet, counted like one reading
 LEAST = 0.1  # how often a tree is drawn whose labels have all of the mass; with a third of it, it is 1.1
 TREES = 8  # of a process in a step
@@ -259,14 +258,13 @@ def read(folder: Path, minutes: float, amount: float, long: float, first: int, k
     found: list[Rows] = []
     full, brief = recipe.maker("train", rng), recipe.maker("train", rng)
     full.weights, full.versions, full.writing = WEIGHTS, VERSIONS, 0.0
-    brief.weights, brief.count, brief.several, brief.asked = SHORT, 3, 0.0, ASKED
-    forms_of, lists_of = (0.0, WORDED), (1.0, brief.worded)  # writing, and scales made of words
+    brief.weights, brief.count = SHORT, 3
+    brief.writing, brief.several, brief.worded = LISTS, 0.0, WORDED
     listed = [[word.lower() for word in words] for words in wordings.USUAL]
     masses, brief.usual = [[SUPPOSED] for _ in listed], [(1.0 - SUPPOSED) ** 2] * len(listed)
     ends = time.monotonic() + 60 * minutes
     while len(found) < 2 or time.monotonic() < ends:
         reading, brief.words = rng.random() >= long, rng.choice(WORDS)
-        brief.writing, brief.worded = lists_of if rng.random() < LISTS else forms_of
         drawn = short(recipe, brief) if reading else recipe.fresh(full)
         if drawn and (reading or drawn[1].leaves):
             found.append(rows(*drawn, net, recipe.dtype, amount, reading, first))

@@ -231,7 +231,7 @@ def _read_tokenizer(
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
-    """Check that the tokenizer supports the entry's prompt styles; give the frame of a chat's forms."""
+    """Check that the tokenizer supports the entry's prompt styles, and return the chat frame of its forms."""
     if {entry.style, entry.steps_style or entry.style} == {"completion"}:
         return None
     try:

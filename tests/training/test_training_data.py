@@ -220,14 +220,11 @@ def test_forms_are_the_packages_own(name: str) -> None:
     for number, role in enumerate(concept.fields):
         text += ("\n\n" if number else "") + form.field(role) + f"<{role}>"
     assert render_form(metric, {role: f"<{role}>" for role in concept.fields}).text == text + form.tail
-    for chat in (("<user>", "<judge>"), None) if steps else ():
-        tree, asked = Maker.steps(name, form, chat), render_steps_prompt(metric, instruct=chat is not None)
+    if steps:
+        tree, asked = Maker.steps(name, form, ("<user>", "<judge>")), render_steps_prompt(metric, instruct=True)
         start, stop = tree.steps
-        request = chat[0] + asked.question + chat[1] + asked.cue if chat else asked.text
-        assert tree.trunk[:start] == request
-        assert f"1.{tree.trunk[start:stop]}".removesuffix(END_OF_TURN) == parts[5]
-        if not chat:  # a list ends with a blank line, whose end of the text would be another token
-            assert re.fullmatch(r"\n\n\S.*:", tree.trunk[stop:])
+        assert tree.trunk[:start] == f"<user>{asked.question}<judge>{asked.cue}"
+        assert f"1.{tree.trunk[start:stop]}" == parts[5] + END_OF_TURN
 
 
 def test_tree_equals_one_by_one() -> None:
