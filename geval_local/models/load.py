@@ -185,7 +185,7 @@ def _read_config(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool)
 def _read_tokenizer(
     entry: JudgeEntry, directory: Path, config: Any, *, trust_remote_code: bool
 ) -> tuple[PreTrainedTokenizerBase, ChatFrame | None]:
-    """Load a tokenizer, with its frame where the style uses it."""
+    """Load a tokenizer, with its frame where a style uses it."""
     is_one_file = directory.is_file()
     with quiet():
         try:
@@ -231,7 +231,7 @@ def _read_tokenizer(
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
-    """Check that the tokenizer supports the entry's prompt styles, and return the chat frame of its forms."""
+    """Check that the tokenizer supports the entry's prompt styles, and return the chat frame if one of them has it."""
     if {entry.style, entry.steps_style or entry.style} == {"completion"}:
         return None
     try:
@@ -240,7 +240,7 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFr
         raise TokenizerError(f"judge {entry.name!r}: {error.message}", hint=error.hint) from error
     if frame.warning is not None:
         logger.warning("judge %s: %s", entry.name, frame.warning)
-    return None if entry.style == "completion" else frame
+    return frame
 
 
 @dataclass(frozen=True)
@@ -253,6 +253,7 @@ class CheckedJudge:
     directory: Path
     files: FileStates
     tokenizer: PreTrainedTokenizerBase
+    #: Of its forms, or of its requests for steps alone.
     frame: ChatFrame | None
     #: Arguments for loading its weights.
     arguments: dict[str, Any]
@@ -260,7 +261,7 @@ class CheckedJudge:
     @cached_property
     def tokenizer_hash(self) -> str:
         """Content hash of tokenizer and template."""
-        return tokenizer_hash(self.tokenizer, self.frame)
+        return tokenizer_hash(self.tokenizer, None if self.entry.style == "completion" else self.frame)
 
     def known_fingerprint(self) -> str | None:
         """Identify it as `LoadedModel.fingerprint` does, if no weight needs to be read for that."""

@@ -406,6 +406,10 @@ def test_a_control_token_beyond_the_embedding_is_none_of_a_text_s(tmp_path):
     tokenizer.chat_template = "<image>" + tokenizer.chat_template
     with pytest.raises(TokenizerError, match="no embedding for"):
         Judge.load(save_judge(tmp_path / "writing", model, tokenizer))
+    entry = find_judge(tmp_path / "writing").model_copy(update={"style": "completion", "steps_style": "chat"})
+    with pytest.raises(TokenizerError, match="no embedding for"):  # of what only requests for steps have
+        load_model(entry)
+    assert load_model(entry.model_copy(update={"steps_style": "completion"})).entry.style == "completion"
 
 
 @pytest.mark.parametrize("kind", ["GemmaTokenizer", "NoTokenizer", 5])
