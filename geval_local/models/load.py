@@ -231,7 +231,7 @@ def _read_tokenizer(
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
-    """Check that the tokenizer supports the entry's prompt styles, and return the chat frame if one of them has it."""
+    """Check that the tokenizer supports the entry's prompt styles, and return the chat frame if one of them uses it."""
     if {entry.style, entry.steps_style or entry.style} == {"completion"}:
         return None
     try:
