@@ -44,8 +44,9 @@ def losses(
     The language model sees at most `most_lm` of the positions, because its head is the dearest layer.
     """
     hidden = net(data.batch, dtype)
-    if isinstance(net, Smol) and len(data.steps_at) > MOST_STEPS:  # its head is six times as dear as nano's
-        some = torch.randperm(len(data.steps_at))[:MOST_STEPS]
+    most = MOST_STEPS * len(data.batch.trunk)
+    if isinstance(net, Smol) and len(data.steps_at) > most:  # its head is six times as dear as nano's
+        some = torch.randperm(len(data.steps_at), device=data.steps_at.device)[:most]
         data.steps_at, data.steps_target = data.steps_at[some], data.steps_target[some]
     steps = hidden.new_zeros(())
     if len(data.steps_at):
@@ -64,13 +65,13 @@ def losses(
     label = -(data.label_target * log_probability).sum(-1)
     # the entropy of the soft target is taken off, so that 0 means learnt
     entropy = -(data.label_target * data.label_target.clamp_min(1e-9).log()).sum(-1)
-    label = (label - entropy).mean()
+    label = (label - entropy) @ data.label_share
     own = (data.label_target > 0).float()
     mass = log_probability.exp() * own
     expected = (mass * data.label_values).sum(-1) / mass.sum(-1).clamp_min(1e-6)
     if len(data.pair):
         difference = expected[data.pair[:, 0]] - expected[data.pair[:, 1]]
-        rank = F.softplus(-difference * 6.0).mean()
+        rank = F.softplus(-difference * 6.0) @ data.pair_share
         right = (difference > 0).float().mean().item()
     else:
         rank, right = label.new_zeros(()), 0.5

@@ -117,17 +117,25 @@ class Batch:
     trunk_length: Tensor
     leaf_length: Tensor | None = None
     states: Tensor | None = None  # what frozen layers made of the tokens that are no padding
+    places: Tensor | None = None  # of those tokens, once they were asked for
 
     def real(self) -> Tensor:
         """Give the places of the tokens that are no padding."""
-        assert self.leaf_length is not None
-        trunk = torch.arange(self.trunk.shape[1]) < self.trunk_length[:, None]
-        leaf = torch.arange(self.leaves.shape[2]) < self.leaf_length[..., None]
-        return torch.cat((trunk.reshape(-1), leaf.reshape(-1))).nonzero()[:, 0]
+        if self.places is None:
+            assert self.leaf_length is not None
+            trunk = torch.arange(self.trunk.shape[1]) < self.trunk_length[:, None]
+            leaf = torch.arange(self.leaves.shape[2]) < self.leaf_length[..., None]
+            self.places = torch.cat((trunk.reshape(-1), leaf.reshape(-1))).nonzero()[:, 0]
+        return self.places
 
     def to(self, device: torch.device) -> Batch:
-        """Move to a device."""
-        return Batch(self.trunk.to(device), self.leaves.to(device), self.trunk_length.to(device))
+        """Move to a device; the places are found before, as a device would have to be waited for."""
+        moved = Batch(self.trunk.to(device), self.leaves.to(device), self.trunk_length.to(device))
+        if self.leaf_length is not None:
+            moved.places = self.real().to(device)
+        if self.states is not None:
+            moved.states = self.states.to(device)
+        return moved
 
     def positions(self) -> Tensor:
         """Give every token its depth: a leaf goes on where its trunk ends."""
@@ -143,9 +151,11 @@ class Batch:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
+    """Let every token of some trees see its trunk and its own leaf up to itself; padding has rows too."""
     b, t = batch.trunk.shape
     _, leaves, length = batch.leaves.shape
-    cut, size = b * t, q.shape[2]
+    cut, size, shared = b * t, q.shape[2], k.shape[1]
+    each = q.shape[1] // shared
 
     def trunk(x: Tensor) -> Tensor:
         return x[:cut].view(b, t, -1, size).transpose(1, 2)
@@ -162,7 +172,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
         own = torch.arange(t + length, device=q.device)
         real = (own < batch.trunk_length[:, None]) | (own >= t)
         seen = seen & real.repeat_interleave(leaves, 0)[:, None, None, :]
-    second = F.scaled_dot_product_attention(leaf(q), both(k), both(v), attn_mask=seen, enable_gqa=True)
+    # Heads that share keys become rows of one head: with a mask no fast kernel lets them share.
+    asked = leaf(q).reshape(b * leaves, shared, each * length, size)
+    second = F.scaled_dot_product_attention(asked, both(k), both(v), attn_mask=seen.repeat(1, 1, each, 1))
+    second = second.reshape(b * leaves, -1, length, size)
     return torch.cat([x.transpose(1, 2).reshape(-1, q.shape[1], size) for x in (first, second)])
 
 

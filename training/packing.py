@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -69,7 +70,9 @@ class Tensors:
     label_at: Tensor
     label_ids: Tensor
     label_target: Tensor
+    label_share: Tensor  # how much each counts: every tree alike
     pair: Tensor  # [n, 2] rows of the labels: the first is better than the second
+    pair_share: Tensor
     label_values: Tensor
     tokens: int
     told: Tensor  # by flag_at: the token's log-probability, NaN where no teacher has read it
@@ -163,13 +166,8 @@ def fit(tree: Tree, tokenizer: Tokenizer, rng: random.Random, longest: int, fewe
 
 
 def collate(trees: list[Packed], rng: random.Random) -> Tensors:
-    b = len(trees)
-    t = max(len(tree.trunk) for tree in trees)
-    k = max(1, *(len(tree.leaves) for tree in trees))
-    length = max((len(leaf) for tree in trees for leaf in tree.leaves), default=1)
-    trunk = torch.zeros(b, t, dtype=torch.long)
-    leaves = torch.zeros(b, k, length, dtype=torch.long)
-    lengths = torch.tensor([[*map(len, tree.leaves)] + [0] * (k - len(tree.leaves)) for tree in trees])
+    batch = collate_trees(trees)
+    (b, t), (_, k, length) = batch.trunk.shape, batch.leaves.shape
     lm_at, lm_target, flag_at, flag_target = [], [], [], []
     steps_at: list[int] = []
     steps_target: list[int] = []
@@ -180,8 +178,9 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
     told: list[float] = []
     worth: list[float] = []
     label_at, label_ids, label_target, label_values, pairs = [], [], [], [], []
+    label_share: list[float] = []
+    pair_share: list[float] = []
     for i, tree in enumerate(trees):
-        trunk[i, : len(tree.trunk)] = torch.tensor(tree.trunk)
         for j, wanted in enumerate(tree.trunk_lm):
             if wanted == STEPS:
                 steps_at.append(i * t + j)
@@ -192,7 +191,6 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
         row = len(label_at)
         weight = tree.flag_weight
         for n, leaf in enumerate(tree.leaves):
-            leaves[i, n, : len(leaf)] = torch.tensor(leaf)
             base = b * t + (i * k + n) * length
             for j, wanted in enumerate(tree.leaf_lm[n]):
                 if wanted:
@@ -219,15 +217,19 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
             pad = [0] * (MAX_LABELS - len(ids))
             label_ids.append(ids + pad)
             label_target.append(target + [0.0] * len(pad))
-            span = (max(values) - min(values)) or 1.0
+            span = max(1.0, max(values) - min(values))  # labels that begin alike may have nearly the same mean
             label_values.append([v / span for v in values] + [0.0] * len(pad))
+        label_share += [1.0 / (b * max(1, len(tree.labels)))] * len(tree.labels)
+        before = len(pairs)
         for x in range(len(tree.quality)):
             for y in range(len(tree.quality)):
                 if tree.asked[x] == tree.asked[y] and tree.quality[x] > tree.quality[y] + 0.1:
                     pairs.append((row + tree.ranks[x], row + tree.ranks[y]))
+        found = len(pairs) - before
+        pair_share += [1.0 / (b * max(1, found))] * found
     bits = torch.tensor(flag_target, dtype=torch.long)
     return Tensors(
-        Batch(trunk, leaves, torch.tensor([len(tree.trunk) for tree in trees]), lengths),
+        batch,
         torch.tensor(lm_at, dtype=torch.long),
         torch.tensor(lm_target, dtype=torch.long),
         torch.tensor(steps_at, dtype=torch.long),
@@ -241,7 +243,9 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
         torch.tensor(label_at, dtype=torch.long),
         torch.tensor(label_ids),
         torch.tensor(label_target),
+        torch.tensor(label_share),
         torch.tensor(pairs, dtype=torch.long).view(-1, 2),
+        torch.tensor(pair_share),
         torch.tensor(label_values),
         sum(len(tree.trunk) + sum(map(len, tree.leaves)) for tree in trees),
         torch.tensor(told),
@@ -249,14 +253,20 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
     )
 
 
-def collate_tree(tree: Packed) -> Batch:
-    """Make one tree's tokens ready for the network."""
-    length = max(map(len, tree.leaves), default=0)
-    leaves = torch.zeros(1, len(tree.leaves), length, dtype=torch.long)
-    for row, leaf in zip(leaves[0], tree.leaves, strict=True):
-        row[: len(leaf)] = torch.tensor(leaf)
-    lengths = torch.tensor([[*map(len, tree.leaves)]], dtype=torch.long)
-    return Batch(torch.tensor([tree.trunk]), leaves, torch.tensor([len(tree.trunk)]), lengths)
+def collate_trees(trees: Sequence[Packed]) -> Batch:
+    """Make some trees' tokens ready for the network."""
+    count = max(1, *(len(tree.leaves) for tree in trees))
+    length = max((1, *(len(leaf) for tree in trees for leaf in tree.leaves)))
+    trunk = torch.zeros(len(trees), max(len(tree.trunk) for tree in trees), dtype=torch.long)
+    leaves = torch.zeros(len(trees), count, length, dtype=torch.long)
+    for tree, first, rows in zip(trees, trunk, leaves, strict=True):
+        first[: len(tree.trunk)] = torch.tensor(tree.trunk)
+        for row, leaf in zip(rows, tree.leaves, strict=False):
+            row[: len(leaf)] = torch.tensor(leaf)
+    lengths = [[*map(len, tree.leaves)] + [0] * (count - len(tree.leaves)) for tree in trees]
+    return Batch(
+        trunk, leaves, torch.tensor([len(tree.trunk) for tree in trees]), torch.tensor(lengths, dtype=torch.long)
+    )
 
 
 def batches(trees: list[Packed], budget: int, rng: random.Random) -> list[list[Packed]]:

@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("judge", nargs="?", choices=("nano", "smol"), default="nano")
     parser.add_argument("--hidden", type=int, default=Shape().hidden, help="nano: width of the embeddings")
     parser.add_argument("--minutes", type=float, default=25.0, help="smol: how long it may write summaries of its own")
+    parser.add_argument("--device", default="cpu", help="smol: where it writes them")
     options = parser.parse_args()
     for part in ("train", "held_out"):
         loaded = corpus.load(part)
@@ -29,7 +30,7 @@ def main() -> None:
         )
     if options.judge == "smol":
         smol.prepare()
-        written.write(60 * options.minutes, CORPORA)
+        written.write(60 * options.minutes, CORPORA, options.device)
         print(f"summaries by the model: of {len(written.load())} texts")
         return
     code = tokenizer.load()

@@ -13,12 +13,12 @@ import torch
 from tokenizers import Tokenizer
 
 from geval_local.prompt import Prompt
-from training import corpus, embedding, initial, packing, smol, teacher, tokenizer, written
+from training import corpus, embedding, initial, packing, smol, supply, teacher, tokenizer, written
 from training.losses import Weights
 from training.model import Nano, Shape
 from training.packing import Packed, Tensors
 from training.smol import Smol
-from training.tasks import SUMMARIES, Maker, Tree
+from training.tasks import Maker, Tree
 
 #: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
 FEW = {
@@ -77,7 +77,7 @@ class Recipe:
 
     def load(self, name: str) -> Nano | Smol:
         """Read a run's network from its checkpoint."""
-        state = torch.load(RUNS / name / "checkpoint.pt", weights_only=True)
+        state = torch.load(RUNS / name / "checkpoint.pt", weights_only=True, map_location="cpu")
         net = self.again(state["shape"])
         net.load_state_dict(state["net"], strict=False)
         return net
@@ -159,6 +159,8 @@ class Adapting(Recipe):
             writing=0.35,
             mild=0.9,
             several=0.55,
+            worded=0.25,
+            versions=0.2,
             written=written.load() if part == "train" else {},
         )
 
@@ -170,21 +172,19 @@ class Adapting(Recipe):
 
     def draw(self, net: Smol, maker: Maker) -> Packed | None:
         """Draw a tree, read it by the trunk and let the teacher grade it; None where it does not fit."""
-        code, rng, fitted = self.tokenizer(), maker.rng, self.fresh(maker)
-        if fitted is None:
-            return None
+        fitted = self.fresh(maker)
+        if fitted is None or not fitted[1].leaves:
+            return fitted and fitted[1]
         tree, packed = fitted
-        if not packed.leaves:
-            return packed
-        packed.states = net.below(packing.collate_tree(packed), self.dtype)
-        told: list[list[float]] = []
-        by_itself: list[float] = []
-        if tree.concept in SUMMARIES:
-            packed.told = teacher.read(net, packed, self.dtype)
-            told = packed.told if tree.sourced else teacher.with_source(net, tree, code, self.dtype)
-            if "fluency" in {tree.concept, *(question.dimension for question in tree.leaves[0].more)}:
-                by_itself = teacher.alone(net, [leaf.body for leaf in tree.leaves], code, self.dtype)
-        graded = packing.pack(teacher.grade(tree, told, by_itself), code, rng, 0.0)
+        packed.states = net.below(packing.collate_trees([packed]), self.dtype)
+        told = teacher.wanted(tree, packed, self.tokenizer())
+        teacher.tell(net, [told], self.dtype)
+        return self.graded(tree, packed, told, maker.rng)
+
+    def graded(self, tree: Tree, packed: Packed, told: teacher.Wanted, rng: random.Random) -> Packed:
+        """Pack a tree again with the labels that the teacher gives it."""
+        code = self.tokenizer()
+        graded = packing.pack(teacher.grade(tree, told, code), code, rng, 0.0)
         if graded is None:
             return packed
         if packed.told:
@@ -194,7 +194,12 @@ class Adapting(Recipe):
         return graded
 
     def stream(self, net: Any, rng: random.Random, share: Any, budget: int) -> Iterator[Tensors]:
-        """Give trees without end, one at a time; each with states is read three times, as what is dear is the trunk."""
+        """Give trees without end, one at a time; each with states is read three times, as what is dear is the trunk.
+
+        On a GPU other processes draw them, many together, and each is read once.
+        """
+        if net.embed_tokens.weight.device.type != "cpu":
+            yield from supply.batches(self, net, rng.randrange(2**31), budget)
         maker = self.maker("train", rng)
         kept: list[tuple[Packed, int]] = []
         while True:

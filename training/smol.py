@@ -21,6 +21,7 @@ from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from training.corpus import CACHE_DIR
 from training.damage import FLAGS
 from training.model import Batch, Layer, Linear, Norm, Shape, rope
+from training.model import attend as together
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHAPE = Shape(49152, hidden=576, layers=30, heads=9, intermediate=1536, theta=100000.0, shared=3)
@@ -102,10 +103,14 @@ def prepare() -> None:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch, real: Tensor) -> Tensor:
-    """Let every token of one tree see its trunk and its own leaf up to itself; padding is no row of q, k and v.
+    """Let every token see its trunk and its own leaf up to itself; padding is no row of q, k and v.
 
-    Two products for all leaves together: a leaf's keys are the trunk's, computed once, and its own.
+    Of one tree, two products for all leaves together: a leaf's keys are the trunk's, computed once, and its own.
+    Several trees, as a GPU takes them, are attended to with their padding.
     """
+    if len(batch.trunk) > 1:
+        rows = len(batch.ids())
+        return together(*(x.new_zeros(rows, *x.shape[1:]).index_copy(0, real, x) for x in (q, k, v)), batch)[real]
     count, (trunk, size), shared = len(q), (batch.trunk.shape[1], q.shape[2]), k.shape[1]
     _, leaves, length = batch.leaves.shape
     each = q.shape[1] // shared

@@ -31,7 +31,7 @@ def arguments() -> argparse.ArgumentParser:
         "--minutes",
         type=float,
         default=100.0,
-        help="processor time of one process; the learning rate follows this clock",
+        help="processor time of one process, on a GPU the wall's; the learning rate follows this clock",
     )
     parser.add_argument("--workers", type=int, help="processes with one thread each (CPU)")
     parser.add_argument("--trees", type=int, help="trees per optimizer step")
@@ -108,6 +108,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
     if rank:
         os.setsid()  # the kernel shares the processors out by sessions
     torch.set_num_threads(1 if options.device == "cpu" else 8)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it compiles a plan for every new shape, and each batch is one
     device = torch.device(options.device)
     seed = options.seed + 1000 * rank + shared["first_step"]
     torch.manual_seed(seed)
@@ -122,11 +123,13 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
         checkpoint = folder / "checkpoint.pt"
         if checkpoint.exists():
             try:
-                optimizer.restore(torch.load(checkpoint, weights_only=True)["optimizer"])
+                optimizer.restore(torch.load(checkpoint, weights_only=True, map_location="cpu")["optimizer"])
             except (KeyError, ValueError):  # none yet, or another set of parameters: the momenta start anew
                 print("the optimizer starts afresh", flush=True)
         elapsed: float = shared["elapsed"]
-        ticked, saved, logged = time.process_time(), time.time(), time.time()
+        # on a shared machine the wall's clock would end a run that hardly trained; a GPU's work is not the process's
+        clock = time.process_time if device.type == "cpu" else time.monotonic
+        ticked, saved, logged = clock(), time.time(), time.time()
         totals: dict[str, float] = defaultdict(float)
     step = shared["first_step"]
     data: packing.Tensors | None = None
@@ -165,7 +168,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
                 for p in parameters:
                     p.grad = summed[start : start + p.numel()].view_as(p)
                     start += p.numel()
-                now = time.process_time()  # on a shared machine the wall's clock would end a run that hardly trained
+                now = clock()
                 elapsed += now - ticked
                 ticked = now
                 shared["share"].value = elapsed / (options.minutes * 60)
@@ -230,7 +233,7 @@ def main() -> None:
     checkpoint = folder / "checkpoint.pt"
     first, elapsed = 0, 0.0
     if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
+        state = torch.load(checkpoint, weights_only=True, map_location="cpu")
         net = recipe.load(options.name)
         first, elapsed = state["step"], state["elapsed"]
     else:

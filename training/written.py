@@ -26,7 +26,7 @@ NEW = 0.35  # share of words that the text has not, at most: more of them is ano
 NUCLEUS = 0.9
 WORDS = 160  # of a document that are shown
 TOKENS = 80  # of a summary at most
-BATCH = 8  # documents
+BATCH, GPU_BATCH = 8, 256  # documents
 _REQUEST = "Summarize this text in {n} sentences. Write nothing else.\n\n{text}"
 _MARK = re.compile(r"^(?:[-*]|\d+[.)])\s+")
 #: Sentences in which the model speaks of its answer.
@@ -76,6 +76,7 @@ def sample(net: PreTrainedModel, asked: list[str], seed: int) -> list[str]:
     """Answer each request once by every temperature; the requests are read once."""
     code = smol.tokenizer()
     given = code(asked, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+    given, warm = given.to(net.device), torch.tensor(TEMPERATURES, device=net.device).repeat(len(asked))
     ids, mask, several = given["input_ids"], given["attention_mask"], len(TEMPERATURES)
     torch.manual_seed(seed)
     with torch.inference_mode():
@@ -86,7 +87,7 @@ def sample(net: PreTrainedModel, asked: list[str], seed: int) -> list[str]:
             ids.repeat_interleave(several, 0),
             attention_mask=mask.repeat_interleave(several, 0),
             past_key_values=read.past_key_values,
-            logits_processor=LogitsProcessorList([Warmth(torch.tensor(TEMPERATURES).repeat(len(asked)))]),
+            logits_processor=LogitsProcessorList([Warmth(warm)]),
             do_sample=True,
             top_k=0,
             top_p=NUCLEUS,
@@ -96,15 +97,16 @@ def sample(net: PreTrainedModel, asked: list[str], seed: int) -> list[str]:
     return answers
 
 
-def write(seconds: float, corpora: dict[str, float]) -> None:
+def write(seconds: float, corpora: dict[str, float], device: str = "cpu") -> None:
     """Write summaries of training documents for so many seconds; those that are there stay."""
     done, rng = set(load()), random.Random(1)
     waiting = [document for document in drawn(corpora) if document.key not in done]
-    net = AutoModelForCausalLM.from_pretrained(smol.FOLDER, dtype=torch.bfloat16).eval()
+    net = AutoModelForCausalLM.from_pretrained(smol.FOLDER, dtype=torch.bfloat16).eval().to(device)
+    size = BATCH if device == "cpu" else GPU_BATCH
     before, after = smol.chat()
     ends = time.monotonic() + seconds
     while waiting and time.monotonic() < ends:
-        batch, waiting = waiting[:BATCH], waiting[BATCH:]
+        batch, waiting = waiting[:size], waiting[size:]
         counts = rng.choices(("two", "three", "three", "four"), k=len(batch))
         asked = [before + _REQUEST.format(n=n, text=shown(d)) + after for n, d in zip(counts, batch, strict=True)]
         texts = iter([clean(answer, rng) for answer in sample(net, asked, batch[0].key)])

@@ -22,9 +22,9 @@ from training import (
     average,
     export,
     forms,
+    losses,
     packing,
     scoring,
-    similarity,
     smol,
     teacher,
     traps,
@@ -145,6 +145,38 @@ def test_peft_computes_the_same(tmp_path):
     )
 
 
+def test_labels_that_begin_alike_may_mean_nearly_the_same():
+    scale = forms.Scale("any", ("Yes form", "No form", "Yes text"), (0.0, 1.0, 2.0))
+    target = dict(zip(scale.labels, (0.25 + 1e-14, 0.5, 0.25), strict=True))  # "Yes" means what "No" means, about
+    leaves = [Leaf("", "text", [0] * 4, " cue", target, own) for own in (0.2, 0.8)]
+    packed = packing.pack(Tree("coherence", "form", leaves, scale), words(), random.Random(1), 0.0)
+    assert packed is not None
+    means = packed.values[packed.ranks[0]]
+    assert 0.0 < abs(means[0] - means[1]) < 1e-9
+    assert packing.collate([packed], random.Random(1)).label_values.abs().max() < 3.0
+
+
+def test_several_trees_together_are_worth_what_each_is_worth_alone():
+    net, code, rng, trees = tiny(), words(), random.Random(3), []
+    for count, scale in ((4, forms.scale("1-5")), (3, forms.scale("0-10")), (0, forms.scale("1-5"))):
+        leaves = [
+            Leaf("", "text form"[: 4 + 5 * (n % 2)], [0] * 9, " cue", scale.target(0.2 * n), 0.2 * n)
+            for n in range(count)
+        ]
+        tree = Tree("coherence", "form text" + " cue" * count, leaves, scale, steps=(0, 0 if leaves else 9))
+        trees.append(packing.pack(tree, code, rng, 0.0))
+    weights = losses.Weights(flags=0.0, counts=0.0)
+    data = [packing.collate(part, rng) for part in (trees, *([tree] for tree in trees))]
+    assert len(data[0].steps_at)
+    found = [losses.losses(net, part, weights, torch.float32, 0.0) for part in data]
+    for name in ("label", "rank"):
+        mean = sum(part.get(name, 0.0) for _, part in found[1:]) / len(trees)
+        assert found[0][1][name] == pytest.approx(mean, rel=1e-3)
+        assert mean > 0.01
+    together = packing.to(data[0], torch.device("cpu"))
+    torch.testing.assert_close(losses.losses(net, together, weights, torch.float32, 0.0)[0], found[0][0])
+
+
 def test_padding_and_siblings_change_nothing():
     net = tiny()
     trunk, leaves = torch.randint(0, 101, (1, 9)), torch.randint(0, 101, (1, 3, 7))
@@ -249,7 +281,7 @@ def test_a_form_with_several_questions_orders_each_by_itself():
     expected = (data.label_target * data.label_values).sum(-1)
     assert len(data.pair) == 6
     assert all(expected[better] > expected[worse] for better, worse in data.pair.tolist())
-    places = data.label_at[data.pair] % packing.collate_tree(packed).leaves.shape[2]
+    places = data.label_at[data.pair] % packing.collate_trees([packed]).leaves.shape[2]
     assert all(one == two for one, two in places.tolist())
 
 
@@ -301,20 +333,22 @@ def test_scores_are_the_models_own_chances():
         assert value == pytest.approx(sum(int(k) * v for k, v in chances.items()) / mass, rel=1e-4)
 
 
-def graded(monkeypatch, concept: str = "relevance") -> tuple[Tree, Tree]:
+def graded(concept: str = "relevance") -> tuple[Tree, Tree]:
     """A tree of six candidates, of which the last is a trap, before and after the teacher."""
-    monkeypatch.setattr(similarity, "likeness", lambda source, texts: [0.02 * len(text) for text in texts])
     scale = forms.scale("1-5")
     leaves = [
         Leaf("text", "text " * (n + 1), [0] * 5 * (n + 1), "cue", scale.target(0.5), 0.4 + 0.01 * n, n == 5)
         for n in range(6)
     ]
     tree = Tree(concept, "form", leaves, scale, measured=True)
-    return tree, teacher.grade(tree, [[float("nan"), *[-9.0 + n] * (n + 1)] for n in range(len(leaves))])
+    read = packing.Packed([], [], [], [], [], [], [], [])
+    read.told = [[float("nan"), *[-9.0 + n] * (n + 1)] for n in range(len(leaves))]
+    told = teacher.Wanted(form=read, alike=[0.02 * len(leaf.body) for leaf in leaves])
+    return tree, teacher.grade(tree, told, words())
 
 
-def test_the_teacher_follows_its_parts_and_fills_the_scale(monkeypatch):
-    before, after = graded(monkeypatch)
+def test_the_teacher_follows_its_parts_and_fills_the_scale():
+    before, after = graded()
     values = [leaf.quality for leaf in after.leaves[:5]]
     assert values == sorted(values)
     assert values[4] - values[0] > 0.5
@@ -334,10 +368,10 @@ def test_coherence_does_not_follow_new_words_but_another_text_stays_what_it_is()
     assert np.array_equal(teacher.freed(worth, np.zeros(41)), worth)
 
 
-def test_the_teacher_leaves_traps_and_other_concepts_alone(monkeypatch):
-    before, after = graded(monkeypatch)
+def test_the_teacher_leaves_traps_and_other_concepts_alone():
+    before, after = graded()
     assert after.leaves[5] == before.leaves[5]
-    before, after = graded(monkeypatch, "engagingness")
+    before, after = graded("engagingness")
     assert after == before
 
 
@@ -375,7 +409,7 @@ def leaning(monkeypatch, concept: str = "coherence", first: int = -1) -> tuple[S
 
 def own_answers(net: Smol, packed: packing.Packed, found: upper.Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """Give the network's own chances of the labels and their mean, in one pass over the whole tree."""
-    batch = packing.collate_tree(packed)
+    batch = packing.collate_trees([packed])
     with torch.no_grad():
         hidden = net(batch)
     width = batch.leaves.shape[2]
@@ -475,7 +509,7 @@ def test_a_list_of_steps_is_taught_token_by_token_after_what_precedes_it():
     first = found.lost
     assert found.real.sum(-1).tolist() == [1] * len(listed)
     with torch.no_grad():
-        told = net.logits(net(packing.collate_tree(packed))).log_softmax(-1)
+        told = net.logits(net(packing.collate_trees([packed]))).log_softmax(-1)
         wanted = -torch.stack([told[n, ids[n + 1]] for n in listed]).mean()
         torch.testing.assert_close(upper.loss(net, [found], torch.float32), upper.MASS * wanted, atol=0.02, rtol=0.02)
     assert found.lost == pytest.approx(first, abs=0.02)
@@ -588,11 +622,11 @@ def test_new_upper_layers_are_written_to_a_new_folder_only(tmp_path, monkeypatch
     assert not (tmp_path / "two").exists()
 
 
-def test_a_reply_is_worth_more_if_it_is_alike_to_the_last_turn_and_less_if_it_repeats_it(monkeypatch):
-    monkeypatch.setattr(similarity, "likeness", lambda source, texts: [0.1, 0.3, 0.5, 0.99])
+def test_a_reply_is_worth_more_if_it_is_alike_to_the_last_turn_and_less_if_it_repeats_it():
     scale = forms.scale("1-3")
     leaves = [Leaf("", f"reply {n}", [0] * 7, "cue", scale.target(0.5), 0.5) for n in range(4)]
-    after = teacher.grade(Tree("dialogue_coherence", "form", leaves, scale, source="What is new?"), [])
+    told = teacher.Wanted(alike=[0.1, 0.3, 0.5, 0.99])
+    after = teacher.grade(Tree("dialogue_coherence", "form", leaves, scale, source="What is new?"), told, words())
     values = [leaf.quality for leaf in after.leaves]
     assert values[3] < values[0] < values[1] < values[2]
 
@@ -601,10 +635,13 @@ def test_log_probabilities_are_the_frozen_trunks():
     net = tiny()
     packed = packing.Packed([5, 8, 3], [0] * 3, [[9, 4], [7, 1, 2]], [[0, 0]] * 2, [[0] * 2] * 2, [], [], [])
     trunk = as_transformers(net)
-    for leaf, told in zip(packed.leaves, teacher.log_probabilities(net, packed, torch.float32), strict=True):
-        logits = trunk(torch.tensor([packed.trunk + leaf])).logits[0].log_softmax(-1)
-        wanted = [float(logits[2 + n, token].detach()) for n, token in enumerate(leaf)]
-        assert told == pytest.approx(wanted, abs=1e-3)
+    other = packing.Packed([2, 6], [0] * 2, [[1], [], [3, 3, 8, 4]], [[0] * 4] * 3, [[0] * 4] * 3, [], [], [])
+    trees = [packed, other]
+    for tree, rows in zip(trees, teacher.log_probabilities(net, trees, torch.float32), strict=True):
+        for leaf, told in zip(tree.leaves, rows, strict=True):
+            logits = trunk(torch.tensor([tree.trunk + leaf])).logits[0].log_softmax(-1)
+            wanted = [float(logits[len(tree.trunk) - 1 + n, token].detach()) for n, token in enumerate(leaf)]
+            assert told == pytest.approx(wanted, abs=1e-3)
 
 
 def test_fluencys_teacher_reads_a_candidate_after_its_source():
@@ -613,11 +650,13 @@ def test_fluencys_teacher_reads_a_candidate_after_its_source():
     leaves = [Leaf("", body, [0] * len(body), "cue", scale.target(0.5), 0.5) for body in bodies]
     tree = Tree("fluency", "form", leaves, scale, sourced=False, source="form text 1")
     trunk = as_transformers(net)
-    for body, told in zip(bodies, teacher.with_source(net, tree, code, torch.float32), strict=True):
+    told = teacher.Wanted(behind=teacher.behind(tree, code))
+    teacher.tell(net, [told], torch.float32)
+    for body, row in zip(bodies, told.behind.told, strict=True):
         ids, own = code.encode(f"form text 1\n\nSummary:\n\n{body}").ids, len(code.encode(body).ids)
         logits = trunk(torch.tensor([ids])).logits[0].log_softmax(-1)
         wanted = [float(logits[at - 1, ids[at]].detach()) for at in range(len(ids) - own, len(ids))]
-        assert told == pytest.approx(wanted, abs=1e-3)
+        assert [value for value in row if value == value] == pytest.approx(wanted, abs=1e-3)
     assert teacher.worst([-1.0, float("nan"), -2.0, -9.0, -4.0, -5.0], 0.4) == pytest.approx(-7.0)
     assert teacher.doubt([-0.5, float("nan"), -2.0, -4.0]) == pytest.approx(-4.0)
 
@@ -636,7 +675,9 @@ def test_how_a_text_reads_by_itself_is_told_against_how_rare_its_words_are(monke
         told = [float(logits[at - 1, ids[at]].detach()) for at in range(len(ids) - own, len(ids))]
         slor.append(np.mean(told) - common[ids[-own:]].mean())
         ends.append(told[-1])
-    found = teacher.alone(net, texts, code, torch.float32)
+    told = teacher.Wanted(alone=teacher.alone(texts, code))
+    teacher.tell(net, [told], torch.float32)
+    found = teacher.by_itself(told.alone, code)
     assert found[1] == 0.0
     wanted = teacher.standard(slor) + teacher.standard(ends)
     assert [found[n] for n in (0, 2, 3)] == pytest.approx(list(wanted), abs=1e-2)

