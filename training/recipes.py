@@ -58,7 +58,8 @@ class Recipe:
     dtype = torch.bfloat16
     clip = 2.0  # longest gradient
     most_lm = 0.12  # share of the positions that the language model learns at
-    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 12, "lr": 0.008}
+    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 12, "budget": 1000, "lr": 0.008}
+    on_gpu: ClassVar[dict[str, Any]] = {"trees": 256, "budget": 60000, "lr": 0.008}
 
     def tokenizer(self) -> Tokenizer:
         """Load the judge's tokenizer."""
@@ -119,7 +120,8 @@ class Adapting(Recipe):
 
     clip = 1.0
     most_lm = 0.0
-    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "lr": 0.001}
+    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "budget": 1000, "lr": 0.001}
+    on_gpu: ClassVar[dict[str, Any]] = {"trees": 48, "budget": 24000, "lr": 0.0015}
 
     def tokenizer(self) -> Tokenizer:
         """Load the judge's tokenizer."""

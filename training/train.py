@@ -35,12 +35,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--workers", type=int, help="processes with one thread each (CPU)")
     parser.add_argument("--trees", type=int, help="trees per optimizer step")
-    parser.add_argument(
-        "--budget",
-        type=int,
-        default=1000,
-        help="padded tokens per forward pass; about one tree on a CPU, tens of thousands on a GPU",
-    )
+    parser.add_argument("--budget", type=int, help="padded tokens per forward pass; on a CPU about one tree")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument(
@@ -223,7 +218,7 @@ def main() -> None:
     options = arguments().parse_args()
     recipe = RECIPES[options.judge]
     options.name = options.name or options.judge
-    for name, value in recipe.defaults.items():
+    for name, value in (recipe.defaults if options.device == "cpu" else recipe.on_gpu).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     folder = RUNS / options.name

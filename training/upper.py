@@ -1,13 +1,9 @@
-"""Trains the upper layers of an adapter alone, the last one at least: `python -m training.upper ADAPTER --to FOLDER`.
+"""Teaches an adapter to read scales, in its upper layers alone: `python -m training.upper ADAPTER --to FOLDER`.
 
-It has two aims. A judge on a pretrained trunk thinks less of a text the more phrases were left out of its sentences,
-whatever it is asked: what is copied is likely. People's coherence and relevance do not follow this. How much was left
-out (new neighbours of words) can be read in the judge's own states, linearly, so its last layer can give back what the
-layers before it take off. And a judge that knows the labels of common scales by heart has to read all others in the
-form; trees of few texts, most with a scale made of words, teach this. The labels are the adapter's own answers, those
-for coherence and relevance moved, or the tree's where it cannot read the scale. All other answers are to stay as they
-are, and lists of steps are written as they are taught. The states before the first of these layers are computed once,
-and only the rows of labels pass through the last one (looks 49 to 77 in LOG.md).
+A judge that knows the labels of common scales by heart has to read all others in the form. Trees of few texts, most
+with a scale made of words, teach this. The labels are the adapter's own answers, or the tree's where it cannot read the
+scale; long trees hold all other answers where they are, and lists of steps are written as they are taught. The states
+before the first of these layers are computed once, and only the rows of labels pass through the last one.
 """
 
 from __future__ import annotations
@@ -31,20 +27,18 @@ from safetensors.torch import load_file
 from torch import Tensor, distributed, nn
 
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS
-from training import corpus, export, measure, packing, wordings
+from training import corpus, export, packing, wordings
 from training.model import Batch, rope
 from training.packing import MAX_LABELS, Packed
 from training.recipes import FEW, Adapting
 from training.smol import SHAPE, Adapter, Smol
-from training.tasks import DIMENSIONS, Maker, Tree
-from training.teacher import FREED
+from training.tasks import Maker, Tree
 
-AMOUNT = 2.0  # what a text gains whose words are all new neighbours, in shares of the scale
-VERSIONS = 0.6  # share of summaries' trees with undamaged texts that say the same with more or less left out
-#: How often each kind of tree is drawn: those that ask for nothing new hold the rest where it is.
+VERSIONS = 0.6  # share of the long trees of summaries with undamaged texts, as systems' own differ little
+#: How often each kind of long tree is drawn.
 WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
 READ = 0.5  # mass of the labels below which the adapter cannot read a scale, and says nothing worth keeping
-HELD = 2.5  # weight of rows that are to stay, so that criteria part
+HELD = 2.5  # weight of rows that are to stay
 #: Forms that teach to read a scale: short trees, of few texts, as only their labels count. The others are long.
 SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 10.0, "relevance": 7.0, "consistency": 5.0, "fluency": 4, "unseen": 2}
 WORDED = 0.96  # share of these whose scale is made of words
@@ -90,37 +84,11 @@ def shares(values: list[float]) -> list[float]:
     return [(value - low) / (span or 1.0) for value in values]
 
 
-def moved(chances: Tensor, values: Tensor, expected: Tensor) -> Tensor:
-    """Move chances to an expectation by an exponential factor: the nearest distribution that has it."""
-    low, high = torch.full_like(expected, -40.0), torch.full_like(expected, 40.0)
-    for _ in range(40):
-        middle = (low + high) / 2
-        found = chances * (middle[:, None] * (values - 0.5)).exp()
-        found = found / found.sum(-1, keepdim=True)
-        below = (found * values).sum(-1) < expected
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return found
-
-
-def gains(tree: Tree, amount: float = AMOUNT) -> list[float]:
-    """Give what every question of every leaf is to gain: among a tree's texts that is nothing on average."""
-    asked = [tree.concept, *(question.dimension for question in tree.leaves[0].more)]
-    amounts = [amount * (dimension in FREED) for dimension in asked]
-    if tree.concept not in DIMENSIONS or not tree.sourced or not any(amounts):
-        return [0.0] * (len(tree.leaves) * len(asked))
-    source = measure.Source(corpus.sentences(tree.source))
-    new = [None if leaf.fixed else source.new_neighbours(corpus.sentences(leaf.body)) for leaf in tree.leaves]
-    free = [share for share in new if share is not None]
-    mean = sum(free) / max(1, len(free))
-    return [0.0 if share is None else own * (share - mean) for share in new for own in amounts]
-
-
 def rows(
     tree: Tree,
     packed: Packed,
     net: Smol,
     dtype: torch.dtype,
-    amount: float = AMOUNT,
     reading: bool = False,
     first: int = -1,
 ) -> Rows:
@@ -155,11 +123,8 @@ def rows(
         found.weight = torch.full((len(at),), float(bool(packed.leaves)))  # of a list only the mass counts
         found.valued, found.expected = torch.zeros_like(valued), torch.zeros(len(at))
         return found
-    chances = chances / chances.sum(-1, keepdim=True)
-    gain = torch.zeros(len(at)).index_copy(0, ranked, torch.tensor(gains(tree, amount)))
-    asked = ((chances * values).sum(-1) + gain).clamp(0.01, 0.99)
-    found.weight, found.reading = torch.where(gain == 0.0, HELD, 1.0), reading
-    found.wanted = torch.where(gain[:, None] == 0.0, chances, moved(chances, values, asked))
+    found.weight, found.reading = torch.full((len(at),), HELD), reading
+    found.wanted = chances / chances.sum(-1, keepdim=True)
     found.expected = (found.wanted * values).sum(-1)
     return found
 
@@ -244,7 +209,7 @@ def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
     return None
 
 
-def read(folder: Path, minutes: float, amount: float, long: float, first: int, kept: Path, seed: int) -> Path:
+def read(folder: Path, minutes: float, long: float, first: int, kept: Path, seed: int) -> Path:
     """Draw trees for so many minutes, two at least, read them up to the layers that learn, and keep them in a file.
 
     What lies there of this seed is not read again.
@@ -267,7 +232,7 @@ def read(folder: Path, minutes: float, amount: float, long: float, first: int, k
         reading, brief.words = rng.random() >= long, rng.choice(WORDS)
         drawn = short(recipe, brief) if reading else recipe.fresh(full)
         if drawn and (reading or drawn[1].leaves):
-            found.append(rows(*drawn, net, recipe.dtype, amount, reading, first))
+            found.append(rows(*drawn, net, recipe.dtype, reading, first))
             words = [label.lower() for label in drawn[0].scale.labels]
             if reading and drawn[1].leaves and words in listed:  # the less of a scale is read, the more it is drawn
                 place = listed.index(words)
@@ -352,23 +317,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.upper", description=__doc__)
     parser.add_argument("adapter", type=Path, metavar="ADAPTER")
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--first", type=int, default=29, help="the first layer that learns; 29: the last one alone")
-    parser.add_argument("--minutes", type=float, default=25.0, help="of reading trees")
+    parser.add_argument("--first", type=int, default=28, help="the first layer that learns; 29: the last one alone")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of reading trees")
     parser.add_argument(
         "--trees",
         type=Path,
         metavar="FOLDER",
         help="keep what is read there: runs with the same layers below learn from it too, other answers held as then",
     )
-    parser.add_argument(
-        "--amount",
-        type=float,
-        default=AMOUNT,
-        help="what a text gains for new neighbours; 0: learn to read scales alone",
-    )
-    parser.add_argument("--long", type=float, default=0.5, help="share of long trees, which hold what is said, or lean")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--lr", type=float, default=0.002)
+    parser.add_argument("--long", type=float, default=0.35, help="share of long trees, which hold what is said")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if not 0.0 <= options.long <= 1.0:
@@ -385,7 +344,7 @@ def main() -> None:
         kept, meeting = (options.trees or Path(own)) / below(options.adapter, options.first), Path(own) / "meeting"
         kept.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
-            one = partial(read, options.adapter, options.minutes, options.amount, options.long, options.first, kept)
+            one = partial(read, options.adapter, options.minutes, options.long, options.first, kept)
             list(pool.map(one, seeds))
         sizes = (options.long, options.steps, options.lr, options.first, options.seed)
         torch.multiprocessing.spawn(learn, (options.adapter, options.to, kept, meeting, *sizes), WORKERS)
