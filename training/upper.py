@@ -2,8 +2,8 @@
 
 A judge that knows the labels of common scales by heart has to read all others in the form. Trees of few texts, most
 with a scale made of words, teach this. The labels are the adapter's own answers, or the tree's where it cannot read the
-scale; long trees hold all other answers where they are, and lists of steps are written as they are taught. The states
-before the first of these layers are computed once, and only the rows of labels pass through the last one.
+scale and for traps; long trees hold all other answers where they are, and lists of steps are written as they are
+taught. The states before the first of these layers are computed once, and only rows of labels pass through the last.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def rows(
         found.valued, found.expected = torch.zeros_like(valued), torch.zeros(len(at))
         return found
     found.weight, found.reading = torch.full((len(at),), HELD), reading
-    found.wanted = chances / chances.sum(-1, keepdim=True)
+    trap = torch.tensor([tree.leaves[leaf].fixed for leaf, _, _, _ in packed.labels])[:, None]
+    found.wanted = torch.where(trap, targets, chances / chances.sum(-1, keepdim=True))
     found.expected = (found.wanted * values).sum(-1)
     return found
 

@@ -400,7 +400,11 @@ def answered(monkeypatch, first: int = -1) -> tuple[Smol, Tree, packing.Packed, 
     monkeypatch.setattr(upper, "READ", 0.0)
     code, scale = words(), forms.scale("1-5")
     texts = ("Yes No form text cue", "Yes No cue", "No form text", "Yes text cue")
-    leaves = [Leaf("", text, [0] * len(text), " cue", scale.target(0.5), 0.5, n == 3) for n, text in enumerate(texts)]
+    worth = (0.5, 0.5, 0.5, 0.1)
+    leaves = [
+        Leaf("", text, [0] * len(text), " cue", scale.target(own), own, own < 0.5)
+        for text, own in zip(texts, worth, strict=True)
+    ]
     tree = Tree("coherence", "form " * 9, leaves, scale, source="Yes No form text cue.")
     packed, net = packing.pack(tree, code, random.Random(1), 0.0), tiny()
     assert packed is not None
@@ -431,8 +435,11 @@ def test_a_scale_that_cannot_be_read_is_taught_by_the_trees_own_labels(monkeypat
     net, tree, packed, read = answered(monkeypatch)
     assert not read.reading
     assert upper.rows(tree, packed, net, torch.float32, reading=True).reading
-    own = own_answers(net, packed, read)[1][read.valued]
-    torch.testing.assert_close(read.expected[read.valued], own, atol=0.01, rtol=0.0)
+    own = own_answers(net, packed, read)[1]
+    *kept, trap = (row for row, valued in enumerate(read.valued) if valued)
+    torch.testing.assert_close(read.expected[kept], own[kept], atol=0.01, rtol=0.0)
+    assert read.wanted[trap, : len(packed.labels[trap][2])].tolist() == pytest.approx(packed.labels[trap][3])
+    assert read.expected[trap] < 0.2 < own[trap]
     assert read.wanted.sum(-1).tolist() == pytest.approx([1.0] * len(read.at))
     assert not read.wanted.masked_select(~read.real).any()
     monkeypatch.setattr(upper, "READ", 1.0)
@@ -542,7 +549,7 @@ def test_only_the_upper_layers_learn_and_they_come_nearer(monkeypatch, first, ra
     assert changed == set(means)
     assert {int(name.split(".")[1]) for name in means} == set(range(3)[first:])
     net.load_state_dict(means, strict=False)
-    assert off() < 0.3 * far
+    assert off() < 0.5 * far
 
 
 def test_scales_of_which_least_is_read_are_drawn_most(tmp_path, monkeypatch):
