@@ -11,7 +11,7 @@ import os
 import pickle
 import queue
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,30 +26,46 @@ ROUND = 192  # trees that a process draws together
 AHEAD = 12  # batches that wait
 
 
+def rounds(
+    recipe: Adapting, rng: random.Random, budget: int, ask: Callable[[list[teacher.Wanted]], Sequence[Any]]
+) -> Iterator[Tensors]:
+    """Give batches without end; `ask` gives an answer for each tree of a round."""
+    code, maker = recipe.tokenizer(), recipe.maker("train", rng)
+    while True:
+        drawn = [fitted for fitted in (recipe.fresh(maker) for _ in range(ROUND)) if fitted]
+        asked = [teacher.wanted(*fitted, code) if fitted[1].leaves else teacher.Wanted() for fitted in drawn]
+        trees = []
+        for (tree, packed), own, answer in zip(drawn, asked, ask(asked), strict=True):
+            own.take(answer)
+            trees.append(recipe.graded(tree, packed, own, rng) if packed.leaves else packed)
+        for group in packing.batches(trees, budget, rng):
+            yield packing.collate(group, rng)
+
+
 def draw(recipe: Adapting, rank: int, seed: int, budget: int, asked: Any, answers: Any, made: Any) -> None:
-    """Make batches without end, as one of the processes that never use the GPU."""
+    """Make batches, as one of the processes that never use the GPU."""
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    rng, code = random.Random(seed + rank), recipe.tokenizer()
-    maker = recipe.maker("train", rng)
-    while True:
-        round_ = [fitted for fitted in (recipe.fresh(maker) for _ in range(ROUND)) if fitted]
-        told = [teacher.wanted(*fitted, code) if fitted[1].leaves else teacher.Wanted() for fitted in round_]
-        asked.put((rank, pickle.dumps(told)))
-        for own, answer in zip(told, answers.get(), strict=True):
-            own.take(answer)
-        trees = [
-            recipe.graded(*fitted, own, rng) if fitted[1].leaves else fitted[1]
-            for fitted, own in zip(round_, told, strict=True)
-        ]
-        for group in packing.batches(trees, budget, rng):
-            made.put(pickle.dumps(packing.collate(group, rng)))
+
+    def ask(wanted: list[teacher.Wanted]) -> Any:
+        asked.put((rank, pickle.dumps(wanted)))
+        return answers.get()
+
+    for data in rounds(recipe, random.Random(seed + rank), budget, ask):
+        made.put(pickle.dumps(data))
+
+
+def answered(net: Any, packed: bytes, dtype: torch.dtype, budget: int) -> list[Any]:
+    """Read what a process wants to know."""
+    asked: list[teacher.Wanted] = pickle.loads(packed)
+    teacher.tell(net, asked, dtype, budget)
+    return [wanted.answers() for wanted in asked]
 
 
 def batches(recipe: Adapting, net: Any, seed: int, budget: int) -> Iterator[Tensors]:
     """Give batches without end; while few of them wait, read for the processes that make them."""
-    own = multiprocessing.get_context("fork")  # as they never use the GPU, they may be forks of one that does
     teacher.rarity(recipe.tokenizer())  # once for all of them
+    own = multiprocessing.get_context("fork")  # as they never use the GPU, they may be forks of one that does
     count = max(1, (os.cpu_count() or 2) - 2)
     asked, made = own.Queue(), own.Queue(4 * AHEAD)
     answers = [own.Queue() for _ in range(count)]
@@ -60,14 +76,12 @@ def batches(recipe: Adapting, net: Any, seed: int, budget: int) -> Iterator[Tens
         if made.qsize() < AHEAD:
             try:
                 rank, packed = asked.get(timeout=0.01)
+                answers[rank].put(answered(net, packed, recipe.dtype, budget))
+                continue
             except queue.Empty:
                 pass
-            else:
-                told = pickle.loads(packed)
-                teacher.tell(net, told, recipe.dtype, budget)
-                answers[rank].put([wanted.answers() for wanted in told])
-                continue
         try:
-            yield pickle.loads(made.get(timeout=0.1))
+            ready = made.get(timeout=0.1)
         except queue.Empty:
             continue
+        yield pickle.loads(ready)

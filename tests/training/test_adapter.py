@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from training import (
     packing,
     scoring,
     smol,
+    supply,
     teacher,
     traps,
     upper,
@@ -35,6 +37,7 @@ from training import (
 from training.candidates import Candidate
 from training.damage import parse
 from training.model import Batch, Shape
+from training.recipes import Adapting
 from training.smol import Adapter, Smol
 from training.tasks import END_OF_TURN, Leaf, Question, Tree
 
@@ -656,6 +659,48 @@ def test_fluencys_teacher_reads_a_candidate_after_its_source():
         assert [value for value in row if value == value] == pytest.approx(wanted, abs=1e-3)
     assert teacher.worst([-1.0, float("nan"), -2.0, -9.0, -4.0, -5.0], 0.4) == pytest.approx(-7.0)
     assert teacher.doubt([-0.5, float("nan"), -2.0, -4.0]) == pytest.approx(-4.0)
+
+
+def test_trees_for_a_gpu_are_graded_by_what_another_process_is_told(monkeypatch):
+    net, code, scale = tiny(), words(), forms.scale("1-5")
+    bodies = ("text form", "Yes No", "cue", "form form text", "No")
+
+    class Few(Adapting):
+        def tokenizer(self) -> Tokenizer:
+            return code
+
+        def maker(self, part: str, rng: random.Random) -> SimpleNamespace:
+            return SimpleNamespace(rng=rng)
+
+        def fresh(self, maker: SimpleNamespace) -> tuple[Tree, packing.Packed]:
+            leaves = [
+                Leaf(" ", body, [0] * len(body), " cue", scale.target(0.5), 0.5 + 0.01 * n)
+                for n, body in enumerate(bodies[: maker.rng.choice((0, 5))])
+            ]
+            tree = Tree("coherence", "form text", leaves, scale, source="Yes No form text.")
+            return tree, packing.pack(tree, code, maker.rng, 0.0)
+
+    def ask(asked: list[teacher.Wanted]) -> list:
+        assert {len(own.trees) for own in asked} == {0, 1}  # a list of steps wants to know nothing
+        return pickle.loads(pickle.dumps(supply.answered(net, pickle.dumps(asked), torch.float32, 10**6)))
+
+    monkeypatch.setattr(supply, "ROUND", 8)
+    data = next(supply.rounds(Few(), random.Random(4), 10**6, ask))
+    assert len(data.batch.trunk) == 8
+    trees = int((data.batch.leaf_length.sum(1) > 0).sum())
+    assert 1 < trees < 8
+    told = data.told.view(trees, -1)
+    assert not told.isnan().any()
+    tree, packed = next(
+        one for seed in range(9) if (one := Few().fresh(Few().maker("", random.Random(seed))))[0].leaves
+    )
+    own = teacher.wanted(tree, packed, code)
+    teacher.tell(net, [own], torch.float32)
+    wanted = [leaf.quality for leaf in teacher.grade(tree, own, code).leaves]
+    assert max(wanted) - min(wanted) > 0.3
+    ranked = data.label_values.any(-1)
+    for row in (data.label_target * data.label_values).sum(-1)[ranked].view(trees, -1):  # the order is the teacher's
+        assert row.argsort().tolist() == np.argsort(wanted).tolist()
 
 
 def test_how_a_text_reads_by_itself_is_told_against_how_rare_its_words_are(monkeypatch):
