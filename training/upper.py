@@ -94,7 +94,7 @@ def rows(
 ) -> Rows:
     """Read a tree up to the first layer that learns, and say what is wanted of it."""
     batch = packing.collate_trees([packed])
-    real, trunk, length = batch.real(), len(packed.trunk), max(1, batch.leaves.shape[2])
+    real, trunk, length = batch.real(), len(packed.trunk), batch.leaves.shape[2]
     listed = [place for place, wanted in enumerate(packed.trunk_lm) if wanted == packing.STEPS and not packed.leaves]
     listed = listed[: -1 : 1 + len(listed) // MOST_STEPS] + listed[-1:]  # a list has to end, whatever else is left out
     # what follows in a list of steps is a label that has no others beside it
