@@ -169,6 +169,10 @@ class Adapting(Recipe):
     def fresh(self, maker: Maker) -> tuple[Tree, Packed] | None:
         """Draw a tree, its source short or long; None where it does not fit."""
         maker.words = (50, 220) if maker.rng.random() < 0.55 else (250, 430)
+        return self.fitted(maker)
+
+    def fitted(self, maker: Maker) -> tuple[Tree, Packed] | None:
+        """Draw a tree with a source of the maker's length; None where it does not fit."""
         drawn = maker.tree()
         return packing.fit(drawn, self.tokenizer(), maker.rng, LONGEST, FEWEST) if drawn else None
 
@@ -226,4 +230,26 @@ class Adapting(Recipe):
         )
 
 
-RECIPES: dict[str, Recipe] = {"nano": Recipe(), "smol": Adapting()}
+class Copies(Adapting):
+    """Goes on from an adapter (`--start`) that takes a copy of the source for a summary, mostly on short sources."""
+
+    defaults: ClassVar[dict[str, Any]] = Adapting.defaults | {"lr": 0.0004}
+
+    def maker(self, part: str, rng: random.Random) -> Maker:
+        """Make the source of trees."""
+        found = super().maker(part, rng)
+        found.copies, found.writing = 0.85, 0.1
+        found.weights = FEW | {"consistency": 12, "coherence": 5, "relevance": 5, "fluency": 5}
+        return found
+
+    def fresh(self, maker: Maker) -> tuple[Tree, Packed] | None:
+        """Draw a tree, two in three with a source that is short enough for a copy; None where it does not fit."""
+        maker.words = (50, 170) if maker.rng.random() < 0.67 else (250, 430)
+        return self.fitted(maker)
+
+    def weights(self, share: float) -> Weights:
+        """Give the losses' weights: the heads of the auxiliary ones are new, and what they ask for was learnt."""
+        return super().weights(1.0)
+
+
+RECIPES: dict[str, Recipe] = {"nano": Recipe(), "smol": Adapting(), "copies": Copies()}

@@ -98,6 +98,7 @@ class Maker:
     worded: float = 0.15  # the share of forms whose scale is made of words
     usual: list[float] | None = None  # how often each of the listed ones is drawn; None: all alike
     versions: float = 0.0  # the share of summaries' trees whose texts are undamaged, with more or less left out
+    copies: float = 0.4  # the share of short sources' trees in which one candidate is a copy of the source
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     written: dict[int, list[list[str]]] = field(default_factory=dict)  # a model's summaries, by the document's key
     common: list[str] = field(default_factory=list)
@@ -140,7 +141,8 @@ class Maker:
         if name in DIMENSIONS and len(concept.fields) > 1 and not chat and self.rng.random() < self.several:
             others = self.rng.sample([d for d in DIMENSIONS if d != name], self.rng.choice((2, 3)))
             form, cues = forms.widened(form, [wordings.BY_NAME[d] for d in others], self.rng)
-        found = traps.set_in(found, form.cue[2:-1], form.scale.labels[-1], shared.get("source", ""), self.rng)
+        title, top, source = form.cue[2:-1], form.scale.labels[-1], shared.get("source", "")
+        found = traps.set_in(found, title, top, source, self.copies, self.rng)
         trunk = chat[0] + form.head if chat else form.head
         shift = len(trunk) - len(form.head)
         span = (0, 0)

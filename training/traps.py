@@ -37,16 +37,18 @@ def copied(source: str, candidate: Candidate) -> Candidate:
     return Candidate([parse(source, MINOR)], {name: worth.get(name, 0.1) for name in candidate.quality}, True)
 
 
-def set_in(found: list[Candidate], title: str, top: str, source: str, rng: random.Random) -> list[Candidate]:
-    """Put a trap in the place of the last candidate, of seven trees in ten."""
-    kind = rng.choices(("none", "named", "again", "nothing", "copied"), (28, 17, 9, 6, 40))[0]
+def set_in(
+    found: list[Candidate], title: str, top: str, source: str, copies: float, rng: random.Random
+) -> list[Candidate]:
+    """Put a trap in the place of the last candidate: a copy of a short source, that often, or else another one."""
     base = rng.choice(found)
+    if 20 < len(source.split()) <= 200 and rng.random() < copies:
+        return [*found[:-1], copied(source, base)]
+    kind = rng.choices(("none", "named", "again", "nothing"), (40, 17, 9, 6))[0]
     if kind == "named":
         return [*found[:-1], named(base, title, top, rng)]
     if kind == "again":
         return [*found[:-1], again(base, rng)]
     if kind == "nothing":
         return [*found[:-1], nothing(base)]
-    if kind == "copied" and 20 < len(source.split()) <= 200:
-        return [*found[:-1], copied(source, base)]
     return found

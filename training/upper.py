@@ -36,12 +36,12 @@ from training.tasks import Maker, Tree
 
 VERSIONS = 0.6  # share of the long trees of summaries with undamaged texts, as systems' own differ little
 #: How often each kind of long tree is drawn.
-WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 8}
+WEIGHTS = {name: weight / 3 for name, weight in FEW.items()} | {"coherence": 20, "relevance": 20, "consistency": 12}
 READ = 0.5  # mass of the labels below which the adapter cannot read a scale, and says nothing worth keeping
 HELD = 2.5  # weight of rows that are to stay
 #: Forms that teach to read a scale: short trees, of few texts, as only their labels count. The others are long.
-SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 10.0, "relevance": 7.0, "consistency": 5.0, "fluency": 4, "unseen": 2}
-WORDED = 0.96  # share of these whose scale is made of words
+SHORT = dict.fromkeys(FEW, 1.0) | {"coherence": 10.0, "relevance": 7.0, "consistency": 7.0, "fluency": 5, "unseen": 2}
+WORDED = 0.92  # share of these whose scale is made of words
 LONGEST_SHORT, TEXTS = 1200, 3  # their tokens and candidates at most
 WORDS = ((25, 140), (25, 140), (150, 430))  # of their sources, drawn alike: far from its scale a label is read worse
 DRAWS = 100  # forms of one concept at most until one fits
@@ -201,10 +201,12 @@ def short(recipe: Adapting, maker: Maker) -> tuple[Tree, Packed] | None:
         if not tree:
             continue
         # the best text first: the label that a judge knows by heart, and takes for another scale's, is mostly the best
-        tree.leaves.sort(key=lambda leaf: (leaf.fixed, -leaf.quality))
-        count = min(TEXTS, len(tree.leaves))
-        tree.leaves = tree.leaves[:1] + maker.rng.sample(tree.leaves[1:], max(0, count - 1))
-        fitted = packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, count)
+        leaves = sorted(tree.leaves, key=lambda leaf: (leaf.fixed, -leaf.quality))
+        best, rest = leaves[:1], leaves[1:]  # a list of steps has no texts
+        maker.rng.shuffle(rest)
+        rest.sort(key=lambda leaf: not leaf.fixed)  # then the trap: in long trees, of long sources, it is seldom a copy
+        tree.leaves = [*best, *rest][:TEXTS]
+        fitted = packing.fit(tree, recipe.tokenizer(), maker.rng, LONGEST_SHORT, len(tree.leaves))
         if fitted:
             return fitted
     return None

@@ -392,8 +392,11 @@ def test_short_forms_that_seldom_fit_are_drawn_as_often_as_the_others():
     drawn = [upper.short(recipe, maker) for _ in range(200)]
     assert sum(kept.concept == "coherence" for kept, _ in drawn) == pytest.approx(100, abs=25)
     assert {len(kept.leaves) for kept, _ in drawn} == {len(packed.leaves) for _, packed in drawn} == {upper.TEXTS}
-    assert all(kept.leaves[0].quality == 0.4 for kept, _ in drawn)  # the best one that is no trap
+    # the best one that is no trap, then the trap
+    assert all([leaf.quality for leaf in kept.leaves[:2]] == [0.4, 0.9] for kept, _ in drawn)
     assert all(len(packed.trunk) + sum(map(len, packed.leaves)) <= upper.LONGEST_SHORT for _, packed in drawn)
+    maker.tree = lambda name: Tree(name, "1. Read the text.", [], scale)  # a list of steps
+    assert upper.short(recipe, maker)[0].leaves == []
     maker.tree = lambda name: None
     assert upper.short(recipe, maker) is None  # it does not wait for ever
 
@@ -758,6 +761,21 @@ def test_traps_are_worth_less():
     named = traps.named(good, "Coherence", "5", rng)
     assert named.fixed
     assert "5" in " ".join(word.text for sentence in named.sentences for word in sentence)
+
+
+def test_a_copy_takes_one_place_of_a_short_sources_tree():
+    short, long, rng = "a good library " * 20, "a good library " * 80, random.Random(1)
+    found = [Candidate([parse(f"It opened on day {n}.")], {"consistency": 0.9}) for n in range(5)]
+    words = [word.text for word in parse(short)]
+
+    def copies(source: str, share: float) -> int:
+        trees = [traps.set_in(found, "Consistency", "5", source, share, rng) for _ in range(100)]
+        assert all(tree[:-1] == found[:-1] and len(tree) == len(found) for tree in trees)
+        return sum([word.text for word in tree[-1].sentences[0]] == words for tree in trees)
+
+    assert copies(short, 1.0) == 100
+    assert copies(short, 0.4) == pytest.approx(40, abs=15)
+    assert copies(short, 0.0) == copies(long, 1.0) == 0
 
 
 def test_a_check_says_one_sentence_of_the_criteria():
