@@ -234,6 +234,13 @@ class Copies(Adapting):
     """Goes on from an adapter (`--start`) that takes a copy of the source for a summary, mostly on short sources."""
 
     defaults: ClassVar[dict[str, Any]] = Adapting.defaults | {"lr": 0.0004}
+    on_gpu: ClassVar[dict[str, Any]] = Adapting.on_gpu | {"lr": 0.0004}
+
+    def start(self, options: argparse.Namespace) -> Smol:
+        """Make the network with the adapter to go on from."""
+        if options.start is None:
+            raise SystemExit("copies: name the adapter to go on from, --start FOLDER")
+        return super().start(options)
 
     def maker(self, part: str, rng: random.Random) -> Maker:
         """Make the source of trees."""

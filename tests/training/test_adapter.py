@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import random
 from pathlib import Path
@@ -37,7 +38,7 @@ from training import (
 from training.candidates import Candidate
 from training.damage import parse
 from training.model import Batch, Shape
-from training.recipes import Adapting
+from training.recipes import RECIPES, Adapting
 from training.smol import Adapter, Smol
 from training.tasks import END_OF_TURN, Leaf, Question, Tree
 
@@ -776,6 +777,15 @@ def test_a_copy_takes_one_place_of_a_short_sources_tree():
     assert copies(short, 1.0) == 100
     assert copies(short, 0.4) == pytest.approx(40, abs=15)
     assert copies(short, 0.0) == copies(long, 1.0) == 0
+
+
+def test_the_run_against_copies_goes_on_from_an_adapter_without_auxiliary_losses():
+    recipe = RECIPES["copies"]
+    with pytest.raises(SystemExit, match="--start FOLDER"):
+        recipe.start(argparse.Namespace(start=None))
+    weights = recipe.weights(0.0)
+    assert weights.flags == weights.counts == weights.told == 0.0
+    assert weights.label == RECIPES["smol"].weights(0.0).label
 
 
 def test_a_check_says_one_sentence_of_the_criteria():
