@@ -43,7 +43,7 @@ def arguments() -> argparse.ArgumentParser:
         type=float,
         help="rate of nano's matrices (Muon; the rest a quarter of it, AdamW), of the adapter (AdamW)",
     )
-    parser.add_argument("--start", type=Path, help="smol: the folder of an adapter that a new run goes on from")
+    parser.add_argument("--start", type=Path, help="smol, copies: the folder of an adapter that a new run goes on from")
     parser.add_argument("--save-every", type=float, default=180.0, help="seconds between checkpoints")
     for field, value in Shape().dictionary().items():
         if field in {"hidden", "layers", "heads", "intermediate"}:
