@@ -13,7 +13,7 @@ from training import wordings
 from training.wordings import Concept
 
 #: Of scales made of words: up to which share usual ones, words of one family, and of several; the rest are any words.
-USUAL, ONE_FAMILY, FAMILIES = 0.6, 0.95, 0.98
+USUAL, ONE_FAMILY, FAMILIES = 0.45, 0.8, 0.87
 QUALITY, LISTED = 0.4, 0.8  # of families: up to which share the one of quality, and one of those that are listed
 EVERYDAY, OFTEN = 4, 0.9  # so many words of a tier are those of everyday, and so often one of them is taken
 
@@ -64,26 +64,26 @@ def of_tier(tier: list[str], rng: random.Random) -> str:
     return rng.choice(tier[:EVERYDAY] if rng.random() < OFTEN else tier)
 
 
-def made(rng: random.Random, usual: Sequence[float] | None = None) -> Scale:
+def made(rng: random.Random, usual: Sequence[float] | None = None, words: Sequence[str] = wordings.WORDS) -> Scale:
     """Make a scale of two to five words, from the worst to the best or the other way. `usual` weighs the listed ones.
 
     A small judge learns the scales that people write by heart; words of families, and any words, have to be read.
     """
     count, kind = rng.choice((2, 3, 3, 4, 4, 5, 5)), rng.random()
     if kind < USUAL:
-        words = rng.choices(wordings.USUAL, usual)[0]
+        drawn = rng.choices(wordings.USUAL, usual)[0]
     elif kind < FAMILIES:
         tiers = family(rng)
         places = [0, *sorted(rng.sample(range(1, len(tiers) - 1), count - 2)), len(tiers) - 1]
         families = [tiers if kind < ONE_FAMILY else family(rng) for _ in places]
-        words = [of_tier(drawn[place], rng) for drawn, place in zip(families, places, strict=True)]
+        drawn = [of_tier(own[place], rng) for own, place in zip(families, places, strict=True)]
     else:
-        words = rng.sample(wordings.WORDS, count)
-        words = [f"{word} {rng.choice(wordings.WORDS)}" if rng.random() < 0.25 else word for word in words]
+        drawn = rng.choices(words, k=count)
+        drawn = [f"{word} {rng.choice(words)}" if rng.random() < 0.25 else word for word in drawn]
     style = rng.choice((str, str.capitalize, str.capitalize, str.title))
-    labels = tuple(map(style, words))
+    labels = tuple(map(style, drawn))
     if len({label.lower() for label in labels}) < len(labels):
-        return made(rng, usual)
+        return made(rng, usual, words)
     best_first = len(labels) == 2 or rng.random() < 0.3  # of two words the first is the better one, as in the package
     return Scale("/".join(labels[::-1] if best_first else labels), labels, tuple(map(float, range(len(labels)))))
 
@@ -178,7 +178,6 @@ def steps(
     title: str,
     labels: Scale,
     criterion: str,
-    unseen: bool = False,
 ) -> list[str]:
     """Read the source, read the text, check what the criterion says, assign a score."""
     found = []
@@ -186,12 +185,7 @@ def steps(
     if not alone:
         found.append(rng.choice(wordings.READ_SOURCE))
     read = rng.choice(wordings.READ_ALONE if alone else wordings.READ_OUTPUT)
-    checks = copied(criterion, rng)
-    if not unseen and rng.random() < 0.25:
-        checks = [
-            sentence(c) for c in rng.sample(concept.checks, rng.choice([1, 2, 2]) if len(concept.checks) > 1 else 1)
-        ]
-    found += [read, *checks]
+    found += [read, *copied(criterion, rng)]
     low, high = labels.labels[0], labels.labels[-1]
     if len(labels.labels) == 2 and not low.isdigit():
         line = rng.choice(("{hi} or {lo}.", "{hi} if the {t} meets the criteria and {lo} if it does not."))
@@ -222,9 +216,10 @@ def compose(
     title: str = "",
     worded: float = 0.0,
     usual: Sequence[float] | None = None,
+    words: Sequence[str] = wordings.WORDS,
 ) -> Form:
     """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
-    labels = scale(rng.choice(concept.scales)) if plain or rng.random() >= worded else made(rng, usual)
+    labels = scale(rng.choice(concept.scales)) if plain or rng.random() >= worded else made(rng, usual, words)
     thing = rng.choice(wordings.THINGS[concept.thing])
     source = rng.choice([word for word in wordings.SOURCES[concept.source] if word != thing])
     title = title or rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)
@@ -262,7 +257,7 @@ def compose(
     )
     span = (0, 0)
     if rng.random() < 0.6 or clause:
-        lines = steps(concept, rng, thing, source, title, labels, fill(criterion, thing, source), bool(clause))
+        lines = steps(concept, rng, thing, source, title, labels, fill(criterion, thing, source))
         head += f"{newline * 2}{wordings.STEPS_LINE}{newline * 2}"
         start = len(head) + 2  # behind "1."
         head += newline.join(f"{n}. {text}" for n, text in enumerate(lines, 1))

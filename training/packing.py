@@ -271,7 +271,7 @@ def collate_trees(trees: Sequence[Packed]) -> Batch:
 
 def batches(trees: list[Packed], budget: int, rng: random.Random) -> list[list[Packed]]:
     """Trees of like shape together, at most `budget` padded tokens each, in random order."""
-    ordered = sorted(trees, key=lambda tree: (len(tree.trunk) // 64, max(map(len, tree.leaves), default=0)))
+    ordered = sorted(trees, key=lambda tree: (max(map(len, tree.leaves), default=0) // 32, len(tree.trunk)))
     found: list[list[Packed]] = []
     group: list[Packed] = []
     for tree in ordered:

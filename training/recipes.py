@@ -33,7 +33,7 @@ FEW = {
     "engagingness": 1.2,
     "groundedness": 1.6,
     "understandability": 0.8,
-    "unseen": 1.2,
+    "unseen": 4,
     "correctness": 0.4,
     "data_naturalness": 0.2,
     "informativeness": 0.3,
@@ -121,7 +121,7 @@ class Adapting(Recipe):
     clip = 1.0
     most_lm = 0.0
     defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "budget": 1000, "lr": 0.001}
-    on_gpu: ClassVar[dict[str, Any]] = {"trees": 48, "budget": 24000, "lr": 0.0015}
+    on_gpu: ClassVar[dict[str, Any]] = {"trees": 48, "budget": 48000, "lr": 0.0015}
 
     def tokenizer(self) -> Tokenizer:
         """Load the judge's tokenizer."""
@@ -158,11 +158,12 @@ class Adapting(Recipe):
             corpora=CORPORA,
             chat=smol.chat(),
             chatty=0.12,
-            writing=0.35,
+            writing=0.2,
             mild=0.9,
             several=0.55,
-            worded=0.25,
+            worded=0.4,
             versions=0.2,
+            copies=0.7,
             written=written.load() if part == "train" else {},
         )
 
@@ -204,8 +205,9 @@ class Adapting(Recipe):
 
         On a GPU other processes draw them, many together, and each is read once.
         """
-        if net.embed_tokens.weight.device.type != "cpu":
-            yield from supply.batches(self, net, rng.randrange(2**31), budget)
+        device = net.embed_tokens.weight.device
+        if device.type != "cpu":
+            yield from supply.batches(self, device, rng.randrange(2**31), budget)
         maker = self.maker("train", rng)
         kept: list[tuple[Packed, int]] = []
         while True:

@@ -1,4 +1,4 @@
-"""Trees for a GPU: other processes draw and pack them, and the process that trains reads for their teacher.
+"""Trees for a GPU: other processes draw and pack them, and one more reads for their teacher.
 
 A process draws a round of trees, asks what the teacher wants to know of them, grades them by the answers and makes
 batches of those of like length.
@@ -18,12 +18,13 @@ import torch
 
 from training import packing, teacher
 from training.packing import Tensors
+from training.smol import Smol
 
 if TYPE_CHECKING:
     from training.recipes import Adapting
 
-ROUND = 192  # trees that a process draws together
-AHEAD = 12  # batches that wait
+ROUND = 384  # trees that a process draws together
+AHEAD = 24  # batches that wait
 
 
 def rounds(
@@ -62,26 +63,31 @@ def answered(net: Any, packed: bytes, dtype: torch.dtype, budget: int) -> list[A
     return [wanted.answers() for wanted in asked]
 
 
-def batches(recipe: Adapting, net: Any, seed: int, budget: int) -> Iterator[Tensors]:
-    """Give batches without end; while few of them wait, read for the processes that make them."""
-    teacher.rarity(recipe.tokenizer())  # once for all of them
-    own = multiprocessing.get_context("fork")  # as they never use the GPU, they may be forks of one that does
-    count = max(1, (os.cpu_count() or 2) - 2)
-    asked, made = own.Queue(), own.Queue(4 * AHEAD)
-    answers = [own.Queue() for _ in range(count)]
-    for rank in range(count):
-        options = (recipe, rank, seed, budget, asked, answers[rank], made)
-        own.Process(target=draw, args=options, daemon=True).start()
+def answer(device: torch.device, dtype: torch.dtype, budget: int, asked: Any, answers: Sequence[Any]) -> None:
+    """Read for the processes that draw, as one that never trains."""
+    torch.set_num_threads(1)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    net = Smol(adapter=None).load_trunk().to(device)
     while True:
-        if made.qsize() < AHEAD:
-            try:
-                rank, packed = asked.get(timeout=0.01)
-                answers[rank].put(answered(net, packed, recipe.dtype, budget))
-                continue
-            except queue.Empty:
-                pass
+        rank, packed = asked.get()
+        answers[rank].put(answered(net, packed, dtype, budget))
+
+
+def batches(recipe: Adapting, device: torch.device, seed: int, budget: int) -> Iterator[Tensors]:
+    """Give batches without end, which other processes make; one of these uses the GPU too."""
+    teacher.rarity(recipe.tokenizer())  # once for all of them
+    apart, forked = multiprocessing.get_context("spawn"), multiprocessing.get_context("fork")
+    count = max(1, (os.cpu_count() or 2) - 2)
+    asked, made = apart.Queue(), apart.Queue(AHEAD)
+    answers = [apart.Queue() for _ in range(count)]
+    reader = apart.Process(target=answer, args=(device, recipe.dtype, budget, asked, answers), daemon=True)
+    reader.start()
+    for rank in range(count):  # as they never use the GPU, they may be forks of a process that does
+        options = (recipe, rank, seed, budget, asked, answers[rank], made)
+        forked.Process(target=draw, args=options, daemon=True).start()
+    while True:
         try:
-            ready = made.get(timeout=0.1)
+            yield pickle.loads(made.get(timeout=10.0))
         except queue.Empty:
-            continue
-        yield pickle.loads(ready)
+            if not reader.is_alive():
+                raise SystemExit("the process that reads for the teacher has ended") from None

@@ -106,7 +106,11 @@ class Maker:
     def __post_init__(self) -> None:
         sample = self.rng.sample(self.corpus.prose, min(400, len(self.corpus.prose)))
         self.common = [
-            w for d in sample for s in d.sentences for w in s.split() if w.isalpha() and w.islower() and len(w) > 3
+            w
+            for d in sample
+            for s in d.sentences
+            for w in s.split()
+            if w.isalpha() and w.islower() and len(w) > 3 and w not in wordings.KEPT_OUT
         ]
         self.of: dict[str, list[Document]] = {}
         for document in self.corpus.prose:
@@ -123,8 +127,12 @@ class Maker:
         name = name or self.rng.choices(list(self.weights), list(self.weights.values()))[0]
         clause = self.clause() if name == "unseen" else ""
         concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "relevance"]) if clause else name]
-        title = self.rng.choice(self.common).capitalize() if clause and self.rng.random() < 0.5 else ""
-        form = forms.compose(concept, self.rng, clause, title=title, worded=self.worded, usual=self.usual)
+        title = ""
+        if clause and self.rng.random() < 0.7:
+            title = " ".join(self.rng.choices(self.common, k=self.rng.choice((1, 2)))).title()
+        form = forms.compose(
+            concept, self.rng, clause, title=title, worded=self.worded, usual=self.usual, words=self.common
+        )
         source_style, own_style = style.draw(self.rng)
         made = self.material(concept.name, concept.damage)
         if made is None:

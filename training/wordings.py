@@ -54,7 +54,6 @@ class Concept:
     introductions: tuple[str, ...]
     scales: tuple[str, ...]
     criteria: tuple[str, ...]
-    checks: tuple[str, ...]
 
 
 def _concept(name: str, entry: dict[str, Any]) -> Concept:
@@ -102,7 +101,7 @@ def all_text() -> list[str]:
         found += [f" {option}:" for option in options]
     for concept in CONCEPTS:
         found += [f"- {title}: {number}" for number, title in enumerate(concept.titles)]
-        found += [*concept.introductions, *concept.criteria, *concept.checks]
+        found += [*concept.introductions, *concept.criteria]
     return found
 
 

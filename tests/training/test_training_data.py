@@ -271,10 +271,10 @@ def test_scales_are_made_of_words_in_order() -> None:
         chance += not ordered
         in_one = any(set(words) <= {w.lower() for tier in tiers for w in tier} for tiers in families)
         alone, mixed = alone + in_one, mixed + (not in_one)
-    assert usual > 1000
+    assert usual > 800
     assert alone > 150
     assert mixed > 10
-    assert unknown > 10
+    assert unknown > 100
     assert chance < 5  # any words, which all happen to be some family's
     assert any(len(one.labels) > 2 and one.shown != one.labels for one in found)
 
@@ -283,10 +283,10 @@ def test_listed_scales_are_drawn_by_their_weights() -> None:
     rng, weights = random.Random(1), [0.0] * len(wordings.USUAL)
     weights[2] = 1.0
     found = [[label.lower() for label in forms.made(rng, weights).labels] for _ in range(200)]
-    assert sum(words == wordings.USUAL[2] for words in found) > 100
+    assert sum(words == wordings.USUAL[2] for words in found) > 70
     concept = wordings.BY_NAME["fluency"]
     drawn = [forms.compose(concept, rng, worded=1.0, usual=weights).scale for _ in range(100)]
-    assert sum([label.lower() for label in one.labels] == wordings.USUAL[2] for one in drawn) > 45
+    assert sum([label.lower() for label in one.labels] == wordings.USUAL[2] for one in drawn) > 30
 
 
 def test_the_benchmarks_own_words_are_in_no_scale() -> None:
