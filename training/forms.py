@@ -13,7 +13,7 @@ from training import wordings
 from training.wordings import Concept
 
 #: Of scales made of words: up to which share usual ones, words of one family, and of several; the rest are any words.
-USUAL, ONE_FAMILY, FAMILIES = 0.45, 0.8, 0.87
+USUAL, ONE_FAMILY, FAMILIES = 0.45, 0.75, 0.8
 QUALITY, LISTED = 0.4, 0.8  # of families: up to which share the one of quality, and one of those that are listed
 EVERYDAY, OFTEN = 4, 0.9  # so many words of a tier are those of everyday, and so often one of them is taken
 
