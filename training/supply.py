@@ -6,6 +6,7 @@ batches of those of like length.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ROUND = 384  # trees that a process draws together
 AHEAD = 24  # batches that wait
+WAIT = 10.0  # seconds until the processes that make them are looked after
 
 
 def rounds(
@@ -81,13 +83,17 @@ def batches(recipe: Adapting, device: torch.device, seed: int, budget: int) -> I
     asked, made = apart.Queue(), apart.Queue(AHEAD)
     answers = [apart.Queue() for _ in range(count)]
     reader = apart.Process(target=answer, args=(device, recipe.dtype, budget, asked, answers), daemon=True)
-    reader.start()
-    for rank in range(count):  # as they never use the GPU, they may be forks of a process that does
-        options = (recipe, rank, seed, budget, asked, answers[rank], made)
-        forked.Process(target=draw, args=options, daemon=True).start()
-    while True:
-        try:
-            yield pickle.loads(made.get(timeout=10.0))
-        except queue.Empty:
-            if not reader.is_alive():
-                raise SystemExit("the process that reads for the teacher has ended") from None
+    drawing = [  # as these never use the GPU, they may be forks of a process that does
+        forked.Process(target=draw, args=(recipe, rank, seed, budget, asked, answers[rank], made), daemon=True)
+        for rank in range(count)
+    ]
+    for process in (reader, *drawing):
+        process.start()
+    try:
+        while all(process.is_alive() for process in (reader, *drawing)):
+            with contextlib.suppress(queue.Empty):
+                yield pickle.loads(made.get(timeout=WAIT))
+        raise SystemExit("a process that makes trees has ended; its error stands above")
+    finally:
+        for process in (reader, *drawing):
+            process.terminate()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import pickle
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +41,7 @@ from training import (
 from training.candidates import Candidate
 from training.damage import parse
 from training.model import Batch, Shape
+from training.packing import Tensors
 from training.recipes import RECIPES, Adapting
 from training.smol import Adapter, Smol
 from training.tasks import END_OF_TURN, Leaf, Question, Tree
@@ -705,6 +709,22 @@ def test_trees_for_a_gpu_are_graded_by_what_another_process_is_told(monkeypatch)
     ranked = data.label_values.any(-1)
     for row in (data.label_target * data.label_values).sum(-1)[ranked].view(trees, -1):  # the order is the teacher's
         assert row.argsort().tolist() == np.argsort(wanted).tolist()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="drawing processes are forks")
+def test_a_process_that_ends_stops_the_run(monkeypatch, capfd):
+    def broken(*_: object) -> Iterator[Tensors]:
+        raise ValueError("no trees today")
+
+    monkeypatch.setattr(supply, "rounds", broken)
+    monkeypatch.setattr(supply, "WAIT", 0.2)
+    monkeypatch.setattr(teacher, "rarity", lambda code: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    recipe = Adapting()
+    monkeypatch.setattr(recipe, "tokenizer", words)
+    with pytest.raises(SystemExit, match="has ended"):
+        next(supply.batches(recipe, torch.device("cpu"), 1, 1000))
+    assert "no trees today" in capfd.readouterr().err
 
 
 def test_how_a_text_reads_by_itself_is_told_against_how_rare_its_words_are(monkeypatch):
