@@ -64,10 +64,10 @@ def of_tier(tier: list[str], rng: random.Random) -> str:
     return rng.choice(tier[:EVERYDAY] if rng.random() < OFTEN else tier)
 
 
-def made(rng: random.Random, usual: Sequence[float] | None = None, words: Sequence[str] = wordings.WORDS) -> Scale:
+def made(rng: random.Random, words: Sequence[str], usual: Sequence[float] | None = None) -> Scale:
     """Make a scale of two to five words, from the worst to the best or the other way. `usual` weighs the listed ones.
 
-    A small judge learns the scales that people write by heart; words of families, and any words, have to be read.
+    A small judge learns the scales that people write by heart; words of families, and any `words`, have to be read.
     """
     count, kind = rng.choice((2, 3, 3, 4, 4, 5, 5)), rng.random()
     if kind < USUAL:
@@ -83,7 +83,7 @@ def made(rng: random.Random, usual: Sequence[float] | None = None, words: Sequen
     style = rng.choice((str, str.capitalize, str.capitalize, str.title))
     labels = tuple(map(style, drawn))
     if len({label.lower() for label in labels}) < len(labels):
-        return made(rng, usual, words)
+        return made(rng, words, usual)
     best_first = len(labels) == 2 or rng.random() < 0.3  # of two words the first is the better one, as in the package
     return Scale("/".join(labels[::-1] if best_first else labels), labels, tuple(map(float, range(len(labels)))))
 
@@ -215,11 +215,11 @@ def compose(
     plain: bool = False,
     title: str = "",
     worded: float = 0.0,
+    words: Sequence[str] = (),
     usual: Sequence[float] | None = None,
-    words: Sequence[str] = wordings.WORDS,
 ) -> Form:
     """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
-    labels = scale(rng.choice(concept.scales)) if plain or rng.random() >= worded else made(rng, usual, words)
+    labels = scale(rng.choice(concept.scales)) if plain or rng.random() >= worded else made(rng, words, usual)
     thing = rng.choice(wordings.THINGS[concept.thing])
     source = rng.choice([word for word in wordings.SOURCES[concept.source] if word != thing])
     title = title or rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)

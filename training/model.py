@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from training.damage import FLAGS
 
+torch.backends.cuda.enable_cudnn_sdp(False)  # it compiles a plan for every new shape, and each batch is one
+
 
 @dataclass(frozen=True)
 class Shape:

@@ -65,10 +65,9 @@ def answered(net: Any, packed: bytes, dtype: torch.dtype, budget: int) -> list[A
     return [wanted.answers() for wanted in asked]
 
 
-def answer(device: torch.device, dtype: torch.dtype, budget: int, asked: Any, answers: Sequence[Any]) -> None:
+def read(device: torch.device, dtype: torch.dtype, budget: int, asked: Any, answers: Sequence[Any]) -> None:
     """Read for the processes that draw, as one that never trains."""
     torch.set_num_threads(1)
-    torch.backends.cuda.enable_cudnn_sdp(False)
     net = Smol(adapter=None).load_trunk().to(device)
     while True:
         rank, packed = asked.get()
@@ -82,7 +81,7 @@ def batches(recipe: Adapting, device: torch.device, seed: int, budget: int) -> I
     count = max(1, (os.cpu_count() or 2) - 2)
     asked, made = apart.Queue(), apart.Queue(AHEAD)
     answers = [apart.Queue() for _ in range(count)]
-    reader = apart.Process(target=answer, args=(device, recipe.dtype, budget, asked, answers), daemon=True)
+    reader = apart.Process(target=read, args=(device, recipe.dtype, budget, asked, answers), daemon=True)
     drawing = [  # as these never use the GPU, they may be forks of a process that does
         forked.Process(target=draw, args=(recipe, rank, seed, budget, asked, answers[rank], made), daemon=True)
         for rank in range(count)

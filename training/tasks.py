@@ -131,7 +131,7 @@ class Maker:
         if clause and self.rng.random() < 0.7:
             title = " ".join(self.rng.choices(self.common, k=self.rng.choice((1, 2)))).title()
         form = forms.compose(
-            concept, self.rng, clause, title=title, worded=self.worded, usual=self.usual, words=self.common
+            concept, self.rng, clause, title=title, worded=self.worded, words=self.common, usual=self.usual
         )
         source_style, own_style = style.draw(self.rng)
         made = self.material(concept.name, concept.damage)

@@ -103,7 +103,6 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
     if rank:
         os.setsid()  # the kernel shares the processors out by sessions
     torch.set_num_threads(1 if options.device == "cpu" else 8)
-    torch.backends.cuda.enable_cudnn_sdp(False)  # it compiles a plan for every new shape, and each batch is one
     device = torch.device(options.device)
     seed = options.seed + 1000 * rank + shared["first_step"]
     torch.manual_seed(seed)

@@ -107,8 +107,3 @@ def all_text() -> list[str]:
 
 #: In no scale of the training: benchmarks/label_mass.py asks for them.
 KEPT_OUT = {"broken", "usable", "polished", "bronze", "silver", "gold"}
-#: Any words, for scales that can only be read.
-WORDS = sorted(
-    {word for text in all_text() for word in text.split() if word.isalpha() and word.islower() and len(word) > 2}
-    - KEPT_OUT
-)
