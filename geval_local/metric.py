@@ -15,7 +15,7 @@ from ruamel.yaml.error import YAMLError
 
 from geval_local.errors import MetricError, ScaleError
 from geval_local.metric_file import find_metric, find_problems, read_metric
-from geval_local.scale import Scale, label_text
+from geval_local.scale import Scale, label_text, shown_labels
 from geval_local.yaml_text import dump_yaml, edit_yaml
 
 DEFAULT_INTRODUCTION = """\
@@ -220,7 +220,9 @@ class Metric(BaseModel):
             label.lower() != label.upper() for label in self.scale.labels
         )
         if self.pair is not None:
-            record["wording"] = [PAIR_HEADING, PAIR_CUE]
+            record["wording"] = [PAIR_HEADING, PAIR_CUE, shown_labels(self.scale.labels)]
+        elif self.template is None and self.scale.shown != self.scale.text:
+            record["wording"] = [self.scale.shown]
         # Canonical JSON sorts its keys, so whatever has an order in the prompt is listed beside it.
         return _digest([record, self.scale.labels, self.scale.values, list(self.fields), list(self.rubric or ())])
 

@@ -15,7 +15,7 @@ from geval_local.errors import DataError, MetricError
 from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
 from geval_local.metric import PAIR_CUE, PAIR_HEADING, Metric
-from geval_local.scale import Scale
+from geval_local.scale import Scale, shown_labels
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
 ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
@@ -69,7 +69,7 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
     openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
     labels = metric.scale.labels
-    heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", "/".join(labels))
+    heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", shown_labels(labels))
     ending = f"\n\n{heading}\n\n"
     request = _answer_request(cue, labels)
 
@@ -179,7 +179,7 @@ def _answer_request(cue: str, labels: Sequence[str]) -> str:
 
 def _instructions(metric: Metric) -> list[str]:
     """Blocks shared by all samples of a metric: introduction, criteria with rubric, steps."""
-    criteria = f"{metric.title} ({metric.scale.text}) - {metric.criteria}"
+    criteria = f"{metric.title} ({metric.scale.shown}) - {metric.criteria}"
     if metric.rubric:
         criteria += "".join(f"\n- {label}: {text}" for label, text in metric.rubric.items())
     blocks = [metric.introduction, "Evaluation Criteria:", criteria]

@@ -118,10 +118,20 @@ class Scale:
 
     @property
     def text(self) -> str:
-        """The scale as written in a prompt: ``1-5``, ``-2 to 2``, ``0-1 in steps of 0.25``, ``1/2/4/8``, ``Yes/No``."""
+        """The scale in short: ``1-5``, ``-2 to 2``, ``0-1 in steps of 0.25``, ``1/2/4/8``, ``Yes/No``."""
+        return self._span or "/".join(self.labels)
+
+    @property
+    def shown(self) -> str:
+        """The scale as a form shows it, between parentheses: ``1-5``, and of single labels `shown_labels`."""
+        return self._span or shown_labels(self.labels)
+
+    @property
+    def _span(self) -> str:
+        """Numbers at equal distances by the first and the last; empty where only a list of the labels names them."""
         step = self._step
         if step is None:
-            return "/".join(self.labels)
+            return ""
         ordered = sorted(zip(self.values, self.labels, strict=True))
         span = f"{ordered[0][1]}{'-' if self.low >= 0 else ' to '}{ordered[-1][1]}"
         return span if step == 1 else f"{span} in steps of {_plain(step)}"
@@ -207,6 +217,15 @@ def _read_text(spec: str) -> LabelsAndValues:
         raise ScaleError(f"the scale {spec!r} has {int(count) + 1} labels; at most {MAX_LABELS} are supported")
     points = [low + step * index for index in range(int(count) + 1)]
     return tuple(_plain(point) for point in points), tuple(float(point) for point in points)
+
+
+def shown_labels(labels: Sequence[str]) -> str:
+    """List labels as a form shows them: ``Yes / No``.
+
+    A judge copies its answer from the form. After a space a label has the tokens that it has as an answer; after a
+    slash most words have others.
+    """
+    return " / ".join(labels)
 
 
 def label_text(label: object) -> str:

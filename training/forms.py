@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from geval_local.prompt import ANSWER_REQUEST, LABELS_SHOWN
+from geval_local.scale import shown_labels
 from training import wordings
 from training.wordings import Concept
 
@@ -30,6 +31,11 @@ class Scale:
     def shown(self) -> tuple[str, ...]:
         """The labels in the order of the scale's name."""
         return self.labels[::-1] if self.name.split("/")[0] == self.labels[-1] else self.labels
+
+    @property
+    def written(self) -> str:
+        """The scale between a form's parentheses."""
+        return shown_labels(self.shown) if "/" in self.name else self.name
 
     def target(self, quality: float, spread: float = 0.55) -> dict[str, float]:
         """Spread the mass around the value: neighbouring labels share it, so that the expectation is taught."""
@@ -203,7 +209,8 @@ def widened(form: Form, others: Sequence[Concept], rng: random.Random) -> tuple[
     head, cues = head.rstrip(), []
     for other in others:
         title = rng.choice([t for t in other.titles if t not in head] or list(other.titles))
-        head += f"{form.newline * 2}{title} ({form.scale.name}) - {fill(rng.choice(other.criteria), 'summary', 'text')}"
+        criterion = fill(rng.choice(other.criteria), "summary", "text")
+        head += f"{form.newline * 2}{title} ({form.scale.written}) - {criterion}"
         cues.append(f"{form.newline}- {title}:")
     return replace(form, head=head + form.newline * 2, steps=(0, 0)), cues
 
@@ -239,7 +246,7 @@ def compose(
     loose = not preset and rng.random() < 0.5
     between = newline * (3 if loose else 2)
     mark = " - " if preset else rng.choice([" - ", ": ", " - ", " "])
-    line = f"{title} ({labels.name}){mark}{fill(criterion, thing, source)}"
+    line = f"{title} ({labels.written}){mark}{fill(criterion, thing, source)}"
     if rng.random() < 0.2:
         bands = [(labels.labels[0], 0.0), (labels.labels[-1], 1.0)]
         if len(labels.labels) > 2:
@@ -272,7 +279,7 @@ def compose(
     if len(set(headings.values())) < len(headings):
         headings = {role: wordings.HEADINGS[role][0] for role in concept.fields}
     form_line = wordings.FORM_LINES[0] if preset else rng.choice(wordings.FORM_LINES)
-    shown = title if preset or rng.random() < 0.8 else f"{title} ({labels.name})"
+    shown = title if preset or rng.random() < 0.8 else f"{title} ({labels.written})"
     apart = newline * (2 if preset or rng.random() < 0.5 else 1)
     gap = " " if not preset and rng.random() < 0.15 else ""
     return Form(head, span, headings, between + form_line, f"- {shown}:", labels, newline, gap, apart)

@@ -17,6 +17,7 @@ from geval_local.judge.steps import unfit
 from geval_local.metric import DEFAULT_INTRODUCTION, Metric, StepsProvenance
 from geval_local.metric_file import preset_names
 from geval_local.prompt import FORM_HEADING, render_form, render_steps_prompt
+from geval_local.questions.pair import pair_metric
 from geval_local.scale import Scale
 
 MINIMAL = """\
@@ -544,7 +545,7 @@ def test_preset_renders_its_form_and_its_steps_prompt(name):
     assert prompt.body.endswith(f"{FORM_HEADING}\n\n")
     places = [prompt.body.index(f"\n{heading}:\n\n<{field}>\n") for field, heading in metric.fields.items()]
     assert places == sorted(places)
-    assert f"{metric.title} ({metric.scale.text}) - {metric.criteria}" in prompt.body
+    assert f"{metric.title} ({metric.scale.shown}) - {metric.criteria}" in prompt.body
     steps_prompt = render_steps_prompt(metric)
     assert not any(f"\n{heading}:" in steps_prompt.text for heading in metric.fields.values())
 
@@ -593,6 +594,18 @@ def test_hash_counts_the_cases_of_word_labels_alone():
     words = BASE.model_copy(update={"scale": Scale.parse("Yes/No"), "rubric": None})
     assert words.model_copy(update={"case_variants": False}).hash != words.hash
     assert BASE.model_copy(update={"case_variants": False}).hash == BASE.hash
+
+
+@pytest.mark.parametrize(("scale", "counts"), [("Yes/No", True), ([1, 2, 4], True), ("1-5", False)])
+def test_hash_counts_how_a_form_shows_single_labels(scale, counts, monkeypatch):
+    """A form that shows them in other tokens is another prompt, whose scores have another signature."""
+    metric = BASE.model_copy(update={"scale": Scale.parse(scale), "rubric": None})
+    verbatim = metric.model_copy(update={"template": "{{output}}\n\n- A:"})
+    metrics = [metric, pair_metric(metric), verbatim]
+    before = [one.hash for one in metrics]
+    for module in ("scale", "metric"):
+        monkeypatch.setattr(f"geval_local.{module}.shown_labels", "/".join)
+    assert [one.hash != old for one, old in zip(metrics, before, strict=True)] == [counts, True, False]
 
 
 def test_hash_counts_which_field_may_be_shortened():

@@ -68,7 +68,7 @@ def test_the_preference_of_a_pair_is_that_of_the_enumeration(name):
     found = mean_outcomes(metric, outcomes(model, tokenizer, metric, rows))
     for row, outcome in zip(rows, found, strict=True):
         forms = []
-        heading = "Evaluation Form (A/B/tie ONLY):"
+        heading = "Evaluation Form (A / B / tie ONLY):"
         for one, other, labels in (("output_a", "output_b", "A B tie"), ("output_b", "output_a", "B A tie")):
             opening = orders_of(metric)[0].fill({"source": "", "output_a": "", "output_b": ""}).text.split("Source:")[0]
             body = f"{opening}Source:\n\n{row['source']}\n\nText A:\n\n{row[one]}\n\nText B:\n\n{row[other]}\n\n"

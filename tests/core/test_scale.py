@@ -131,6 +131,7 @@ def test_labels_and_values_must_pair_up():
 def test_text_names_every_label_that_the_judge_may_write(spec, text, is_numeric):
     scale = Scale.parse(spec)
     assert scale.text == text
+    assert scale.shown == text.replace("/", " / ")  # a label after a space has the tokens of an answer
     assert scale.is_numeric is is_numeric
 
 
