@@ -233,7 +233,11 @@ class Adapting(Recipe):
 
 
 class Copies(Adapting):
-    """Goes on from an adapter (`--start`) that takes a copy of the source for a summary, mostly on short sources."""
+    """Goes on from an adapter (`--start`), mostly on short sources.
+
+    It teaches what a long run teaches too little: that a copy of the source is no summary, and whether all of a text is
+    supported, which is another question than how much of it.
+    """
 
     defaults: ClassVar[dict[str, Any]] = Adapting.defaults | {"lr": 0.0004}
     on_gpu: ClassVar[dict[str, Any]] = Adapting.on_gpu | {"lr": 0.0004}
@@ -248,7 +252,7 @@ class Copies(Adapting):
         """Make the source of trees."""
         found = super().maker(part, rng)
         found.copies, found.writing = 0.85, 0.1
-        found.weights = FEW | {"consistency": 12, "coherence": 5, "relevance": 5, "fluency": 5}
+        found.weights = FEW | {"factual": 24, "consistency": 9, "coherence": 5, "relevance": 5, "fluency": 5}
         return found
 
     def fresh(self, maker: Maker) -> tuple[Tree, Packed] | None:

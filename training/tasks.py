@@ -150,7 +150,9 @@ class Maker:
             others = self.rng.sample([d for d in DIMENSIONS if d != name], self.rng.choice((2, 3)))
             form, cues = forms.widened(form, [wordings.BY_NAME[d] for d in others], self.rng)
         title, top, source = form.cue[2:-1], form.scale.labels[-1], shared.get("source", "")
-        found = traps.set_in(found, title, top, source, self.copies, self.rng)
+        # of a copy all is supported: "Yes" would teach that it is a good summary, "No" what is not true
+        copies = 0.0 if name == "factual" else self.copies
+        found = traps.set_in(found, title, top, source, copies, self.rng)
         trunk = chat[0] + form.head if chat else form.head
         shift = len(trunk) - len(form.head)
         span = (0, 0)
