@@ -123,7 +123,7 @@ class Scale:
 
     @property
     def shown(self) -> str:
-        """The scale as a form shows it, between parentheses: ``1-5``, and of single labels `shown_labels`."""
+        """The scale between a form's parentheses: ``1-5`` as in `text`, and a list as `shown_labels` writes it."""
         return self._span or shown_labels(self.labels)
 
     @property

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from geval_local.metric import Metric
 from geval_local.prompt import render_form, render_steps_prompt
-from training import damage, forms, measure, packing, style, tokenizer, wordings, written
+from training import damage, forms, measure, packing, style, tokenizer, traps, wordings, written
 from training.candidates import Grader
 from training.corpus import TEXT_DIR, Corpus, Document, detokenise, sentences
 from training.model import Batch, Nano, Shape
@@ -225,6 +225,19 @@ def test_forms_are_the_packages_own(name: str) -> None:
         start, stop = tree.steps
         assert tree.trunk[:start] == f"<user>{asked.question}<judge>{asked.cue}"
         assert f"1.{tree.trunk[start:stop]}" == parts[5] + END_OF_TURN
+
+
+@pytest.mark.parametrize(("concept", "copies"), [("consistency", True), ("factual", False)])
+def test_whether_all_is_supported_is_not_asked_of_a_copy(
+    concept: str, copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, copied = [], traps.copied
+    monkeypatch.setattr(traps, "copied", lambda *given: drawn.append(given) or copied(*given))
+    documents = [Document("nltk", SOURCE), *(Document("nltk", [*SOURCE[n:], *SOURCE[:n]]) for n in range(1, 4))]
+    maker = Maker(Corpus(documents, [], []), random.Random(4), words=(50, 60), copies=1.0)
+    trees = [tree for _ in range(20) if (tree := maker.tree(concept)) and tree.leaves]
+    assert len(trees) > 5
+    assert len(drawn) == (len(trees) if copies else 0)
 
 
 def test_tree_equals_one_by_one() -> None:
