@@ -123,8 +123,8 @@ class Scale:
 
     @property
     def shown(self) -> str:
-        """The scale between a form's parentheses: ``1-5`` as in `text`, and a list as `shown_labels` writes it."""
-        return self._span or shown_labels(self.labels)
+        """The scale between a form's parentheses: ``1-5`` as in `text`, and a list as `listed_labels` writes it."""
+        return self._span or listed_labels(self.labels)
 
     @property
     def _span(self) -> str:
@@ -226,6 +226,16 @@ def shown_labels(labels: Sequence[str]) -> str:
     slash most words have others.
     """
     return " / ".join(labels)
+
+
+def listed_labels(labels: Sequence[str]) -> str:
+    """List labels between a form's parentheses: ``Yes / No``, ``labels: poor / fair / good``, ``1 / 2 / 4``.
+
+    Next to a parenthesis the first label has other tokens than as an answer, so a word stands between them. Numbers
+    have the same tokens everywhere, and judges know the question with two labels by heart.
+    """
+    words = len(labels) > 2 and any(label[0].isalpha() for label in labels)
+    return f"labels: {shown_labels(labels)}" if words else shown_labels(labels)
 
 
 def label_text(label: object) -> str:

@@ -131,8 +131,21 @@ def test_labels_and_values_must_pair_up():
 def test_text_names_every_label_that_the_judge_may_write(spec, text, is_numeric):
     scale = Scale.parse(spec)
     assert scale.text == text
-    assert scale.shown == text.replace("/", " / ")  # a label after a space has the tokens of an answer
     assert scale.is_numeric is is_numeric
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ("-2-2", "-2 to 2"),
+        ([1, 2, 4, 8], "1 / 2 / 4 / 8"),  # a label after a space has the tokens of an answer
+        ("Yes/No", "Yes / No"),
+        ({"poor": 1, "fair": 2, "good": 3}, "labels: poor / fair / good"),  # and a parenthesis has none after it
+        ({"好": 3, "中": 2, "差": 1}, "labels: 好 / 中 / 差"),
+    ],
+)
+def test_form_shows_labels_in_the_tokens_of_an_answer(spec, shown):
+    assert Scale.parse(spec).shown == shown
 
 
 @pytest.mark.parametrize(
