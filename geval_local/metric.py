@@ -211,6 +211,11 @@ class Metric(BaseModel):
         return 1 if self.pair is None else 2
 
     @property
+    def shown_scale(self) -> str:
+        """The scale between the form's parentheses; a pair's labels stand alone, as its request explains them."""
+        return self.scale.shown if self.pair is None else shown_labels(self.scale.labels)
+
+    @property
     def hash(self) -> str:
         """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold"})
@@ -220,9 +225,9 @@ class Metric(BaseModel):
             label.lower() != label.upper() for label in self.scale.labels
         )
         if self.pair is not None:
-            record["wording"] = [PAIR_HEADING, PAIR_CUE, shown_labels(self.scale.labels)]
-        elif self.template is None and self.scale.shown != self.scale.text:
-            record["wording"] = [self.scale.shown]
+            record["wording"] = [PAIR_HEADING, PAIR_CUE, self.shown_scale]
+        elif self.template is None and self.shown_scale != self.scale.text:
+            record["wording"] = [self.shown_scale]
         # Canonical JSON sorts its keys, so whatever has an order in the prompt is listed beside it.
         return _digest([record, self.scale.labels, self.scale.values, list(self.fields), list(self.rubric or ())])
 

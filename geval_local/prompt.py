@@ -15,7 +15,7 @@ from geval_local.errors import DataError, MetricError
 from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
 from geval_local.metric import PAIR_CUE, PAIR_HEADING, Metric
-from geval_local.scale import Scale, shown_labels
+from geval_local.scale import Scale
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
 ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
@@ -68,10 +68,9 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     names = list(metric.fields)
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
     openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
-    labels = metric.scale.labels
-    heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", shown_labels(labels))
+    heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", metric.shown_scale)
     ending = f"\n\n{heading}\n\n"
-    request = _answer_request(cue, labels)
+    request = _answer_request(cue, metric.scale.labels)
 
     def fill(fields: Mapping[str, str]) -> Prompt:
         parts = [part for opening, name in zip(openings, names, strict=True) for part in (opening, fields[name])]
@@ -179,7 +178,7 @@ def _answer_request(cue: str, labels: Sequence[str]) -> str:
 
 def _instructions(metric: Metric) -> list[str]:
     """Blocks shared by all samples of a metric: introduction, criteria with rubric, steps."""
-    criteria = f"{metric.title} ({metric.scale.shown}) - {metric.criteria}"
+    criteria = f"{metric.title} ({metric.shown_scale}) - {metric.criteria}"
     if metric.rubric:
         criteria += "".join(f"\n- {label}: {text}" for label, text in metric.rubric.items())
     blocks = [metric.introduction, "Evaluation Criteria:", criteria]

@@ -596,7 +596,10 @@ def test_hash_counts_the_cases_of_word_labels_alone():
     assert BASE.model_copy(update={"case_variants": False}).hash == BASE.hash
 
 
-@pytest.mark.parametrize(("scale", "counts"), [("Yes/No", True), ([1, 2, 4], True), ("1-5", False)])
+@pytest.mark.parametrize(
+    ("scale", "counts"),
+    [("Yes/No", True), ({"poor": 1, "fair": 2, "good": 3}, True), ([1, 2, 4], True), ("1-5", False)],
+)
 def test_hash_counts_how_a_form_shows_single_labels(scale, counts, monkeypatch):
     """A form that shows them in other tokens is another prompt, whose scores have another signature."""
     metric = BASE.model_copy(update={"scale": Scale.parse(scale), "rubric": None})

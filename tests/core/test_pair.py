@@ -107,6 +107,7 @@ def test_a_pair_is_asked_as_the_metric_says():
     places = [text.find(part) for part in [*parts, "Text B:\n\nTWO", "- Clarity, the better one:"] if part != parts[1]]
     assert -1 not in places
     assert places == sorted(places)
+    assert "\nClarity (A / B / tie) - " in text
     other = orders_of(asked)[1].fill({"source": "SRC", "output_a": "ONE", "output_b": "TWO"}).text
     assert "Text A:\n\nTWO" in other
     assert "Text B:\n\nONE" in other

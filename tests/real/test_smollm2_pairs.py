@@ -9,6 +9,8 @@ import pytest
 
 from geval_local import Judge, Metric
 from geval_local.judge.steps import write_steps
+from geval_local.questions.pair import pair_metric
+from geval_local.scale import Scale
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +80,15 @@ def test_labels_hold_nearly_all_probability(judge):
         metric = Metric.load(f"summarization/{dimension}").with_steps(())
         rows = [{"source": item["source"], "output": item["summary"]} for item in ITEMS[:4]]
         assert min(score.label_mass for score in judge.score_many(metric, rows)) > 0.95
+
+
+def test_words_and_the_labels_of_pairs_hold_nearly_all_probability(judge):
+    metric = Metric.load("summarization/coherence").with_steps(())
+    words = metric.model_copy(update={"scale": Scale.parse({"Never": 1, "Rarely": 2, "Often": 3, "Always": 4})})
+    rows = [{"source": item["source"], "output": item["summary"]} for item in ITEMS[:4]]
+    pairs = [{"source": i["source"], "output_a": i["summary"], "output_b": i["cut"]} for i in ITEMS[:4]]
+    scores = [*judge.score_many(words, rows), *judge.score_many(pair_metric(metric), pairs)]
+    assert min(score.label_mass for score in scores) > 0.95
 
 
 @pytest.mark.parametrize("name", ["assistant/helpfulness", "style/professionalism"])
