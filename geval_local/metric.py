@@ -212,7 +212,7 @@ class Metric(BaseModel):
 
     @property
     def shown_scale(self) -> str:
-        """The scale between the form's parentheses; a pair's labels stand alone, as its request explains them."""
+        """The scale between the form's parentheses; a pair's labels stand alone, as they are read better so."""
         return self.scale.shown if self.pair is None else shown_labels(self.scale.labels)
 
     @property

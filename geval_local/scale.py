@@ -231,8 +231,8 @@ def shown_labels(labels: Sequence[str]) -> str:
 def listed_labels(labels: Sequence[str]) -> str:
     """List labels between a form's parentheses: ``Yes / No``, ``labels: poor / fair / good``, ``1 / 2 / 4``.
 
-    Next to a parenthesis the first label has other tokens than as an answer, so a word stands between them. Numbers
-    have the same tokens everywhere, and judges know the question with two labels by heart.
+    Next to a parenthesis the first label has other tokens than as an answer, so a word stands between them. Numbers,
+    and two labels, are read better without it: nano knows (Yes / No) by heart.
     """
     words = len(labels) > 2 and any(label[0].isalpha() for label in labels)
     return f"labels: {shown_labels(labels)}" if words else shown_labels(labels)

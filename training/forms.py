@@ -13,9 +13,8 @@ from geval_local.scale import listed_labels
 from training import wordings
 from training.wordings import Concept
 
-#: Of scales made of words: up to which share usual ones, words of one family, of several, and lists of numbers, which
-#: have to be read as well; the rest are any words.
-USUAL, ONE_FAMILY, FAMILIES, NUMBERS = 0.45, 0.75, 0.8, 0.84
+#: Of scales made of words: up to which share usual ones, words of one family, and of several; the rest are any words.
+USUAL, ONE_FAMILY, FAMILIES = 0.45, 0.75, 0.8
 QUALITY, LISTED = 0.4, 0.8  # of families: up to which share the one of quality, and one of those that are listed
 EVERYDAY, OFTEN = 4, 0.9  # so many words of a tier are those of everyday, and so often one of them is taken
 
@@ -72,7 +71,7 @@ def of_tier(tier: list[str], rng: random.Random) -> str:
 
 
 def made(rng: random.Random, words: Sequence[str], usual: Sequence[float] | None = None) -> Scale:
-    """Make a scale of two to five labels, from the worst to the best or the other way. `usual` weighs the listed ones.
+    """Make a scale of two to five words, from the worst to the best or the other way. `usual` weighs the listed ones.
 
     A small judge learns the scales that people write by heart; words of families, and any `words`, have to be read.
     """
@@ -84,8 +83,6 @@ def made(rng: random.Random, words: Sequence[str], usual: Sequence[float] | None
         places = [0, *sorted(rng.sample(range(1, len(tiers) - 1), count - 2)), len(tiers) - 1]
         families = [tiers if kind < ONE_FAMILY else family(rng) for _ in places]
         drawn = [of_tier(own[place], rng) for own, place in zip(families, places, strict=True)]
-    elif kind < NUMBERS:
-        drawn = list(map(str, sorted(rng.sample(range(10), count))))
     else:
         drawn = rng.choices(words, k=count)
         drawn = [f"{word} {rng.choice(words)}" if rng.random() < 0.25 else word for word in drawn]
