@@ -21,9 +21,9 @@ if Path(geval_local.__file__).resolve().parents[1] != ROOT:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Several test processes share the cores; each would take all of them for itself, before torch is first imported.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before torch is first imported: several test processes share the cores, and tests compare the bytes of this process
+# with those of commands that start with one thread. The number of threads decides the last bits of a sum.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes to make depends on what else the machine does; that is not what is tested.
 settings.register_profile("any-machine", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
