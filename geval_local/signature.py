@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+
+from geval_local.errors import DataError
 
 #: Keys that name versions of libraries: a change may shift scores by rounding only.
 LIBRARIES = ("transformers", "torch", "version")
@@ -40,6 +42,9 @@ class Signature:
         See `Estimator.text`.
     transformers, torch, version : str
         Versions of transformers, torch and geval-local.
+    further : mapping of str to str
+        Settings that only some metrics or judges have, under keys of their own: ``context`` where a metric shortens a
+        field, since the judge's context decides what is cut.
     """
 
     judge: str
@@ -54,15 +59,60 @@ class Signature:
     transformers: str
     torch: str
     version: str
+    further: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "|".join(f"{field.name}:{getattr(self, field.name)}" for field in fields(self))
+        own = {name: getattr(self, name) for name in _OWN}
+        # Versions stand at the end.
+        settings = {name: value for name, value in own.items() if name not in LIBRARIES}
+        return written_signature(settings | dict(self.further) | own)
+
+    @classmethod
+    def parse(cls, text: str) -> Signature:
+        """Read a written signature.
+
+        Raises
+        ------
+        DataError
+            If a key is missing or stands twice.
+        """
+        parts = signature_parts(text)
+        if missing := [name for name in _OWN if name not in parts]:
+            raise DataError(f"the signature {text!r} lacks {', '.join(missing)}", hint=_DAMAGED)
+        own = {name: parts.pop(name) for name in _OWN}
+        return cls(**own, further=parts)
+
+
+_OWN = tuple(one.name for one in fields(Signature) if one.name != "further")
+#: All keys that a signature may have.
+KEYS = (*_OWN, "context")
+_DAMAGED = "The file is damaged or was edited. Score the rows again."
+#: What would end a value, or the line, is written as in a URL.
+_ESCAPED = {char: f"%{ord(char):02X}" for char in "%|\n\r"}
+_UNESCAPED = {code: char for char, code in _ESCAPED.items()}
+
+
+def written_signature(parts: Mapping[str, str]) -> str:
+    """Write the parts of a signature on one line; no value can end its part, see `signature_parts`."""
+    table = str.maketrans(_ESCAPED)
+    return "|".join(f"{key}:{value.translate(table)}" for key, value in parts.items())
 
 
 def signature_parts(text: str) -> dict[str, str]:
-    """Split a written signature, ``key:value|key:value``; other versions may have other keys."""
-    parts = (part.partition(":") for part in re.split(r"\|(?=\w+:)", text))
-    return {key: value for key, _, value in parts}
+    """Read a written signature, ``key:value|key:value``; other versions may have other keys.
+
+    Raises
+    ------
+    DataError
+        If a key stands twice: nobody can say which one holds.
+    """
+    parts: dict[str, str] = {}
+    for part in re.split(r"\|(?=\w+:)", text):
+        key, _, value = part.partition(":")
+        if key in parts:
+            raise DataError(f"the signature {text!r} has the key {key!r} twice", hint=_DAMAGED)
+        parts[key] = re.sub("|".join(_UNESCAPED), lambda match: _UNESCAPED[match[0]], value)
+    return parts
 
 
 def signature_differences(first: str, second: str, *, missing: str = "-") -> dict[str, tuple[str, str]]:

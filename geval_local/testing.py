@@ -204,6 +204,7 @@ class MockJudge(Judge):
             transformers="none",
             torch="none",
             version=__version__,
+            further={"context": str(self.context)} if metric.shorten is not None else {},
         )
 
 

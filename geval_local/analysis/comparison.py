@@ -32,7 +32,7 @@ from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, c
 from geval_local.errors import ConfigurationError
 from geval_local.fields import counted
 from geval_local.grouping import documents_of
-from geval_local.signature import Signature, signature_differences, told_differences
+from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
@@ -564,7 +564,7 @@ def _differences(
     first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str], *, texts: bool = True
 ) -> Differ:
     """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it."""
-    known = [*(field.name for field in dataclasses.fields(Signature)), "versions", "input", ANY]
+    known = [*KEYS, "versions", "input", ANY]
     unknown = [key for key in across if key not in known]
     if unknown:
         raise ConfigurationError(f"`across={unknown[0]}`: no such key", hint=f"Keys: {', '.join(known)}.")

@@ -24,7 +24,13 @@ from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
-from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
+from geval_local.signature import (
+    judge_name,
+    signature_differences,
+    signature_parts,
+    told_differences,
+    written_signature,
+)
 from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.levels import Level
@@ -337,8 +343,7 @@ def save_jury(study: JuryStudy, output: Path) -> None:
     parts = [signature_parts(origin.signature) for origin in origins.values()]
     joined = {key: "+".join(dict.fromkeys(own.get(key, "-") for own in parts)) for key in parts[0]}
     joined["judge"] = f"{study.verdict}({joined['judge']},{weights})"
-    signature = "|".join(f"{key}:{value}" for key, value in joined.items())
-    scored = {metric: ScoredMetric(signature, definition, unscored)}
+    scored = {metric: ScoredMetric(written_signature(joined), definition, unscored)}
     first = runs[0].path
     manifest = ResultManifest(
         f"{study.verdict} of {', '.join(named)}",

@@ -26,7 +26,7 @@ from geval_local.io.samples import Sample
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, estimate
-from geval_local.signature import signature_parts
+from geval_local.signature import signature_parts, written_signature
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, probability_matrix, word_count
 
@@ -388,8 +388,7 @@ class ScoredRun:
         written = self.origin(metric).signature
         if self.estimator is None:
             return written
-        parts = {**signature_parts(written), "estimator": self.estimator.text}
-        return "|".join(f"{key}:{value}" for key, value in parts.items())
+        return written_signature(signature_parts(written) | {"estimator": self.estimator.text})
 
     def outputs(self) -> dict[str, str | None]:
         """Key of every row -> the text of its output; None if there is none."""

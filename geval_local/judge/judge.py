@@ -80,6 +80,8 @@ class JudgeFacts:
             style=_style(encoder),
             estimator=(estimator or Estimator()).text,
             **self.setup,
+            # What is cut off a field depends on it.
+            further={"context": str(self.context)} if metric.shorten is not None else {},
         )
 
 

@@ -27,7 +27,7 @@ from geval_local.runs.manifest import definition
 from geval_local.runs.reasons import ReasonWorker
 from geval_local.runs.settings import Settings
 from geval_local.score import Outcome, Score
-from geval_local.signature import Signature, signature_parts
+from geval_local.signature import Signature
 from geval_local.summary import QuestionTally, Tally
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class AskedQuestions(Asked):
         if found is None:
             return None
         metric = f"{self.names[place]}@{forms_hash(self._forms[place])}"
-        return str(replace(Signature(**signature_parts(found)), metric=metric))
+        return str(replace(Signature.parse(found), metric=metric))
 
 
 class AskedReasons(Asked):

@@ -88,6 +88,8 @@ def meet(record: JudgeRecord, found: Identity) -> None:
         for name, before in record.signatures.items():
             differing = signature_differences(before, found.signatures[name])
             changed += [f"{key} was {old}, is {new}" for key, (old, new) in differing.items() if key != "estimator"]
+        if record.fingerprint != found.fingerprint and not any(one.startswith("judge was") for one in changed):
+            changed.append(f"fingerprint was {record.fingerprint}, is {found.fingerprint}")
         if changed:
             what = "; ".join(dict.fromkeys(changed))
             raise OutputError(
