@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -168,8 +167,7 @@ async def ascore_frame(
     Calls of one loaded judge are computed one after the other; see `Judge.ascore_many`.
     """
     # A judge that is named is loaded for this call alone.
-    turn: AbstractContextManager[object] = getattr(judge, "turn", nullcontext())
-    return await in_thread(lambda told: score_frame(frame, metrics, judge, progress=told, **options), progress, turn)
+    return await in_thread(lambda told: score_frame(frame, metrics, judge, progress=told, **options), progress)
 
 
 def _figures(given: Sequence[str] | str) -> tuple[str, ...] | None:

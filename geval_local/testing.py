@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -64,6 +65,7 @@ class MockEngine:
         self.unit_packs = unit_packs
         self.sensitive = sensitive
         self.seconds = seconds
+        self.turn = threading.RLock()
         self.executed_packs = 0
         self._unit = -1
         self._history = b""

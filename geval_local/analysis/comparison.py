@@ -5,7 +5,6 @@ From a pilot also: how many documents, and systems, a difference needs to be fou
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,7 +8,9 @@ and the reference for the prefix-sharing engine.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,12 +44,21 @@ class PaddedEngine:
 
     name = "padded"
 
-    def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096, plain: bool = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: Head,
+        *,
+        batch_tokens: int = 4096,
+        plain: bool = False,
+        turn: AbstractContextManager[object] | None = None,
+    ) -> None:
         self._trunk = Trunk(model)
         self._group: Callable[[int], int] = int if plain else self._trunk.group
         self._head = head
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
+        self.turn = turn if turn is not None else threading.RLock()
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Group requests of similar length, longest first, so that memory problems show up at once."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -73,11 +74,15 @@ class Engine(Protocol):
         The token budget that packs are planned with.
     limit : int
         Most tokens per forward pass at present: `batch_tokens`, or less after memory ran out.
+    turn : context manager
+        Held while the model computes, by whoever makes it compute; the same thread may take it again. All engines of
+        one model share one, and so does what writes with it: the state between packs is theirs.
     """
 
     name: str
     batch_tokens: int
     limit: int
+    turn: AbstractContextManager[object]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the work into packs: a pure function of the requests and the engine's token budget."""
@@ -91,9 +96,10 @@ def read_all(
 ) -> list[Readout]:
     """Plan and execute requests; their read-outs in order. `computed` takes the tokens of every pack."""
     found: dict[int, Readout] = {}
-    for pack, readouts in engine.execute(requests, engine.plan(requests)):
-        found.update(zip(pack.requests, readouts, strict=True))
-        computed(pack.tokens)
+    with engine.turn:
+        for pack, readouts in engine.execute(requests, engine.plan(requests)):
+            found.update(zip(pack.requests, readouts, strict=True))
+            computed(pack.tokens)
     return [found[index] for index in range(len(requests))]
 
 

@@ -108,6 +108,7 @@ class SharedCacheEngine:
         self._pass_tokens = PASS_TOKENS.get(self._trunk.device.type, PASS_TOKENS_ELSEWHERE)
         self._head = head
         self.padded = padded
+        self.turn = padded.turn
         #: Computed prefixes, each with the lengths of its pieces, shortest first.
         self._held: list[tuple[Ids, tuple[int, ...], Cache]] = []
         self.batch_tokens = batch_tokens

@@ -69,7 +69,7 @@ def execute(
     *,
     checkpoint: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Unit, list[Readout]]]:
-    """Execute units one by one.
+    """Execute units one by one, each in one turn of the engine's, so that other threads have theirs between two units.
 
     A unit's figures are bit-identical whichever other units are executed, unless memory runs out: then
     passes get smaller and figures differ by rounding.
@@ -80,10 +80,11 @@ def execute(
     with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
         for unit in chosen:
             readouts: list[Readout] = []
-            for _ in unit.packs[:-1]:
+            with engine.turn:
+                for _ in unit.packs[:-1]:
+                    readouts += next(results)[1]
+                    checkpoint()
                 readouts += next(results)[1]
-                checkpoint()
-            readouts += next(results)[1]
             for part, limit in zip(parts, before, strict=True):
                 if part.limit < limit:
                     logger.warning(

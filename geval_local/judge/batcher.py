@@ -154,7 +154,7 @@ _Part: TypeAlias = "tuple[_Job, int, list[Prepared]]"
 class Batcher:
     """Batches the calls of many threads for one judge; a context manager.
 
-    All methods may be called from any thread. The judge must not be used directly at the same time.
+    All methods may be called from any thread. The judge may be used directly as well: the two take turns.
     """
 
     def __init__(

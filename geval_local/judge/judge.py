@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -286,7 +287,8 @@ class Judge(Scorer):
         on_steps : callable
             Called with the metric and the number of tokens written so far while new steps are written.
         """
-        complete, written = pinned_steps(self, metric, on_steps=on_steps)
+        with self.engine.turn:
+            complete, written = pinned_steps(self, metric, on_steps=on_steps)
         if written is not None:
             logger.info("pinned in %s", written)
         return complete
@@ -297,7 +299,10 @@ class Judge(Scorer):
         """Continue a prompt with a numbered list; used for evaluation steps only, never for scores."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         ids = PromptEncoder(tokenizer, style=self._steps_style).encode([prompt])[0]
-        text = generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=self._beams, on_token=on_token)
+        with self.engine.turn:
+            text = generate_list(
+                model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=self._beams, on_token=on_token
+            )
         self.check_files()
         return text
 
@@ -347,10 +352,16 @@ class UnreadJudge(Judge):
         self.engine_report = facts.report
         self._entry = checked.entry
         self._read_weights = read
+        self._reading = threading.RLock()
         Scorer.__init__(self, PromptEncoder(checked.tokenizer, style=checked.entry.style), _UnreadEngine(self))
 
-    @cached_property
+    @property
     def _whole(self) -> Judge:
+        with self._reading:
+            return self._read_once
+
+    @cached_property
+    def _read_once(self) -> Judge:
         judge = self._read_weights()
         # The probe's figures are as the number of threads had it.
         if replace(judge.facts, report=self.facts.report) != self.facts or judge.engine.name != self.engine.name:
@@ -368,8 +379,8 @@ class UnreadJudge(Judge):
 
     def check_files(self) -> None:
         """See `Judge.check_files`; reading the weights compares the files with those that were checked."""
-        if "_whole" in vars(self):
-            self._whole.check_files()
+        if "_read_once" in vars(self):
+            self._read_once.check_files()
 
 
 class _UnreadEngine:
@@ -379,6 +390,11 @@ class _UnreadEngine:
         self._judge = judge
         self.name = judge.facts.report.engine
         self.batch_tokens = self.limit = judge.facts.batch_tokens
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """The model's, see `geval_local.engine.interface.Engine`; until it is read, that of the reading."""
+        return self._judge._reading
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """See `geval_local.engine.interface.Engine.plan`."""

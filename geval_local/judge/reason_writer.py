@@ -127,12 +127,13 @@ def reason_batches(
     while waiting:
         batch = waiting[:at_once]
         try:
-            written = generate_paragraphs(
-                judge.loaded.model,
-                judge.loaded.tokenizer,
-                [ids for _, _, ids, _ in batch],
-                max_new_tokens=max_new_tokens,
-            )
+            with judge.engine.turn:
+                written = generate_paragraphs(
+                    judge.loaded.model,
+                    judge.loaded.tokenizer,
+                    [ids for _, _, ids, _ in batch],
+                    max_new_tokens=max_new_tokens,
+                )
         except Exception as error:
             if not is_out_of_memory(error) or len(batch) == 1:
                 raise

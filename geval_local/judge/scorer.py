@@ -11,7 +11,7 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, overload
 
@@ -66,7 +66,7 @@ def progress_of(progress: OnProgress, label: str, total: int) -> Iterator[Callab
         yield lambda count: bar.advance(task, count)
 
 
-async def in_thread(work: Callable[[OnProgress], _T], progress: OnProgress, turn: AbstractContextManager[object]) -> _T:
+async def in_thread(work: Callable[[OnProgress], _T], progress: OnProgress) -> _T:
     """Run work in a thread while the event loop goes on."""
     loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
@@ -77,9 +77,8 @@ async def in_thread(work: Callable[[OnProgress], _T], progress: OnProgress, turn
             loop.call_soon_threadsafe(progress, done, total)
 
     def run() -> _T:
-        with turn:
-            # A bar is drawn by the work itself, which then hears of a cancellation at its end only.
-            return work(progress if progress is True else tell)
+        # A bar is drawn by the work itself, which then hears of a cancellation at its end only.
+        return work(progress if progress is True else tell)
 
     try:
         return await asyncio.to_thread(run)
@@ -111,14 +110,17 @@ MOST_MAKERS = 512
 
 
 class Scorer(ABC):
-    """Base class of judges: scores samples."""
+    """Base class of judges: scores samples.
+
+    All methods may be called from any thread, and from a callback of a call: a unit of prompts is computed in one turn
+    of the engine's, see `geval_local.engine.interface.Engine`.
+    """
 
     def __init__(self, encoder: PromptEncoder, engine: Engine) -> None:
         self.encoder = encoder
         self.engine: Engine = engine
         self._makers: dict[tuple[str, str], RequestMaker] = {}
-        #: Held while an asynchronous call is under way: a judge does one thing at a time.
-        self.turn = threading.Lock()
+        self._makers_turn = threading.Lock()
 
     @property
     @abstractmethod
@@ -258,12 +260,12 @@ class Scorer(ABC):
     ) -> list[Score] | dict[str, list[Score]]:
         """Score samples beside an event loop; parameters, result and errors as in `score_many`.
 
-        Calls of one judge are computed one after the other, in a thread; a `progress` that is called, is called in the
-        loop. Cancelled, the work ends after the batch at hand.
+        The work runs in a thread, and calls of one judge take turns, batch by batch. The loop calls `progress`. After a
+        cancellation the work ends with the current batch.
         """
         progress = options.pop("progress", False)
         work: Any = partial(self.score_many, metric, samples, **options)
-        return await in_thread(lambda told: work(progress=told), progress, self.turn)
+        return await in_thread(lambda told: work(progress=told), progress)
 
     @overload
     def iter_scores(self, metric: Metric, samples: Rows, **options: Unpack[_Stream]) -> Iterator[Score]: ...
@@ -419,8 +421,9 @@ class Scorer(ABC):
 
     def _maker(self, metric: Metric) -> RequestMaker:
         key = (metric.hash, metric.steps_hash)
-        if key not in self._makers:
-            while len(self._makers) >= MOST_MAKERS:
-                del self._makers[next(iter(self._makers))]
-            self._makers[key] = RequestMaker(self.encoder, metric, self.context)
-        return self._makers[key]
+        with self._makers_turn:
+            if key not in self._makers:
+                while len(self._makers) >= MOST_MAKERS:
+                    del self._makers[next(iter(self._makers))]
+                self._makers[key] = RequestMaker(self.encoder, metric, self.context)
+            return self._makers[key]

@@ -201,7 +201,7 @@ def _audited(judge: Judge, metric: Metric, *, brief: bool) -> JudgeAudit:
     from geval_local.tokens.requests import RequestMaker
 
     model, maker = judge.loaded.model, RequestMaker(judge.encoder, metric, judge.context)
-    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    alone = PaddedEngine(model, Head(model), batch_tokens=1, turn=judge.engine.turn)
     with show_progress() as progress:
 
         def on_read(done: int, total: int) -> None:

@@ -242,6 +242,7 @@ class PrefixSharingEngine:
         self.compiled = compiled
         self._launcher = Launcher(model, head, kernel=kernel, compiled=compiled)
         self.padded = padded
+        self.turn = padded.turn
         self._work: Work | None = None
         self._path: Index = np.zeros(0, dtype=np.int64)
         self.path_store = PathStore()
