@@ -114,7 +114,8 @@ class PaddedEngine:
                 half = (len(batch) + 1) // 2
                 todo += [batch[half:], batch[:half]]
                 continue
-            results = unless_memory_runs_out(partial(self._read, batch, width, requests))
+            read = partial(self._read, batch, width, requests)
+            results = unless_memory_runs_out(read, again=len(batch) == 1)
             if results is None and len(batch) > 1:
                 self.limit = max(width, len(batch) * width // 2)
                 todo.append(batch)

@@ -51,8 +51,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
 
 
-def unless_memory_runs_out(work: Callable[[], _T]) -> _T | None:
-    """Return what some work gives; None if memory ran out, whatever else it raises is raised."""
+def unless_memory_runs_out(work: Callable[[], _T], *, again: bool = False) -> _T | None:
+    """Return what some work gives; None if memory ran out, whatever else it raises is raised.
+
+    `again`: nothing smaller can be tried. Another process may have had the memory for a moment, so what is free is
+    released and the work is tried once more.
+    """
+    if again and (result := unless_memory_runs_out(work)) is not None:
+        return result
+    if again:
+        release_memory()
     try:
         return work()
     except (RuntimeError, MemoryError) as error:

@@ -194,6 +194,26 @@ def test_a_prompt_that_does_not_fit_even_alone_is_unscored_and_the_others_are_sc
         np.testing.assert_allclose(found[place].label_logprobs, expected[place].label_logprobs, atol=1e-10)
 
 
+def test_one_failure_of_a_lone_prompt_costs_no_row(monkeypatch):
+    requests = some_requests([10, 50, 20])
+    expected = run(an_engine(), requests)
+    forward, calls = type(MODEL.model).forward, []
+
+    def limited(*arguments, **options):
+        calls.append(options["input_ids"].shape)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        return forward(MODEL.model, *arguments, **options)
+
+    monkeypatch.setattr(MODEL.model, "forward", limited)
+
+    found = run(an_engine(batch_tokens=1), requests)
+
+    assert calls[0] == calls[1]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.label_logprobs, other.label_logprobs, rtol=0, atol=1e-10)
+
+
 def test_another_error_is_not_taken_for_memory(monkeypatch):
     run_out_of_memory(monkeypatch, above=0, error=ZeroDivisionError)
     with pytest.raises(ZeroDivisionError):

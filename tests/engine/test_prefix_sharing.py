@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -389,6 +391,24 @@ def test_a_prompt_that_fails_at_the_floor_is_unscored_and_the_rest_is_not(monkey
     assert FLOOR in sizes
     # One prompt that does not fit must not slow down others.
     assert max(sizes[sizes.index(FLOOR) + 1 :]) > FLOOR
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 5, FLOOR])
+@pytest.mark.parametrize("failing", range(4))
+def test_one_failure_at_a_small_pass_costs_no_row(monkeypatch, batch_tokens, failing):
+    model = tiny_model("llama", VOCAB)
+    requests = documents(seed=12)
+    alone, trie = engines(model, batch_tokens)
+    expected = logprobs(alone, requests)
+    passes = itertools.count()
+    run_short_of_memory(monkeypatch, model, lambda *_: next(passes) == failing)
+
+    found = readouts(trie, requests)
+
+    assert next(passes) > failing
+    assert [readout.error for readout in found] == [None] * len(requests)
+    assert largest_difference([readout.label_logprobs for readout in found], expected) < 1e-10
+    assert trie.limit == batch_tokens
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):

@@ -40,7 +40,7 @@ from geval_local.engine.prefix_sharing.packs import StreamPack, Work, plan_packs
 from geval_local.engine.prefix_sharing.prompt_trie import Index, lay_out
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, Trunk, gpus_of, to_device
-from geval_local.models.memory import unless_memory_runs_out
+from geval_local.models.memory import release_memory, unless_memory_runs_out
 from geval_local.tokens.requests import Request
 
 #: Variants of a layer's parts: its dtypes, kinds of layer, a pack of one token. Beyond PyTorch's usual 8 of them it
@@ -347,7 +347,7 @@ class PrefixSharingEngine:
         Afterwards the root path of `toward` is held, or of `stop` if absent. Returns the first token that could not be
         computed, None if all were.
         """
-        begun = self.limit
+        begun, is_last_try = self.limit, False
         while start < stop:
             end = min(stop, start + self.limit)
             path = work.stream.root_path(end if end < stop or toward is None else toward)
@@ -355,9 +355,13 @@ class PrefixSharingEngine:
             if launched is not None and self._accept(launched):
                 self._path = path[: np.searchsorted(path, end)]
                 reads += [] if launched.read is None else [launched.read]
-                start = end
+                start, is_last_try = end, False
             elif end - start > FLOOR:
                 self.limit = max(FLOOR, (end - start) // 2)
+            elif not is_last_try:
+                # Another process may have had the memory for a moment.
+                release_memory()
+                is_last_try = True
             else:
                 self.limit = begun  # one prompt that does not fit must not slow down others
                 return start
