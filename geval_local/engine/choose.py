@@ -14,7 +14,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, get_args
 
@@ -238,13 +238,13 @@ def _known(
 
     What was found is kept if all is well: what memory or a package cut short may be whole the next time.
     """
-    kept = None if verdict is None else verdict.read(name)
+    kept = None if verdict is None else verdict.read(name, EngineReport)
     if kept is not None:
-        return EngineReport(**kept)
+        return kept
     report = probe()
     is_whole = report.reason is None and report.note is None and report.probe_tokens == probe_length(model, span)
     if verdict is not None and is_whole:
-        verdict.keep(name, asdict(report))
+        verdict.keep(name, report)
     return report
 
 

@@ -82,7 +82,10 @@ class Engine(Protocol):
     name: str
     batch_tokens: int
     limit: int
-    turn: AbstractContextManager[object]
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """See above; read-only, so that a lock of any kind will do."""
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the work into packs: a pure function of the requests and the engine's token budget."""

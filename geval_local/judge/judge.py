@@ -6,7 +6,6 @@ next start, so that rows that are all in the cache need no weights. Scoring of s
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import threading
@@ -86,6 +85,10 @@ class JudgeFacts:
         )
 
 
+#: Versions that a score depends on, under the keys of a signature.
+_VERSIONS = {"transformers": transformers.__version__, "torch": torch.__version__, "version": __version__}
+
+
 def facts_of(loaded: LoadedModel, report: EngineReport, batch_tokens: int) -> JudgeFacts:
     """State the facts of a loaded judge."""
     config: Any = loaded.model.config.get_text_config()
@@ -97,9 +100,7 @@ def facts_of(loaded: LoadedModel, report: EngineReport, batch_tokens: int) -> Ju
             "tokenizer": loaded.tokenizer_hash,
             "dtype": dtype_name(loaded.dtype) + _quantization(loaded.model),
             "attention": loaded.attention,
-            "transformers": transformers.__version__,
-            "torch": torch.__version__,
-            "version": __version__,
+            **_VERSIONS,
         },
         context=min((int(limit) for limit in limits if limit), default=DEFAULT_CONTEXT),
         precision=loaded.precision.text(dtype_name(loaded.dtype)),
@@ -111,8 +112,8 @@ def facts_of(loaded: LoadedModel, report: EngineReport, batch_tokens: int) -> Ju
 def keep_facts(facts: JudgeFacts, checked: CheckedJudge) -> None:
     """Keep the facts of a judge on the CPU for its next start."""
     verdict = _verdict(checked, facts.fingerprint)
-    if verdict is not None and verdict.read(_KEPT) is None:
-        verdict.keep(_KEPT, dataclasses.asdict(facts))
+    if verdict is not None and verdict.read(_KEPT, JudgeFacts) != facts:
+        verdict.keep(_KEPT, facts)
 
 
 def kept_facts(checked: CheckedJudge) -> JudgeFacts | None:
@@ -120,10 +121,14 @@ def kept_facts(checked: CheckedJudge) -> JudgeFacts | None:
     if not checked.is_on_cpu or (content := checked.known_fingerprint()) is None:
         return None
     verdict = _verdict(checked, content)
-    kept = None if verdict is None else verdict.read(_KEPT)
-    if checked.files.moved_or_new():  # reading the weights tells which file
+    kept = None if verdict is None else verdict.read(_KEPT, JudgeFacts)
+    if kept is None or checked.files.moved_or_new():  # reading the weights tells which file
         return None
-    return None if kept is None else JudgeFacts(**kept | {"report": EngineReport(**kept["report"])})
+    # What the files say stands above what is kept.
+    dtype = checked.arguments["dtype"]
+    named = {"dtype": dtype_name(dtype)} if isinstance(dtype, torch.dtype) else {}
+    setup = {**kept.setup, "tokenizer": checked.tokenizer_hash, **named, **_VERSIONS}
+    return replace(kept, label=checked.entry.label, fingerprint=content, setup=setup)
 
 
 def _verdict(checked: CheckedJudge, content: str) -> Verdict | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,15 @@ class Precision:
         return f"{dtype} ({self.reason}; {moved})"
 
 
+@dataclass(frozen=True)
+class _Settled:
+    """What an earlier start chose."""
+
+    dtype: str
+    reason: str
+    noise: Noise | None
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """Return a dtype's name as in options and signatures."""
     return str(dtype).removeprefix("torch.")
@@ -156,9 +165,9 @@ def settle(
     # the host at every layer, and compute expert after expert.
     only = "bfloat16" if asked is None and has_experts(model) else asked_for
     verdict, key = verdict_of(model, fingerprint) if fingerprint else None, f"precision, {entry.style}, {only}"
-    if verdict is not None and (kept := verdict.read(key)) is not None:
-        cast_weights(model, HALF[kept["dtype"]])
-        return Precision(kept["reason"], kept["noise"] and Noise(**kept["noise"]))
+    if verdict is not None and (kept := verdict.read(key, _Settled)) is not None:
+        cast_weights(model, HALF[kept.dtype])
+        return Precision(kept.reason, kept.noise)
     try:
         figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
     except Exception as error:  # foreign code in an unusual use, or out of memory
@@ -174,7 +183,7 @@ def settle(
     release_memory()
     moved = figures.noise[name]
     if verdict is not None:
-        verdict.keep(key, {"dtype": name, "reason": reason, "noise": moved and asdict(moved)})
+        verdict.keep(key, _Settled(name, reason, moved))
     return Precision(reason, moved)
 
 

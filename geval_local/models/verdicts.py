@@ -13,11 +13,13 @@ import json
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from transformers import PreTrainedModel
 
 from geval_local.files import home_folder, write_atomically
@@ -28,6 +30,8 @@ from geval_local.models.head import gpus_of, input_device
 KERNEL_PACKAGES = ("triton", "triton-windows", "flash-linear-attention", "causal-conv1d", "mamba-ssm", "kernels")
 _PACKAGES = ("geval_local", "torch", "transformers", *KERNEL_PACKAGES)
 
+_T = TypeVar("_T")
+
 
 class Verdict:
     """The kept findings about one model on its device: one file."""
@@ -36,14 +40,19 @@ class Verdict:
         self._file = file
         self._identity = identity
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """Return a finding; None if there is none for just this model, device and software."""
-        found = self._all().get(name)
-        return dict(found) if isinstance(found, dict) else None
+    def read(self, name: str, kind: type[_T]) -> _T | None:
+        """Return a finding, a dataclass; None if there is none for just this model, device and software.
 
-    def keep(self, name: str, finding: dict[str, Any]) -> None:
-        """Keep a finding; without a place to write to, it is found out again."""
-        record = {"identity": self._identity, "findings": self._all() | {name: finding}}
+        A record that is damaged or has another shape counts as none: whoever asks finds it out again and keeps it.
+        """
+        try:
+            return TypeAdapter(kind).validate_python(self._all()[name])
+        except (KeyError, ValidationError):
+            return None
+
+    def keep(self, name: str, finding: Any) -> None:
+        """Keep a finding, a dataclass; without a place to write to, it is found out again."""
+        record = {"identity": self._identity, "findings": self._all() | {name: asdict(finding)}}
         with suppress(OSError):
             write_atomically(self._file, json.dumps(checksummed(record)), private=True)
 
@@ -51,9 +60,9 @@ class Verdict:
         try:
             record = json.loads(self._file.read_text(encoding="utf-8"))
             is_own = is_unedited(record) and record["identity"] == self._identity
-        except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+            return dict(record["findings"]) if is_own else {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return {}
-        return dict(record["findings"]) if is_own else {}
 
 
 def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:

@@ -15,7 +15,7 @@ from tiny import tiny_model
 import geval_local
 from geval_local.engine import choose, probe
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import choose_engine, missing_packages
+from geval_local.engine.choose import EngineReport, choose_engine, missing_packages
 from geval_local.engine.prefix_sharing import flex
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.self_check import check_engine
@@ -163,13 +163,13 @@ def test_several_keep_their_verdicts_at_once(monkeypatch, tmp_path):
     def work(number):
         verdict, found = verdict_of(model, "f" * 64), []
         for _ in range(10):
-            verdict.keep(f"finding {number}", {"number": number})
-            found += [verdict.read(f"finding {other}") for other in range(4)]
+            verdict.keep(f"finding {number}", EngineReport("trie", probe_tokens=number))
+            found += [verdict.read(f"finding {other}", EngineReport) for other in range(4)]
         return found
 
     with ThreadPoolExecutor(4) as pool:
         found = [one for part in pool.map(work, range(4)) for one in part]
-    assert all(one is None or one == {"number": number % 4} for number, one in enumerate(found))
+    assert all(one is None or one.probe_tokens == number % 4 for number, one in enumerate(found))
     assert any(found)
     assert len(list((tmp_path / "verdicts").iterdir())) == 1
 

@@ -13,6 +13,7 @@ from cli_run import METRIC, judge_directory
 import geval_local
 from geval_local import Interrupted, Judge, Metric, RunEvents, read_samples, resume, score_file
 from geval_local.errors import ConfigurationError, OutputError, WeightsError
+from geval_local.io.ownership import checksummed
 from geval_local.judge.judge import UnreadJudge
 from geval_local.options import JudgeOptions
 
@@ -150,6 +151,40 @@ def test_weights_that_waited_are_read_for_the_first_new_row(here, monkeypatch):
     grown, whole = scores_in(here / "grown.jsonl"), scores_in(here / "whole.jsonl")
     assert grown[7] is whole[7] is None
     assert [one for one in grown if one] == pytest.approx([one for one in whole if one], abs=1e-5)
+
+
+#: Edits of the kept facts by whoever can write there, with a checksum that fits.
+FACTS = {
+    "a key is missing": lambda facts: facts.pop("context"),
+    "a key is unknown": lambda facts: facts.update(colour="red"),
+    "setup is null": lambda facts: facts.update(setup=None),
+    "the report is a list": lambda facts: facts.update(report=[]),
+    "the report has no engine": lambda facts: facts["report"].pop("engine"),
+    "another fingerprint": lambda facts: facts.update(fingerprint="0" * 16),
+    "another name": lambda facts: facts.update(label="gpt-5|dtype:float16"),
+    "another dtype": lambda facts: facts["setup"].update(dtype="bfloat16"),
+    "another tokenizer": lambda facts: facts["setup"].update(tokenizer="0" * 16),
+    "another version": lambda facts: facts["setup"].update(version="9.9"),
+}
+
+
+@pytest.mark.parametrize("edit", FACTS)
+def test_facts_that_were_edited_do_not_reach_a_signature_and_heal(here, tmp_path, edit):
+    _score("first.jsonl")
+    _score("second.jsonl")
+    (file,) = [one for one in (tmp_path / "home" / "verdicts").iterdir() if '"facts"' in one.read_text()]
+    record = json.loads(file.read_text())
+    FACTS[edit](record["findings"]["facts"])
+    del record["checksum"]
+    file.write_text(json.dumps(checksummed(record)))
+
+    _score("edited.jsonl")
+
+    described = [json.loads((here / f"{name}.jsonl.meta.json").read_text()) for name in ("first", "edited")]
+    assert described[0]["metrics"] == described[1]["metrics"]
+    assert (here / "edited.jsonl").read_bytes() == (here / "first.jsonl").read_bytes()
+    Judge.load(JudgeOptions())
+    assert isinstance(Judge.load(JudgeOptions(), on_read=lambda read: read()), UnreadJudge)
 
 
 def test_a_judge_whose_files_change_is_another_one(here, tmp_path):
