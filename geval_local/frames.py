@@ -98,7 +98,7 @@ def score_frame(
     threshold: float | None = None,
     progress: OnProgress = False,
 ) -> Any:
-    """Score the rows of a data frame; the figures are those of the command line, to the last bit.
+    """Score the rows of a data frame; the figures are those of the command line, to the bit without its cache.
 
     Parameters
     ----------

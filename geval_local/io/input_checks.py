@@ -15,12 +15,16 @@ from geval_local.fields import (
     field_options,
     field_value,
     guess_columns,
+    lookup,
     nearest,
     read_mapping,
     resolve,
 )
+from geval_local.grouping import EVERY_ROW
+from geval_local.io.columns import check_chosen
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
+from geval_local.options import RunOptions
 from geval_local.questions.form import state_text
 
 #: Rows that are checked before a judge is loaded.
@@ -265,3 +269,14 @@ def check_evidence(
                 "several times, and as `state=HEADING=COLUMN`.",
             )
     return first
+
+
+def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
+    """Check that the first rows have the fields to group and gather by, and the columns that were asked for."""
+    grouping = None if options.group_by == EVERY_ROW else options.group_by
+    for field, what in ((grouping, "group"), (options.gather_by, "gather")):
+        if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
+            raise DataError(
+                f"{where}: the field {field!r} to {what} by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
+            )
+    check_chosen(options.columns, rows, [metric.name for metric in metrics])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
 from geval_local.io.columns import FIGURES, holds_all_input
-from geval_local.io.input_checks import ROWS_CHECKED, check_rows
+from geval_local.io.input_checks import ROWS_CHECKED, check_first_rows, check_rows
 from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import PARTS_MANIFEST, ResultManifest, ScoredMetric, manifest_text, read_manifest
@@ -50,7 +50,6 @@ from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.input_file import InputFile
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, now
 from geval_local.runs.run import Run, meet
-from geval_local.runs.run_file import check_first_rows
 from geval_local.runs.settings import Settings
 from geval_local.runs.store import MemoryStore
 from geval_local.runs.target import Target, checked_place

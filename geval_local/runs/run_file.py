@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.engine.window import WINDOW
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import lookup
-from geval_local.grouping import EVERY_ROW
 from geval_local.io.columns import check_chosen, decision_layout
 from geval_local.io.input_checks import (
     DEFAULT_STATE,
     ROWS_CHECKED,
     check_evidence,
+    check_first_rows,
     check_input,
     check_rows,
     load_metrics,
@@ -72,7 +71,9 @@ def score_file(
     events: RunEvents | None = None,
     **named: Any,
 ) -> RunResult:
-    """Score a file; the figures are bit-identical to those of `Judge.score_many`.
+    """Score a file; the figures are those of `Judge.score_many`, to the bit without the cache.
+
+    A row that an earlier run computed among other rows, and that the cache gives, differs by rounding.
 
     Parameters
     ----------
@@ -346,17 +347,6 @@ def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options:
     """Check that a file can be scored, by its first rows."""
     first = check_input(file, metrics, limit=options.limit, mapping=options.fields, encoding=options.encoding)
     check_first_rows(first, file, metrics, options)
-
-
-def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
-    """Check that the first rows have the fields to group and gather by, and the columns that were asked for."""
-    grouping = None if options.group_by == EVERY_ROW else options.group_by
-    for field, what in ((grouping, "group"), (options.gather_by, "gather")):
-        if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
-            raise DataError(
-                f"{where}: the field {field!r} to {what} by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
-            )
-    check_chosen(options.columns, rows, [metric.name for metric in metrics])
 
 
 def resume(
