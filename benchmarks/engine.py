@@ -79,7 +79,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--slow-rounds", type=int, help="rounds of all but trie and padded (as --rounds)")
     parser.add_argument("--documents", type=int, help="documents of 16 candidates each (8; 2 with --quick)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compiled", action="store_true", help="compile the layers too, at first use")
     parser.add_argument("--dtype", help="float32 on a CPU, bfloat16 on a GPU")
     parser.add_argument(
         "--output", type=Path, help="results file, a .txt comes beside it (benchmarks/results/engine-DATE.json)"
@@ -118,12 +117,12 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[R
             file = smollm2_file() if name == "smollm2" else None
             judge = load_judge(options, file) if real else None
             if judge is not None:
-                bench = Bench(judge.loaded.model, 16, file, options.compiled)
+                bench = Bench(judge.loaded.model, 16, file)
                 yield name, "summeval", bench, summeval_for_judge(judge, options.documents)
             continue
         tokenizer = tokenizer_for(int(SHAPES[name].sizes["vocab_size"]))
         judge = load_judge(options) if real and tokenizer is None else None
-        bench = Bench(random_model(name, options.device, dtype), SHAPES[name].batch_rows, compiled=options.compiled)
+        bench = Bench(random_model(name, options.device, dtype), SHAPES[name].batch_rows)
         vocabulary = bench.model.config.vocab_size
         # Random weights read any tokens that their vocabulary holds.
         if judge is not None:

@@ -40,8 +40,6 @@ class Bench:
         Rows of a batch, for engines that take rows.
     gguf : Path, optional
         The file that the model is from, for a program that reads no other.
-    compiled : bool
-        Whether the layers are compiled too.
     trie : Engine
         This project's, as it chooses it for the model: the shared cache for a hybrid one.
     padded, alone : Engine
@@ -53,7 +51,6 @@ class Bench:
     model: PreTrainedModel
     rows: int
     gguf: Path | None = None
-    compiled: bool = False
     trie: Engine = field(init=False)
     engine_report: EngineReport = field(init=False)
     padded: Engine = field(init=False)
@@ -68,7 +65,7 @@ class Bench:
         self.alone = PaddedEngine(self.model, head, batch_tokens=1)
         # As a judge's engine is chosen: with the kernels and the budget that are found to serve on this device.
         self.padded, _ = choose_engine(self.model, head, "padded")
-        self.trie, self.engine_report = choose_engine(self.model, head, compiled=self.compiled)
+        self.trie, self.engine_report = choose_engine(self.model, head)
 
     def peer(self, name: str, start: Callable[[], Any]) -> Any:
         """Give another program that serves the model, started when it is first asked for."""

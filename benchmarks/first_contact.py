@@ -147,7 +147,7 @@ def _loaded(options: argparse.Namespace, shape: str) -> tuple[Any, Any, Any]:
     model = random_model(shape, options.device, dtype)
     tell(shape=shape, parameters=model.num_parameters(), build_seconds=time.perf_counter() - begun)
     begun = time.perf_counter()
-    engine, report = choose_engine(model, Head(model), compiled=options.compiled)
+    engine, report = choose_engine(model, Head(model))
     tell(report=asdict(report), batch_tokens=engine.batch_tokens, choose_seconds=time.perf_counter() - begun)
     if isinstance(engine, PrefixSharingEngine):
         tell(bytes_per_token={str(device): cost for device, cost in bytes_per_token(model, engine).items()})
@@ -315,7 +315,6 @@ STEPS: dict[str, tuple[int, Callable[[argparse.Namespace], None]]] = {
     "load": (90, load),
     "self-check": (120, self_check),
     "whole": (120, whole),
-    "whole-compiled": (120, whole),
     "profile": (60, profile),
     "mixture": (60, partial(shape, "mixture")),
     "qwen3.5": (60, partial(shape, "qwen3.5-30m")),
@@ -346,7 +345,6 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def _one(name: str, limit: float, options: argparse.Namespace, home: str) -> dict[str, Any]:
     command = [sys.executable, str(Path(__file__).resolve()), "--out", str(options.out), "--device", options.device]
     command += ["--step", "die" if name == options.plant else name, *(["--tiny"] if options.tiny else [])]
-    command += ["--compiled"] if name.endswith("-compiled") else []
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     own = {"GEVAL_LOCAL_HOME": home} | os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     begun = time.monotonic()
@@ -404,7 +402,6 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=1.0, help="times the steps' own limits (1)")
     parser.add_argument("--plant", choices=list(STEPS), help="let this step die as a fault of a driver would end it")
     parser.add_argument("--step", help=argparse.SUPPRESS)
-    parser.add_argument("--compiled", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(given)
 
 

@@ -13,8 +13,8 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, get_args
 
@@ -64,7 +64,6 @@ def choose_engine(
     choice: EngineName = "auto",
     *,
     batch_tokens: int | None = None,
-    compiled: bool = False,
     verdict: Verdict | None = None,
 ) -> tuple[Engine, EngineReport]:
     """Choose the engine for a model.
@@ -77,8 +76,6 @@ def choose_engine(
         The engine, ``auto`` for the one that shares most.
     batch_tokens : int, optional
         The token budget; by free memory if absent.
-    compiled : bool
-        Whether the layers are compiled too, if prefixes are shared.
     verdict : Verdict, optional
         Where the result of the probe is kept for the next time.
     """
@@ -96,11 +93,9 @@ def choose_engine(
         return _choose_padded(plain, padded, None)
     reasons: list[str] = []
     if choice != "cache":
-        report, kernel = _find_sharing(plain, compiled, verdict, is_asked_for=choice == "trie")
+        report, kernel = _find_sharing(plain, verdict, is_asked_for=choice == "trie")
         if report.reason is None:
-            sharing = PrefixSharingEngine(
-                model, head, batch_tokens=batch_tokens or LEAST, padded=padded, kernel=kernel, compiled=compiled
-            )
+            sharing = PrefixSharingEngine(model, head, batch_tokens=batch_tokens or LEAST, padded=padded, kernel=kernel)
             if batch_tokens is None:
                 sharing.batch_tokens = sharing.limit = find_budget(model, sharing)
             return sharing, report
@@ -242,14 +237,14 @@ def _known(
     if kept is not None:
         return kept
     report = probe()
-    is_whole = report.reason is None and report.note is None and report.probe_tokens == probe_length(model, span)
+    is_whole = report.reason is None and not report.is_cut_short and report.probe_tokens == probe_length(model, span)
     if verdict is not None and is_whole:
         verdict.keep(name, report)
     return report
 
 
 def _find_sharing(
-    plain: PlainPasses, compiled: bool, verdict: Verdict | None, *, is_asked_for: bool
+    plain: PlainPasses, verdict: Verdict | None, *, is_asked_for: bool
 ) -> tuple[EngineReport, FlexKernel | None]:
     """Find out whether prefixes can be shared, with the GPU's kernel unless it serves no layer."""
     model = plain.model
@@ -261,41 +256,47 @@ def _find_sharing(
     kernel = find_kernel(device)
     expected = expected_spans(model.config.get_text_config())
     span = min((one for one in expected if one is not None), default=None)
-    probe = partial(_probe_sharing, plain, expected, span, kernel, compiled)
-    report = _known(verdict, f"sharing, compiled {compiled}, kernel {kernel is not None}", model, span, probe)
-    used = [] if kernel is None else [kind for kind in kernel.seen if kind.dtype == model.dtype]
-    is_of_use = kernel is not None and not (used and kernel.refused.keys() >= set(used))
-    return report, kernel if is_of_use else None
+    probe = partial(_probe_sharing, plain, expected, span, kernel)
+    report = _known(verdict, f"sharing, kernel {kernel is not None}", model, span, probe)
+    if kernel is not None:
+        kernel.refused.update(report.refused)
+    return report, kernel if report.has_kernel else None
 
 
 def _probe_sharing(
-    plain: PlainPasses, expected: list[int | None], span: int | None, kernel: FlexKernel | None, compiled: bool
+    plain: PlainPasses, expected: list[int | None], span: int | None, kernel: FlexKernel | None
 ) -> EngineReport:
     """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report says where it does not."""
     model = plain.model
-    report = _probe(model, partial(_compare_sharing, plain, expected, kernel, compiled), span)
+    report = _probe(model, partial(_compare_sharing, plain, expected, kernel), span)
     missing = why_no_kernel(input_device(model))
     notes = [report.note] if report.note is not None else []
+    is_cut_short, has_kernel = report.is_cut_short or missing is not None, kernel is not None
     if kernel is not None:
         used = [kind for kind in kernel.seen if kind.dtype == model.dtype]
-        refused = {kind: reason for kind, reason in kernel.refused.items() if kind in used}
+        refused = {kind: kernel.refused[kind.key] for kind in used if kind.key in kernel.refused}
         if refused and len(refused) == len(used):
-            missing = next(iter(refused.values()))
+            missing, has_kernel = next(iter(refused.values())), False
         else:
             notes += [f"{kind.text} in pieces: {reason}" for kind, reason in refused.items()]
-            if any(kind.dtype != model.dtype for kind in kernel.refused):
+            if any(kind.key in kernel.refused for kind in kernel.seen if kind.dtype != model.dtype):
                 notes.append(f"its kernel was probed in {dtype_name(model.dtype)} only")
     if missing is not None and report.reason is None:
         notes.append(f"attention in pieces, many times slower than a kernel: {missing}")
         logger.warning("%s: %s", type(model).__name__, notes[-1])
-    return replace(report, note="; ".join(notes) or None)
+    return replace(
+        report,
+        note="; ".join(notes) or None,
+        is_cut_short=is_cut_short,
+        has_kernel=has_kernel,
+        refused={} if kernel is None else dict(kernel.refused),
+    )
 
 
 def _compare_sharing(
     plain: PlainPasses,
     expected: list[int | None],
     kernel: FlexKernel | None,
-    compiled: bool,
     requests: Sequence[Request],
 ) -> EngineReport:
     """Compare prefix sharing, cut into packs of which some continue others, with prompts in rows of their own.
@@ -309,9 +310,7 @@ def _compare_sharing(
 
     def compare() -> EngineReport:
         alone = PaddedEngine(model, plain.head, batch_tokens=1)
-        engine = PrefixSharingEngine(
-            model, plain.head, batch_tokens=budget, padded=alone, kernel=kernel, compiled=compiled
-        )
+        engine = PrefixSharingEngine(model, plain.head, batch_tokens=budget, padded=alone, kernel=kernel)
         found = label_logprobs(engine, requests)
         report = _agreement(engine.name, model, found, plain.by_row(requests))
         if report.reason is not None:
@@ -326,14 +325,14 @@ def _compare_sharing(
     report = compare()
     if report.reason is None or kernel is None:
         return report
-    served = [kind for kind in kernel.seen if kind.dtype == model.dtype and kind not in kernel.refused]
-    for kinds in [*([kind] for kind in served if len(served) > 1), served]:
-        kernel.refused.update(dict.fromkeys(kinds, report.reason))
+    served = [kind.key for kind in kernel.seen if kind.dtype == model.dtype and kind.key not in kernel.refused]
+    for keys in [*([key] for key in served if len(served) > 1), served]:
+        kernel.refused.update(dict.fromkeys(keys, report.reason))
         again = compare()
         if again.reason is None:
             return again
-        for kind in kinds:
-            del kernel.refused[kind]
+        for key in keys:
+            del kernel.refused[key]
     return report
 
 
@@ -409,7 +408,7 @@ def _probe(
                 if report is None or (report.reason is not None and report.difference is None):
                     # What float32 cannot compute here at all is no verdict on the dtype that will be used.
                     why = "no memory for a probe in float32" if report is None else f"not in float32: {report.reason}"
-                    report = replace(half, note=f"{why}: probed in {model.dtype} only")
+                    report = replace(half, note=f"{why}: probed in {model.dtype} only", is_cut_short=True)
         if report is not None:
             missed = span if span is not None and span >= length else None
             engine = report.engine if report.reason is None else "padded"
@@ -436,7 +435,7 @@ def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Seq
 class EngineReport:
     """The engine of a model, and the reason for it."""
 
-    #: ``trie``, ``cache`` or ``padded``; ``trie-compiled`` in benchmarks.
+    #: ``trie``, ``cache`` or ``padded``.
     engine: str
     #: Why no engine that shares more is used; None if it is the first choice or was requested.
     reason: str | None = None
@@ -452,6 +451,11 @@ class EngineReport:
     window: int | None = None
     #: Further remarks: parts that the probe had to skip.
     note: str | None = None
+    #: Whether memory or a missing package cut the probe short, so that the next start probes again.
+    is_cut_short: bool = False
+    #: Whether a kernel computes the attention of some of its layers; keys of the kinds that it does not serve, and why.
+    has_kernel: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:

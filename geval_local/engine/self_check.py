@@ -80,7 +80,7 @@ def attention_errors(
             errors[options["span"]] = float(np.max([found, errors.get(options["span"], 0.0)]))  # a NaN stays one
 
     watched = partial(_Watched, compare)
-    launcher = Launcher(model, Head(model), kernel=engine.kernel, attention=watched, compiled=engine.compiled)
+    launcher = Launcher(model, Head(model), kernel=engine.kernel, attention=watched)
     store = PathStore()
     size = max(1, min(engine.batch_tokens, -(-len(stream) // 2)))
     for start in range(0, len(stream), size):

@@ -66,7 +66,7 @@ def test_a_kernel_that_fails_for_one_kind_of_layer_serves_the_others(monkeypatch
     engine, report = chosen_with(monkeypatch, kernel, model)
     assert (report.engine, engine.kernel) == ("trie", kernel)
     assert "sliding layers with heads of 16 in pieces: " in report.text
-    assert [kind.windowed for kind in kernel.refused] == [True]
+    assert [kind.windowed for kind in kernel.seen if kind.key in kernel.refused] == [True]
     alone = PaddedEngine(model, Head(model), batch_tokens=1)
     assert largest_difference(logprobs(engine, documents()), logprobs(alone, documents())) < 1e-3
 
@@ -180,6 +180,27 @@ def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):
     model = tiny_model("llama", VOCAB, torch.float32)
     assert choose_engine(model, Head(model), "trie", verdict=verdict_of(model, "f" * 64))[1].note is not None
     assert not any((tmp_path / "verdicts").iterdir())
+
+
+@pytest.mark.parametrize("broken", ["sliding", "all"])
+def test_what_a_kernel_was_refused_for_is_known_at_the_second_start(monkeypatch, tmp_path, broken):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    model = tiny_model("gemma3", VOCAB, torch.float32)
+
+    def start():
+        kernel = Faulty(lambda kind: kind.windowed or broken == "all", "CUDA error: an illegal address")
+        monkeypatch.setattr(choose, "find_kernel", lambda device: kernel)
+        return choose_engine(model, Head(model), "trie", verdict=verdict_of(model, "f" * 64)), kernel
+
+    (engine, first), _ = start()
+    passes = []
+    trunk_of(model).register_forward_pre_hook(lambda *_: passes.append(1))
+    (again, report), kernel = start()
+    assert not passes
+    assert report == first
+    assert (engine.kernel is None) == (again.kernel is None) == (broken == "all")
+    logprobs(again, documents())
+    assert all(kind.windowed is False for kind in kernel.served)
 
 
 @pytest.mark.parametrize(

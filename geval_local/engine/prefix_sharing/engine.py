@@ -20,7 +20,7 @@ size tokens x tokens is ever built; visibility is in the pack's layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -28,13 +28,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable, computed_ahead
 from geval_local.engine.prefix_sharing.attention import PackAttention
-from geval_local.engine.prefix_sharing.flex import FlexKernel, keep_compilations
+from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore, PrefixStore
 from geval_local.engine.prefix_sharing.packs import StreamPack, Work, plan_packs
 from geval_local.engine.prefix_sharing.prompt_trie import Index, lay_out
@@ -42,42 +41,6 @@ from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, Trunk, gpus_of, to_device
 from geval_local.models.memory import release_memory, unless_memory_runs_out
 from geval_local.tokens.requests import Request
-
-#: Variants of a layer's parts: its dtypes, kinds of layer, a pack of one token. Beyond PyTorch's usual 8 of them it
-#: would go on uncompiled.
-_VARIANTS = 64
-
-
-class CompiledLayers:
-    """Compiled forward passes of a trunk's layers, beside their usual ones."""
-
-    def __init__(self, trunk: nn.Module, layers: int) -> None:
-        lists = (module for module in trunk.modules() if isinstance(module, nn.ModuleList) and len(module) == layers)
-        found = next(lists, None)
-        if found is None:
-            raise UnsupportedModelError(f"{type(trunk).__name__} has no list of {layers} layers to compile")
-        keep_compilations()
-        # The number of tokens differs from pack to pack.
-        self._passes: list[tuple[nn.Module, Callable[..., Any]]] = [
-            (layer, torch.compile(layer.forward, dynamic=True)) for layer in found
-        ]
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Let the layers compute by their compiled passes for a while."""
-        config: Any = torch._dynamo.config
-        before = [(layer, vars(layer).get("forward")) for layer, _ in self._passes]
-        for layer, compiled in self._passes:
-            layer.forward = compiled
-        try:
-            with config.patch(recompile_limit=_VARIANTS):
-                yield
-        finally:
-            for layer, forward in before:
-                del layer.forward
-                if forward is not None:  # a hook of accelerate's
-                    layer.forward = forward
-
 
 NAME = "geval_local_prefix_sharing"
 
@@ -175,18 +138,12 @@ class Launcher:
         *,
         kernel: FlexKernel | None,
         attention: Callable[..., PackAttention] = PackAttention,
-        compiled: bool = False,
     ) -> None:
         self.trunk = Trunk(model)
         self._config = model.config
         self._head = head
         self._kernel = kernel
         self._attention = attention
-        self._compiled = None
-        if compiled:
-            self._compiled = CompiledLayers(self.trunk.module, int(model.config.get_text_config().num_hidden_layers))
-            compiler: Any = torch.compiler
-            AttentionInterface.register(NAME, compiler.disable(_attention))
 
     def launch(
         self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
@@ -203,8 +160,7 @@ class Launcher:
         attention = self._attention(layout, store, kernel=self._kernel)
         tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.trunk.device)
         positions = to_device(stream.positions[start:stop], self.trunk.device)
-        compiled = nullcontext() if self._compiled is None else self._compiled.in_use()
-        with attending_through(self._config, attention), compiled:
+        with attending_through(self._config, attention):
             hidden = self.trunk(tokens[None], position_ids=positions[None], use_cache=False)[0][0]
         read = None
         low, high = np.searchsorted(work.places, [start, stop]).tolist()
@@ -223,8 +179,10 @@ class PrefixSharingEngine:
     """Engine that shares prefixes between prompts, for a model whose layers use a registered attention function.
 
     `padded` serves prompts beyond the switch of a length-dependent rotary embedding, `kernel` a layer's whole attention
-    (in pieces when absent, see `flex.find_kernel`). `compiled`: the layers are compiled.
+    (in pieces when absent, see `flex.find_kernel`).
     """
+
+    name = "trie"
 
     def __init__(
         self,
@@ -235,12 +193,9 @@ class PrefixSharingEngine:
         padded: PaddedEngine,
         kernel: FlexKernel | None = None,
         look_ahead: int | None = None,
-        compiled: bool = False,
     ) -> None:
-        self.name = "trie-compiled" if compiled else "trie"
         self.kernel = kernel
-        self.compiled = compiled
-        self._launcher = Launcher(model, head, kernel=kernel, compiled=compiled)
+        self._launcher = Launcher(model, head, kernel=kernel)
         self.padded = padded
         self.turn = padded.turn
         self._work: Work | None = None

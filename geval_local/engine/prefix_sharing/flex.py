@@ -146,6 +146,11 @@ class Kind:
     windowed: bool
 
     @property
+    def key(self) -> str:
+        """The kind as a plain value, for what is kept about it."""
+        return f"{self.key_size}, {self.value_size}, {self.dtype}, {'sliding' if self.windowed else 'full'}"
+
+    @property
     def text(self) -> str:
         """The kind in words."""
         return f"{'sliding' if self.windowed else 'full'} layers with heads of {self.key_size}"
@@ -202,8 +207,8 @@ class FlexKernel:
     ----------
     seen : dict of Kind to None
         The kinds of layer that it was called for.
-    refused : dict of Kind to str
-        Kinds that it does not serve, and why; their attention is computed in pieces.
+    refused : dict of str to str
+        Keys of the kinds that it does not serve, and why; their attention is computed in pieces.
     """
 
     def __init__(self, *, backend: Any = "inductor") -> None:
@@ -214,7 +219,7 @@ class FlexKernel:
         self._options = {"compute_q_blocks": False} if "compute_q_blocks" in known else {}
         self._rungs: dict[Kind, int] = {}
         self.seen: dict[Kind, None] = {}
-        self.refused: dict[Kind, str] = {}
+        self.refused: dict[str, str] = {}
 
     @property
     def settings(self) -> dict[Kind, dict[str, Any]]:
@@ -258,16 +263,16 @@ class FlexKernel:
         """Compute attention for a pack; None if the kernel does not serve layers of this kind."""
         kind = kind or Kind(query.shape[-1], value.shape[-1], query.dtype, windowed=False)
         self.seen[kind] = None
-        if kind in self.refused:
+        if kind.key in self.refused:
             return None
         try:
             return self._call(query, key, value, mask, scale, softcap, sinks, kind)
         except Exception as error:
             if is_out_of_memory(error) and not _is_too_large(error):
                 raise
-            self.refused[kind] = f"{type(error).__name__}: {first_line(error)[:120]}"
+            self.refused[kind.key] = f"{type(error).__name__}: {first_line(error)[:120]}"
         # After a fault of the device itself, nothing works any more, and the pieces raise what there is to say.
-        logger.warning("attention of %s is computed in pieces: %s", kind.text, self.refused[kind])
+        logger.warning("attention of %s is computed in pieces: %s", kind.text, self.refused[kind.key])
         return None
 
     def _call(
