@@ -237,7 +237,7 @@ def prompts() -> list[Any]:
 def difference(judge: Judge) -> float:
     """Say how far a judge's engine is from plain passes of its model."""
     requests = prompts()
-    expected = [by_plain_passes(judge.loaded.model, one) for one in requests]
+    expected = [by_plain_passes(judge.backend.loaded.model, one) for one in requests]
     return float(largest_difference(logprobs(judge.engine, requests), expected))
 
 

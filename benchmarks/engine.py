@@ -117,7 +117,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[R
             file = smollm2_file() if name == "smollm2" else None
             judge = load_judge(options, file) if real else None
             if judge is not None:
-                bench = Bench(judge.loaded.model, 16, file)
+                bench = Bench(judge.backend.loaded.model, 16, file)
                 yield name, "summeval", bench, summeval_for_judge(judge, options.documents)
             continue
         tokenizer = tokenizer_for(int(SHAPES[name].sizes["vocab_size"]))

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
+from geval_local.engine.backend import EngineReport
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import EngineReport, choose_engine
+from geval_local.engine.choose import choose_engine
 from geval_local.engine.interface import Engine
 from geval_local.models.head import Head
 from geval_local.tokens.requests import Request

@@ -107,7 +107,7 @@ def kernel(options: argparse.Namespace) -> None:
                     seconds=time.perf_counter() - begun,
                     graphs=int(counters["stats"]["unique_graphs"]),
                     blocks={kind.text: settings for kind, settings in served.settings.items()},
-                    refused={kind.text: reason for kind, reason in served.refused.items()},
+                    refused=dict(served.refused),
                 )
 
 
@@ -118,8 +118,8 @@ def nano(options: argparse.Namespace) -> None:
     judge = Judge.load("nano", device=options.device)
     metric = Metric(name="x/quality", introduction="Rate it.", criteria="Is it good?", scale="1-5", steps=("Read it.",))
     score = judge.score(metric, output="A summary.")
-    tell(engine=judge.engine_report.text, dtype=judge.loaded.precision.text(str(judge.loaded.dtype)), score=score.value)
-    _check(judge.loaded.model, judge.engine, judge.engine_report)
+    tell(engine=judge.engine_report.text, dtype=judge.precision, score=score.value)
+    _check(judge.backend.loaded.model, judge.engine, judge.engine_report)
 
 
 def _check(model: Any, engine: Any, report: Any) -> None:
@@ -275,7 +275,7 @@ def gguf(options: argparse.Namespace) -> None:
         tell(skipped="gguf is not installed, or the steps are tiny")
         return
     judge = Judge.load(file, device=options.device)
-    tell(engine=judge.engine_report.text, dtype=str(judge.loaded.dtype))
+    tell(engine=judge.engine_report.text, dtype=judge.precision)
 
 
 def out_of_memory(options: argparse.Namespace) -> None:

@@ -25,9 +25,9 @@ from deepeval.metrics import BaseMetric
 from deepeval.test_case import LLMTestCase
 
 from geval_local import Judge, Metric
+from geval_local.engine.transformers_backend import in_own_thread
 from geval_local.hosts.bound import release_judges
 from geval_local.hosts.deepeval import GEvalLocal
-from geval_local.judge.judge import in_own_thread
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
 

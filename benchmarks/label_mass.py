@@ -78,7 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     judge = Judge.load(options.judge, style=options.style, dtype="float32")
     console = Console(width=120, record=True)
-    label = f"{judge.name.rpartition('/')[2]}@{judge.loaded.fingerprint}"
+    label = f"{judge.name.rpartition('/')[2]}@{judge.fingerprint}"
     table = Table(title=f"Label mass, {label}, style {judge.encoder.style}, {options.rows} rows each")
     for column in ("metric", "scale", "label mass"):
         table.add_column(column)

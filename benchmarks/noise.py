@@ -119,7 +119,7 @@ def main() -> None:
             except GevalError as error:
                 console.print(f"the embedded judge is left out: {error.message}")
                 continue
-            model, requests = judge.loaded.model, summeval_for_judge(judge, options.documents)
+            model, requests = judge.backend.loaded.model, summeval_for_judge(judge, options.documents)
         else:
             model = random_model(name, options.device, torch.float32)
             requests = synthetic(documents=options.documents, vocabulary=model.config.vocab_size)

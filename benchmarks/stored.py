@@ -162,9 +162,9 @@ def measure(place: str, arm: str, rows: int) -> dict[str, float]:
     started, spent = time.perf_counter(), time.process_time()
     judge = Judge.load(place)
     loading, loading_cpu = time.perf_counter() - started, time.process_time() - spent
-    weights = bytes_of(judge.loaded.model)
+    weights = bytes_of(judge.backend.loaded.model)
     if arm == "float32":
-        _widen(judge.loaded.model)
+        _widen(judge.backend.loaded.model)
     judge.score_many(metric, samples[:1])
     first = time.perf_counter() - started
     before, before_cpu = time.perf_counter(), time.process_time()
@@ -192,10 +192,12 @@ def share(place: str, rows: int, repeat: int) -> dict[str, object]:
     metric = Metric.load("summarization/coherence").with_steps(STEPS)
     prepared = RequestMaker(judge.encoder, metric, judge.context).prepare(list(read_samples(SUMMEVAL, limit=rows)))
     requests = [one.request for one in prepared if one.request is not None]
-    engine, config = judge.engine, judge.loaded.model.config
+    engine, config = judge.engine, judge.backend.loaded.model.config
     read_all(engine, requests)  # the metric's prefix is kept from now on
     packs = [pack for pack in engine.plan(requests) if pack.requests]
-    shapes = [tuple(one.weight.shape) for one in trunk_of(judge.loaded.model).modules() if isinstance(one, nn.Linear)]
+    shapes = [
+        tuple(one.weight.shape) for one in trunk_of(judge.backend.loaded.model).modules() if isinstance(one, nn.Linear)
+    ]
     pairs = 0
     for pack in packs:
         layout = lay_out(pack.work.stream, pack.start, pack.stop)

@@ -219,6 +219,8 @@ def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: in
 
 #: Below this label mass a score lists the tokens that received the rest, and the row counts as low mass.
 LOW_LABEL_MASS = 0.9
+#: So many of them, at most.
+OTHER_TOKENS = 8
 #: Below this one the judge does not answer: its score passes no threshold, and no gate of its mean holds.
 LEAST_LABEL_MASS = 0.1
 

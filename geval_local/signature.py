@@ -76,11 +76,10 @@ class Signature:
         DataError
             If a key is missing or stands twice.
         """
-        parts = signature_parts(text)
-        if missing := [name for name in _OWN if name not in parts]:
+        own, further = own_and_further(signature_parts(text))
+        if missing := [name for name in _OWN if name not in own]:
             raise DataError(f"the signature {text!r} lacks {', '.join(missing)}", hint=_DAMAGED)
-        own = {name: parts.pop(name) for name in _OWN}
-        return cls(**own, further=parts)
+        return cls(**own, further=further)
 
 
 _OWN = tuple(one.name for one in fields(Signature) if one.name != "further")
@@ -90,6 +89,12 @@ _DAMAGED = "The file is damaged or was edited. Score the rows again."
 #: What would end a value, or the line, is written as in a URL.
 _ESCAPED = {char: f"%{ord(char):02X}" for char in "%|\n\r"}
 _UNESCAPED = {code: char for char, code in _ESCAPED.items()}
+
+
+def own_and_further(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Divide settings into those that every signature has, and the `Signature.further` ones."""
+    own = {name: value for name, value in settings.items() if name in _OWN}
+    return own, {name: value for name, value in settings.items() if name not in own}
 
 
 def written_signature(parts: Mapping[str, str]) -> str:

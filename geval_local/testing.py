@@ -10,27 +10,27 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local import __version__
-from geval_local.engine.choose import EngineReport
+from geval_local.engine.backend import BackendFacts, Description, EngineReport, Finding, SelfCheck
 from geval_local.engine.interface import Pack, Readout
 from geval_local.judge.judge import Judge
-from geval_local.judge.scorer import Scorer
-from geval_local.metric import Metric
+from geval_local.models.generate import Paragraph
+from geval_local.models.precision import Precision
+from geval_local.models.registry import JudgeEntry
 from geval_local.options import Style
-from geval_local.prompt import Prompt
-from geval_local.score import Estimator
-from geval_local.signature import Signature
-from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Request
 
 LABEL_MASS = 0.97
 STEPS = " Read the texts.\n2. Compare them.\n3. Choose a score.\n\n"
+REASON = "The text says so."
 
 
 class MockEngine:
@@ -69,6 +69,11 @@ class MockEngine:
         self.executed_packs = 0
         self._unit = -1
         self._history = b""
+
+    @property
+    def parts(self) -> Sequence[MockEngine]:
+        """See `geval_local.engine.interface.Engine.parts`."""
+        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Fill packs with requests in the order of their tokens, as an engine that shares prefixes would."""
@@ -116,6 +121,69 @@ class MockEngine:
         return np.log(weights * (LABEL_MASS / weights.sum()))
 
 
+class MockBackend:
+    """A backend whose read-outs come from a `MockEngine`; parameters as for `MockJudge`."""
+
+    checks: Sequence[str] = ()
+
+    def __init__(
+        self, engine: MockEngine, tokenizer: PreTrainedTokenizerBase, *, style: Style, context: int, name: str
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.entry = JudgeEntry(name=name, path=Path(name), style=style)
+        self.facts = BackendFacts(
+            label=name,
+            fingerprint=hashlib.blake2b(name.encode(), digest_size=8).hexdigest(),
+            setup={
+                "tokenizer": "mock",
+                "dtype": "none",
+                "attention": "none",
+                "transformers": "none",
+                "torch": "none",
+                "version": __version__,
+            },
+            context=context,
+            precision="none (a mock)",
+            report=EngineReport("mock"),
+            batch_tokens=engine.batch_tokens,
+        )
+
+    def alone(self) -> MockEngine:
+        """Return an engine that reads one prompt at a time."""
+        return MockEngine(batch_tokens=1)
+
+    def generation(self, *, is_chat: bool) -> str:
+        """Describe how it writes evaluation steps."""
+        return "fixed"
+
+    def write_list(
+        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
+    ) -> str:
+        """Write three fixed steps."""
+        return STEPS
+
+    def write_paragraphs(
+        self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
+    ) -> list[Paragraph]:
+        """Write one fixed sentence for every prompt."""
+        return [Paragraph(REASON, is_ended=True) for _ in prompts]
+
+    def describe(self, *, measure: bool = False) -> Description:
+        """Describe it for tables."""
+        return Description("", None, None, "none", "none", Precision("a mock"), is_on_cpu=True)
+
+    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
+        """Check nothing."""
+        return SelfCheck({}, ())
+
+    def check_files(self) -> None:
+        """Do nothing: there are no files."""
+
+    def close(self) -> None:
+        """Do nothing: there is no memory to give back."""
+
+
 class MockJudge(Judge):
     """A judge whose read-outs come from a `MockEngine`; everything else works as in a real judge.
 
@@ -144,70 +212,9 @@ class MockJudge(Judge):
         context: int = 1 << 20,
         name: str = "mock",
     ) -> None:
-        self.name = name
-        self.fingerprint = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-        # No model is loaded, so only the scoring part is set up.
-        encoder = PromptEncoder(tokenizer if tokenizer is not None else byte_tokenizer(), style=style)
-        Scorer.__init__(self, encoder, engine if engine is not None else MockEngine())
-        self.engine_report = EngineReport("mock")
-        self._context = context
-
-    @property
-    def writes_steps(self) -> bool:
-        """Whether it is asked for evaluation steps: yes."""
-        return True
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether prompts, those for steps too, are wrapped in a chat template."""
-        return self.encoder.style != "completion"
-
-    @property
-    def context(self) -> int:
-        """Longest prompt in tokens, including the label's tokens."""
-        return self._context
-
-    @property
-    def precision(self) -> str:
-        """The dtype: none."""
-        return "none (a mock)"
-
-    @property
-    def identity(self) -> str:
-        """Identifier of everything a read-out depends on besides the prompt's tokens and the labels."""
-        return f"mock:{self.fingerprint}"
-
-    @property
-    def generation(self) -> str:
-        """How it writes evaluation steps."""
-        return "fixed"
-
-    def check_files(self) -> None:
-        """Do nothing: there are no files."""
-
-    def continue_text(
-        self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
-    ) -> str:
-        """Write three fixed steps."""
-        return STEPS
-
-    def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
-        """Return the signature: everything that a score of this metric depends on."""
-        return Signature(
-            judge=f"{self.name}@{self.fingerprint}",
-            tokenizer="mock",
-            metric=f"{metric.name}@{metric.hash}",
-            steps=metric.steps_hash,
-            scale=metric.scale.text,
-            style=self.encoder.style,
-            dtype="none",
-            attention="none",
-            estimator=(estimator or Estimator()).text,
-            transformers="none",
-            torch="none",
-            version=__version__,
-            further={"context": str(self.context)} if metric.shorten is not None else {},
-        )
+        engine = engine if engine is not None else MockEngine()
+        tokenizer = tokenizer if tokenizer is not None else byte_tokenizer()
+        super().__init__(MockBackend(engine, tokenizer, style=style, context=context, name=name))
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

@@ -104,7 +104,7 @@ def gptscore_figures(
         start = int(differ[0]) if differ.size else shared
         continuations.append(Continuation(whole, max(start, 1)))
         fitting.append(place)
-    model = judge.loaded.model
+    model = judge.backend.loaded.model
     budget = GPU_TOKENS if model.device.type == "cuda" else CPU_TOKENS
     values = mean_logprobs(model, Head(model), continuations, batch_tokens=budget, advance=advance)
     for place, value in zip(fitting, values, strict=True):

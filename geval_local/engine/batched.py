@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from geval_local.engine.interface import Pack, PendingPositions, Position, PositionReadout, Readout, ReadoutTable
+from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable
+from geval_local.engine.pending import PendingPositions
 from geval_local.models.head import Head, Trunk
 from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Request
@@ -59,6 +60,11 @@ class PaddedEngine:
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
         self.turn = turn if turn is not None else threading.RLock()
+
+    @property
+    def parts(self) -> Sequence[PaddedEngine]:
+        """See `geval_local.engine.interface.Engine.parts`."""
+        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Group requests of similar length, longest first, so that memory problems show up at once."""

@@ -13,8 +13,8 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, get_args
 
@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from geval_local.engine.backend import EngineReport
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
@@ -429,47 +430,6 @@ def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Seq
         if not is_out_of_memory(error):
             return EngineReport("padded", f"{type(error).__name__}: {str(error)[:120]}")
     return None
-
-
-@dataclass(frozen=True)
-class EngineReport:
-    """The engine of a model, and the reason for it."""
-
-    #: ``trie``, ``cache`` or ``padded``.
-    engine: str
-    #: Why no engine that shares more is used; None if it is the first choice or was requested.
-    reason: str | None = None
-    #: Difference (nats) of label log-probabilities between this engine and one prompt at a time, see `probe.TOLERANCE`;
-    #: in float32 if a half-precision model fits into memory that way. None if there was no probe.
-    difference: float | None = None
-    #: Largest allowed difference.
-    tolerance: float | None = None
-    #: Length of the longest probe prompt.
-    probe_tokens: int = 0
-    #: The model's smallest sliding window, or the chunk of its recurrent layers, if the probe was too short to reach
-    #: it.
-    window: int | None = None
-    #: Further remarks: parts that the probe had to skip.
-    note: str | None = None
-    #: Whether memory or a missing package cut the probe short, so that the next start probes again.
-    is_cut_short: bool = False
-    #: Whether a kernel computes the attention of some of its layers; keys of the kinds that it does not serve, and why.
-    has_kernel: bool = False
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """The report in one line."""
-        better = "prefix sharing" if self.engine == "padded" else "trie"
-        notes = [] if self.reason is None else [f"no {better}: {self.reason}"]
-        if self.difference is not None:
-            of = f"the model's own passes on {self.probe_tokens} tokens"
-            notes.append(f"differs by {self.difference:.1e} nats from {of}")
-        if self.window is not None:
-            notes.append(f"window {self.window} not reached")
-        if self.note is not None:
-            notes.append(self.note)
-        return f"{self.engine} ({', '.join(notes)})" if notes else self.engine
 
 
 #: On a CPU larger packs gain nothing: the matrices are long enough, and the caches are small. But narrow weights are

@@ -8,22 +8,25 @@ with the missing units.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from geval_local.models.head import OTHER_TOKENS, Head
-from geval_local.tokens.label_trie import LabelTrie
-from geval_local.tokens.requests import Request
+from geval_local.score import OTHER_TOKENS
+
+if TYPE_CHECKING:
+    from geval_local.tokens.label_trie import LabelTrie
+    from geval_local.tokens.requests import Request
 
 #: Of a label's first tokens that are less likely, nobody needs to know how they would have gone on.
 LEAST_REACHED = 1e-4
+#: Most positions of prompts' prefixes that an engine keeps between plans: a metric's has some hundreds, and a run
+#: alternates between its metrics.
+MOST_POSITIONS = 4_096
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,10 @@ class Engine(Protocol):
     def turn(self) -> AbstractContextManager[object]:
         """See above; read-only, so that a lock of any kind will do."""
 
+    @property
+    def parts(self) -> Sequence[Engine]:
+        """The engine itself, and those that serve what it leaves: each runs out of memory by itself."""
+
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the work into packs: a pure function of the requests and the engine's token budget."""
 
@@ -104,31 +111,6 @@ def read_all(
             found.update(zip(pack.requests, readouts, strict=True))
             computed(pack.tokens)
     return [found[index] for index in range(len(requests))]
-
-
-class PendingPositions:
-    """The labels' tokens at a batch of positions, being read."""
-
-    def __init__(
-        self, head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
-    ) -> None:
-        self._positions = positions
-        self._wanted = [requests[position.request].trie.inner_nodes[position.node].tokens for position in positions]
-        tokens = np.zeros((len(positions), max(map(len, self._wanted))), dtype=np.int64)
-        for row, row_tokens in enumerate(self._wanted):
-            tokens[row, : len(row_tokens)] = row_tokens
-        self._read = head.edge_logprobs(hidden, tokens)
-
-    def wait(self) -> list[PositionReadout]:
-        """Wait for the device; return one read-out per position."""
-        read = self._read.wait()
-        found: list[PositionReadout] = []
-        # Convert to plain numbers: indexing arrays one by one is slower.
-        likeliest = zip(read.top_tokens.tolist(), read.top_probs.tolist(), strict=True)
-        for row, (position, wanted, top) in enumerate(zip(self._positions, self._wanted, likeliest, strict=True)):
-            other = tuple((token, prob) for token, prob in zip(*top, strict=True) if token not in wanted)
-            found.append((position, read.logprobs[row, : len(wanted)], other))
-        return found
 
 
 @dataclass
@@ -164,11 +146,10 @@ class ReadoutTable:
         partial.missing -= 1
         partial.other[position.node] = other
 
-    def collect(self, reads: Iterable[PendingPositions]) -> None:
-        """Wait for positions, and add them."""
-        for read in reads:
-            for result in read.wait():
-                self.add(*result)
+    def collect(self, found: Iterable[PositionReadout]) -> None:
+        """Add positions."""
+        for result in found:
+            self.add(*result)
 
     def take(self, request: int) -> Readout:
         """Return the finished read-out of a request, or why there is none."""
@@ -184,32 +165,6 @@ class ReadoutTable:
         if np.isneginf(logprobs).all():
             return Readout(None, error="the model gives no label of the scale any probability")
         return Readout(logprobs, _other_tokens(trie, partial))
-
-
-def computed_ahead(
-    packs: Sequence[Pack],
-    launch: Callable[[Pack], list[PendingPositions] | None],
-    read_out: Callable[[Pack, list[PendingPositions]], list[Readout]],
-    look_ahead: int,
-    padded: Callable[[Sequence[Pack]], Iterator[tuple[Pack, list[Readout]]]],
-) -> Iterator[tuple[Pack, list[Readout]]]:
-    """Launch packs before the figures of earlier ones are waited for; what `launch` leaves is computed padded."""
-    launched: deque[tuple[Pack, list[PendingPositions]]] = deque()
-
-    def oldest() -> tuple[Pack, list[Readout]]:
-        pack, reads = launched.popleft()
-        return pack, read_out(pack, reads)
-
-    for pack in packs:
-        reads = launch(pack)
-        if reads is not None:
-            launched.append((pack, reads))
-        while len(launched) > (0 if reads is None else look_ahead):
-            yield oldest()
-        if reads is None:
-            yield from padded([pack])
-    while launched:
-        yield oldest()
 
 
 def _other_tokens(trie: LabelTrie, partial: _Partial) -> tuple[tuple[tuple[int, ...], float], ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,8 +19,9 @@ import transformers
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from geval_local.engine.backend import EngineReport, Finding, SelfCheck
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import EngineReport, expected_spans, longest_span
+from geval_local.engine.choose import expected_spans, longest_span
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.prefix_sharing.engine import FLOOR, Launcher, PrefixSharingEngine
@@ -136,35 +136,6 @@ _COST = 9 + 3 * 9 + 6 * 5
 _CUTS = (3, 5, 8)
 #: Error of a layer's attention that is rounding, as a share of the largest value that it averages.
 _ATTENTION = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 6e-3}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check came to."""
-
-    #: What was checked.
-    name: str
-    #: None where there is nothing to pass: a figure, or a check that does not apply; `text` says why.
-    passed: bool | None
-    #: One line for people.
-    text: str
-    #: The same for programs: plain JSON values.
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SelfCheck:
-    """All that was found out about a judge on its device."""
-
-    #: What computes, and how: plain JSON values.
-    device: Mapping[str, Any]
-    #: In the order of the checks.
-    findings: tuple[Finding, ...]
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """Names of the checks that failed."""
-        return tuple(finding.name for finding in self.findings if finding.passed is False)
 
 
 def check_engine(
@@ -401,8 +372,7 @@ def _describe_device(model: PreTrainedModel, engine: Engine, report: EngineRepor
     """Describe what computes, and how, as plain JSON values: devices, attention, budget, dtype, probe, versions."""
     device = input_device(model)
     devices = [_device_record(one) for one in gpus_of(model)] or [_device_record(device)]
-    kernel = getattr(engine, "kernel", None)
-    if kernel is not None:
+    if isinstance(engine, PrefixSharingEngine) and engine.kernel is not None:
         attention = "FlexAttention, one kernel"
     elif isinstance(engine, PrefixSharingEngine):
         missing = why_no_kernel(device) or (report.note if device.type == "cuda" else None)
@@ -414,7 +384,7 @@ def _describe_device(model: PreTrainedModel, engine: Engine, report: EngineRepor
         "attention": attention,
         "engine": report.text,
         "batch_tokens": engine.batch_tokens,
-        "look_ahead": getattr(engine, "look_ahead", 0),
+        "look_ahead": engine.look_ahead if isinstance(engine, PrefixSharingEngine | SharedCacheEngine) else 0,
         "dtype": dtype_name(model.dtype),
         "probe": None
         if report.difference is None

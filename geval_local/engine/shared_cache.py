@@ -19,7 +19,8 @@ import torch
 from transformers import Cache, PreTrainedModel
 
 from geval_local.engine.batched import BatchRow, PaddedEngine, rows_of
-from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable, computed_ahead
+from geval_local.engine.interface import Engine, Pack, Readout, ReadoutTable
+from geval_local.engine.pending import PendingPositions, computed_ahead
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, Trunk, gpus_of, to_device
 from geval_local.models.memory import unless_memory_runs_out
@@ -117,6 +118,11 @@ class SharedCacheEngine:
         #: Packs that are sent before the figures of earlier ones are waited for.
         self.look_ahead = len(gpus_of(model))
 
+    @property
+    def parts(self) -> Sequence[Engine]:
+        """See `geval_local.engine.interface.Engine.parts`."""
+        return [self, self.padded]
+
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Find shared prefixes, and batch the continuations of each, depth first."""
         groups = [self._trunk.group(len(request.ids) + request.trie.depth) for request in requests]
@@ -162,7 +168,7 @@ class SharedCacheEngine:
             return self._compute(pack, requests, failed) if isinstance(pack, CachePack) else None
 
         def read_out(pack: Pack, reads: list[PendingPositions]) -> list[Readout]:
-            table.collect(reads)
+            table.collect(found for read in reads for found in read.wait())
             again = [index for index in pack.requests if index in failed]
             if again:
                 self._held = []

@@ -53,13 +53,8 @@ def regrow(engine: Engine) -> None:
 
     By as much as they shrink when it is not; within a run what was learnt holds.
     """
-    for part in _parts(engine):
+    for part in engine.parts:
         part.limit = min(part.batch_tokens, 2 * part.limit)
-
-
-def _parts(engine: Engine) -> list[Engine]:
-    """List an engine, and the one that serves what it leaves, which runs out of memory by itself."""
-    return [engine, *filter(None, [getattr(engine, "padded", None)])]
 
 
 def execute(
@@ -75,7 +70,7 @@ def execute(
     passes get smaller and figures differ by rounding.
     """
     chosen = plan_units(engine, requests) if units is None else units
-    parts = _parts(engine)
+    parts = engine.parts
     before = [part.limit for part in parts]
     with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
         for unit in chosen:

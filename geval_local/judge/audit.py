@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from geval_local.engine.interface import Engine, read_all
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.io.samples import Sample
-from geval_local.models.precision import Precision, measured
 from geval_local.models.progress import OnRead
 from geval_local.prompt import render_form
 from geval_local.score import Distribution
@@ -20,8 +19,8 @@ from geval_local.tokens.label_forms import DroppedForm
 from geval_local.tokens.requests import Request, RequestMaker
 
 if TYPE_CHECKING:
+    from geval_local.engine.backend import Backend, BackendFacts, Description
     from geval_local.metric import Metric
-    from geval_local.models.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -80,13 +79,11 @@ class JudgeAudit:
     batches: int
     #: Largest difference between the packed and the one-by-one scores, on the metric's scale.
     batch_difference: float
-    #: The judge, and the name of its engine.
-    loaded: LoadedModel
+    #: What the judge is, and the name of its engine.
+    facts: BackendFacts
     engine: str
-    #: Reason for the dtype, and its effect on a score (measured here for half precision).
-    precision: Precision
-    #: Longest prompt in tokens, including the label.
-    context: int
+    #: Its place and size; the effect of half precision on a score is measured here.
+    description: Description
 
 
 def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
@@ -123,15 +120,10 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
 
 
 def audit_judge(
-    loaded: LoadedModel,
-    engine: Engine,
-    alone: Engine,
-    maker: RequestMaker,
-    *,
-    brief: bool = False,
-    on_read: OnRead = lambda done, total: None,
+    backend: Backend, maker: RequestMaker, *, brief: bool = False, on_read: OnRead = lambda done, total: None
 ) -> JudgeAudit:
-    """Audit a loaded judge on one metric, `brief` without the long examples; `on_read` takes counts of tokens."""
+    """Audit a judge's backend on one metric, `brief` without the long examples; `on_read` takes counts of tokens."""
+    engine, alone = backend.engine, backend.alone()
     samples = example_samples(maker.metric)
     if brief:
         samples = [samples[0], samples[1], samples[-1]]
@@ -154,10 +146,9 @@ def audit_judge(
         lengths=tuple(len(request.ids) for request in requests),
         batches=sum(bool(pack.requests) for pack in engine.plan(requests)),
         batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
-        loaded=loaded,
+        facts=backend.facts,
         engine=engine.name,
-        precision=measured(loaded.precision, loaded.model, loaded.tokenizer, style=loaded.entry.style),
-        context=maker.context,
+        description=backend.describe(measure=True),
     )
 
 

@@ -23,8 +23,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from geval_local.engine.interface import Readout
-from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
+from geval_local.engine.interface import MOST_POSITIONS, Readout
 from geval_local.engine.window import read_units, regrow
 from geval_local.errors import BusyError, GevalError
 from geval_local.io.samples import Sample

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
+from geval_local.engine.interface import MOST_POSITIONS
 from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric

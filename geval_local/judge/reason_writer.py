@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,8 +17,6 @@ from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import example_samples
 from geval_local.metric import Metric
-from geval_local.models.generate import generate_paragraphs
-from geval_local.models.memory import is_out_of_memory, release_memory
 from geval_local.prompt import Prompt, render_reason_prompt
 
 if TYPE_CHECKING:
@@ -98,13 +96,22 @@ def write_reasons(
     labels: Sequence[str],
     *,
     max_new_tokens: int = REASON_TOKENS,
+    on_token: Callable[[int], object] = lambda count: None,
 ) -> Iterator[tuple[int, Reason]]:
-    """Let a judge write the reasons of scored samples, in batches of like length."""
-    return chain.from_iterable(reason_batches(judge, metric, samples, labels, max_new_tokens=max_new_tokens))
+    """Let a judge write the reasons of scored samples, in batches of like length; `on_token` takes a batch's tokens."""
+    return chain.from_iterable(
+        reason_batches(judge, metric, samples, labels, max_new_tokens=max_new_tokens, on_token=on_token)
+    )
 
 
 def reason_batches(
-    judge: Judge, metric: Metric, samples: Sequence[Sample], labels: Sequence[str], *, max_new_tokens: int
+    judge: Judge,
+    metric: Metric,
+    samples: Sequence[Sample],
+    labels: Sequence[str],
+    *,
+    max_new_tokens: int,
+    on_token: Callable[[int], object] = lambda count: None,
 ) -> Iterator[list[tuple[int, Reason]]]:
     """Give the reasons batch by batch: without the samples of the first batches, the others stay as they are."""
     waiting: list[tuple[int, Prompt, Ids, list[str]]] = []
@@ -127,17 +134,12 @@ def reason_batches(
     while waiting:
         batch = waiting[:at_once]
         try:
-            with judge.engine.turn:
-                written = generate_paragraphs(
-                    judge.loaded.model,
-                    judge.loaded.tokenizer,
-                    [ids for _, _, ids, _ in batch],
-                    max_new_tokens=max_new_tokens,
-                )
-        except Exception as error:
-            if not is_out_of_memory(error) or len(batch) == 1:
+            written = judge.backend.write_paragraphs(
+                [ids for _, _, ids, _ in batch], max_new_tokens=max_new_tokens, on_token=on_token
+            )
+        except MemoryError:
+            if len(batch) == 1:
                 raise
-            release_memory()
             at_once = len(batch) // 2
             continue
         judge.check_files()
@@ -151,9 +153,13 @@ def reason_batches(
         yield found
 
 
-def check_writing(judge: Judge, metric: Metric, label: str) -> WritingCheck:
+def check_writing(
+    judge: Judge, metric: Metric, label: str, *, on_token: Callable[[int], object] = lambda count: None
+) -> WritingCheck:
     """Let a judge write one short reason about a built-in sample, and say whether it is of use."""
-    ((_, reason),) = write_reasons(judge, metric, example_samples(metric)[:1], [label], max_new_tokens=CHECK_TOKENS)
+    sample = example_samples(metric)[:1]
+    reasons = write_reasons(judge, metric, sample, [label], max_new_tokens=CHECK_TOKENS, on_token=on_token)
+    ((_, reason),) = reasons
     if reason.fault is not None:
         return WritingCheck(False, reason.fault, reason.text)
     ended = "" if reason.is_complete else f", in the first {CHECK_TOKENS} tokens"

@@ -130,15 +130,19 @@ def generate_paragraphs(
     prompts: Sequence[NDArray[np.int32]],
     *,
     max_new_tokens: int,
+    on_token: Callable[[int], object] = lambda count: None,
 ) -> list[Paragraph]:
-    """Continue several prompts greedily, in one batch, each by one paragraph."""
+    """Continue several prompts greedily, in one batch, each by one paragraph; `on_token` as in `generate_list`."""
     width = max(len(ids) for ids in prompts)
     # Rotary frequencies follow the longest text, so that none may grow beyond a switch beside another.
     sizes = {Trunk(model).group(length) for length in (*map(len, prompts), width + max_new_tokens)}
     if len(prompts) > 1 and (getattr(model, "_is_stateful", False) or len(sizes) > 1):
-        alone = (generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens) for ids in prompts)
+        alone = (
+            generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens, on_token=on_token)
+            for ids in prompts
+        )
         return [text for texts in alone for text in texts]
-    stop = _Stop(tokenizer, width, _is_paragraph_over)
+    stop = _Stop(tokenizer, width, _is_paragraph_over, on_token)
     output = _generate(model, tokenizer, prompts, stop, max_new_tokens, beams=1)
     ends = _end_tokens(tokenizer)
     written = []

@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from geval_local.errors import UnsupportedModelError
 from geval_local.models import stored
 from geval_local.models.stored import linear_in_slices
+from geval_local.score import OTHER_TOKENS
 
 _T = TypeVar("_T")
 
@@ -59,7 +60,6 @@ class Arriving:
         return array
 
 
-OTHER_TOKENS = 8
 #: Attributes where causal LMs keep their base model, if not under their `base_model_prefix`.
 _TRUNK_NAMES = ("model", "transformer", "backbone")
 #: By how much two orders of a sum in float32 may differ, as a share of its terms.

@@ -221,11 +221,11 @@ class _Completion:
         for choice in waiting:
             entry_of(choice)
         if len(waiting) > 1:
-            from geval_local.models.load import check_judge
+            from geval_local.engine.open import check_backend
 
             self.events.on_check()
             for choice in waiting:
-                check_judge(entry_of(choice), choice)
+                check_backend(choice)
 
     def _expected(self) -> int | None:
         """How many outcomes there will be, as far as that can be told before the file is read."""

@@ -53,7 +53,7 @@ def test_only_the_output_counts_and_it_is_read_behind_the_request(tmp_path):
     context, whole = (tokenizer(text).input_ids for text in (request, f"{request}It ends."))
     assert len(whole) - len(context) == len("It ends.")
     with torch.no_grad():
-        logs = judge.loaded.model(torch.tensor([whole])).logits[0].log_softmax(-1)
+        logs = judge.backend.loaded.model(torch.tensor([whole])).logits[0].log_softmax(-1)
     own = [float(logs[i - 1, whole[i]]) for i in range(len(context), len(whole))]
     assert found["score"] == pytest.approx(np.mean(own), abs=1e-5)
 

@@ -75,7 +75,7 @@ def test_check_prints_the_audit(tmp_path):
     judge = Judge.load(judge_directory())
     for part in (judge.fingerprint, "float32", "trie", "- Clarity:", "1 opens 10", "label mass", "one by one"):
         assert part in done.stdout
-    assert f"{judge.loaded.memory_bytes / 1e6:.1f} MB" in done.stdout
+    assert f"{judge.backend.loaded.memory_bytes / 1e6:.1f} MB" in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("reasons ")]
     assert " no, because it " in line
 
@@ -87,7 +87,7 @@ def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
     command = ("judges", "check", judge_directory(), "-m", metric, "--batch-tokens", "4096", "--json")
     record = json.loads(run(*command, home=tmp_path).stdout)
     assert record["prompt"]["bos_count"] == 1
-    assert record["parameters"] == Judge.load(judge_directory()).loaded.parameters
+    assert record["parameters"] == Judge.load(judge_directory()).backend.loaded.parameters
     assert 0 <= record["batch_difference"] < 1e-4
     assert record["batches"] < len(record["batch_lengths"])
     # A random model writes nothing of use, which is told and fails nothing.

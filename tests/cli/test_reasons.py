@@ -11,6 +11,7 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 from run_kit import kills_itself
 
+from geval_local.engine import transformers_backend
 from geval_local.judge import reason_writer as reasons
 from geval_local.models.generate import Paragraph
 
@@ -39,7 +40,7 @@ def written(monkeypatch):
         batches.append(len(prompts))
         return [Paragraph(f'It says "it ends at", batch {len(batches)}.', True) for _ in prompts]
 
-    monkeypatch.setattr(reasons, "generate_paragraphs", write)
+    monkeypatch.setattr(transformers_backend, "generate_paragraphs", write)
     return batches
 
 
@@ -119,7 +120,7 @@ def batches(monkeypatch):
 
     monkeypatch.setattr(reasons, "ROWS_AT_ONCE", 3)
     monkeypatch.setattr("geval_local.runs.run_file.ROWS_IN_HAND", 8)
-    monkeypatch.setattr(reasons, "generate_paragraphs", write)
+    monkeypatch.setattr(transformers_backend, "generate_paragraphs", write)
     return stop_by
 
 
@@ -253,7 +254,9 @@ def test_what_cannot_be_done_is_said_before_a_judge_is_loaded(here, written, arg
 
 def test_a_reason_without_a_citation_is_told(here, monkeypatch):
     monkeypatch.setattr(
-        reasons, "generate_paragraphs", lambda *given, **_: [Paragraph("It is fine.", True)] * len(given[2])
+        transformers_backend,
+        "generate_paragraphs",
+        lambda *given, **_: [Paragraph("It is fine.", True)] * len(given[2]),
     )
     done = give(here, "--lowest", 2, "-o", "r.jsonl", "--json")
     assert "2 of 2 reasons cite nothing" not in done.stderr  # the object has it

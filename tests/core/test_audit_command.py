@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,10 @@ from cli_run import judge_directory
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, Sample
-from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Readout
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.judge.audit import audit_judge, audit_prompt, example_samples
 from geval_local.metric_file import preset_names
-from geval_local.models.head import Head
 from geval_local.tokens.requests import RequestMaker
 
 
@@ -62,17 +62,11 @@ def test_a_sample_that_fills_no_form_is_refused(judge):
         audit_prompt(RequestMaker(judge.encoder, metric(), 4096), Sample({"source": "x"}))
 
 
-def one_by_one(judge):
-    return PaddedEngine(judge.loaded.model, Head(judge.loaded.model), batch_tokens=1)
-
-
 @pytest.mark.parametrize("brief", [False, True])
 def test_the_tokens_of_all_examples_are_told_before_any_is_read(judge, brief):
     told = []
     audit = audit_judge(
-        judge.loaded,
-        judge.engine,
-        one_by_one(judge),
+        judge.backend,
         RequestMaker(judge.encoder, metric(), judge.context),
         brief=brief,
         on_read=lambda done, total: told.append((done, total)),
@@ -85,48 +79,58 @@ def test_the_tokens_of_all_examples_are_told_before_any_is_read(judge, brief):
 
 
 def test_the_example_has_the_judges_own_score_and_size(judge):
-    audit = audit_judge(
-        judge.loaded, judge.engine, one_by_one(judge), RequestMaker(judge.encoder, metric(), judge.context)
-    )
+    audit = audit_judge(judge.backend, RequestMaker(judge.encoder, metric(), judge.context))
     score = judge.score_many(metric(), example_samples(metric())[:1])[0]
     assert audit.example.score == pytest.approx(score.value, abs=1e-5)
     assert audit.example.label_mass == pytest.approx(score.label_mass, rel=1e-4)
-    assert audit.loaded.parameters == sum(parameter.numel() for parameter in judge.loaded.model.parameters())
+    parameters = judge.backend.loaded.model.parameters()
+    assert audit.description.parameters == sum(parameter.numel() for parameter in parameters)
     assert len(set(audit.lengths)) > 3
     assert audit.batches < len(audit.lengths)
     assert audit.batch_difference < 1e-4
 
 
+class Wrapped:
+    """An engine with the plan of another one."""
+
+    def __init__(self, engine):
+        self.engine, self.turn = engine, engine.turn
+
+    def plan(self, requests):
+        return self.engine.plan(requests)
+
+
+def served_by(engine, judge):
+    """A backend with another engine."""
+    backend = copy.copy(judge.backend)
+    backend.engine = engine
+    return backend
+
+
 def test_a_batch_that_changes_scores_is_measured(judge):
-    class Leaky:
+    class Leaky(Wrapped):
         """Engine that raises the first label's probability with the row of a batch."""
 
         name = "leaky"
-
-        def plan(self, requests):
-            return judge.engine.plan(requests)
 
         def execute(self, requests, packs):
             for pack, readouts in judge.engine.execute(requests, packs):
                 yield pack, [Readout(one.label_logprobs + np.eye(5)[0] / 2) for one in readouts]
 
-    audit = audit_judge(judge.loaded, Leaky(), one_by_one(judge), RequestMaker(judge.encoder, metric(), judge.context))
+    audit = audit_judge(served_by(Leaky(judge.engine), judge), RequestMaker(judge.encoder, metric(), judge.context))
     assert audit.batch_difference > 0.01
 
 
 def test_an_example_without_a_score_is_an_error(judge):
-    class Failing:
+    class Failing(Wrapped):
         name = "failing"
-
-        def plan(self, requests):
-            return judge.engine.plan(requests)
 
         def execute(self, requests, packs):
             for pack in packs:
                 yield pack, [Readout(None, error="out of memory") for _ in pack.requests]
 
     with pytest.raises(JudgeError, match="out of memory"):
-        audit_judge(judge.loaded, Failing(), one_by_one(judge), RequestMaker(judge.encoder, metric(), judge.context))
+        audit_judge(served_by(Failing(judge.engine), judge), RequestMaker(judge.encoder, metric(), judge.context))
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer, save_judge, tiny_model
 
+from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError
 from geval_local.io.samples import Sample
 from geval_local.judge import scorer
@@ -22,7 +23,7 @@ from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
 from geval_local.prompt import CHAT_FORM
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Estimator, Score
-from geval_local.signature import signature_differences
+from geval_local.signature import KEYS, signature_differences
 
 METRIC = Metric(name="x/quality", introduction="Rate it.", criteria="Is it good?", scale="0-10", steps=())
 TEXTS = ["A.", "Short text", "Another, longer text, with 10 words or so in it.", "é" * 30, "10", "A. B. C. " * 12]
@@ -84,7 +85,7 @@ def test_the_figures_are_the_models(judge):
     """The first label's probability, computed from the model by hand."""
     metric = METRIC.model_copy(update={"scale": Metric(name="x", criteria="x", scale="1-3").scale})
     score = judge.score(metric, output="A text.")
-    tokenizer, model = judge.loaded.tokenizer, judge.loaded.model
+    tokenizer, model = judge.backend.loaded.tokenizer, judge.backend.loaded.model
     prompt = "Rate it.\n\nEvaluation Criteria:\n\nQuality (1-3) - Is it good?\n\nOutput:\n\nA text.\n\n"
     prompt += "Evaluation Form (scores ONLY):\n\n- Quality:"
     bare, spaced = tokenizer(prompt).input_ids, tokenizer(prompt + " ").input_ids
@@ -290,10 +291,10 @@ def test_the_context_is_the_smaller_of_entry_and_model(directory):
     loaded = load_model(find_judge(directory))
     for context, expected in ((None, 512), (100, 100), (4096, 512)):
         entry = loaded.entry.model_copy(update={"context": context})
-        assert Judge(replace(loaded, entry=entry)).context == expected
+        assert Judge(TransformersBackend(replace(loaded, entry=entry))).context == expected
     assert (
         "reads 100 "
-        in Judge(replace(loaded, entry=loaded.entry.model_copy(update={"context": 100})))
+        in Judge(TransformersBackend(replace(loaded, entry=loaded.entry.model_copy(update={"context": 100}))))
         .score(METRIC, output="A text.")
         .error
     )
@@ -382,7 +383,7 @@ def test_the_signature_names_the_style_and_closed_thinking(tmp_path):
         tokenizer = byte_tokenizer(thinking=thinking)
         loaded = load_model(find_judge(save_judge(tmp_path / f"chat-{thinking}", model, tokenizer)))
         for style in ("completion", "chat", "chat-no-prefill"):
-            judge = Judge(replace(loaded, entry=loaded.entry.model_copy(update={"style": style})))
+            judge = Judge(TransformersBackend(replace(loaded, entry=loaded.entry.model_copy(update={"style": style}))))
             styles.add(judge.signature(METRIC).style)
     closed = {f"chat+form{CHAT_FORM}+closed-thinking", f"chat-no-prefill+form{CHAT_FORM}+closed-thinking"}
     opened = {f"chat+form{CHAT_FORM}", f"chat-no-prefill+form{CHAT_FORM}"}
@@ -390,9 +391,9 @@ def test_the_signature_names_the_style_and_closed_thinking(tmp_path):
 
 
 def test_the_signature_names_quantization(directory):
-    loaded = Judge.load(directory).loaded
+    loaded = Judge.load(directory).backend.loaded
     loaded.model.is_loaded_in_4bit = True  # as transformers marks a model that it quantized
-    assert Judge(loaded).signature(METRIC).dtype == "float32+4bit"
+    assert Judge(TransformersBackend(loaded)).signature(METRIC).dtype == "float32+4bit"
 
 
 def test_the_identity_names_what_is_not_in_the_tokens(directory):
@@ -407,7 +408,7 @@ def test_the_signature_is_one_line_with_every_field(judge):
     signature = judge.signature(METRIC)
     text = str(signature)
     assert "\n" not in text
-    assert [part.split(":")[0] for part in text.split("|")] == [field.name for field in fields(signature)]
+    assert [part.split(":")[0] for part in text.split("|")] == [key for key in KEYS if key != "context"]
     assert judge.fingerprint in text
     assert f"metric:x/quality@{METRIC.hash}|" in text
     assert "steps:none" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
+from geval_local.engine.interface import MOST_POSITIONS
 from geval_local.judge.batcher import REMEMBERED, KeptPrefixes, Newcomer
 
 

@@ -7,8 +7,8 @@ import torch
 from cli_run import judge_directory
 from tiny import byte_tokenizer, tiny_model
 
+from geval_local.engine import transformers_backend
 from geval_local.io.samples import Sample
-from geval_local.judge import reason_writer as reasons
 from geval_local.judge.judge import Judge
 from geval_local.judge.reason_writer import check_writing, cited, write_reasons
 from geval_local.metric import Metric
@@ -70,7 +70,9 @@ def test_a_batch_writes_what_each_prompt_alone_writes(kind):
 def test_every_sample_gets_a_reason_or_an_error(judge, monkeypatch):
     answers = iter([Paragraph('It says "brave new". It is', False), Paragraph("", True)])
     monkeypatch.setattr(
-        reasons, "generate_paragraphs", lambda model, tokenizer, prompts, **_: [next(answers) for _ in prompts]
+        transformers_backend,
+        "generate_paragraphs",
+        lambda model, tokenizer, prompts, **_: [next(answers) for _ in prompts],
     )
     samples = [
         Sample({"output": "a brave, new text"}),
@@ -100,7 +102,7 @@ def test_batches_are_halved_when_memory_runs_out(judge, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return [Paragraph("a reason", True)] * len(prompts)
 
-    monkeypatch.setattr(reasons, "generate_paragraphs", scarce)
+    monkeypatch.setattr(transformers_backend, "generate_paragraphs", scarce)
     samples = [Sample({"output": f"text {number}"}) for number in range(5)]
     assert len(list(write_reasons(judge, METRIC, samples, ["1"] * 5))) == 5
     assert sizes == [5, 2, 2, 1]
@@ -119,11 +121,11 @@ def test_batches_are_halved_when_memory_runs_out(judge, monkeypatch):
 def test_whether_a_judge_can_write_follows_from_one_reason(judge, monkeypatch, written, can_write, because):
     asked = []
 
-    def write(model, tokenizer, prompts, *, max_new_tokens):
+    def write(model, tokenizer, prompts, *, max_new_tokens, **_):
         asked.append((len(prompts), max_new_tokens))
         return [written]
 
-    monkeypatch.setattr(reasons, "generate_paragraphs", write)
+    monkeypatch.setattr(transformers_backend, "generate_paragraphs", write)
     found = check_writing(judge, METRIC, "4")
     assert (found.can_write, found.reason) == (can_write, written.text)
     assert because in found.because

@@ -14,8 +14,9 @@ from tiny import tiny_model
 
 import geval_local
 from geval_local.engine import choose, probe
+from geval_local.engine.backend import EngineReport
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import EngineReport, choose_engine, missing_packages
+from geval_local.engine.choose import choose_engine, missing_packages
 from geval_local.engine.prefix_sharing import flex
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.self_check import check_engine

@@ -257,7 +257,7 @@ def test_a_first_start_widens_stored_weights_five_times(tmp_path, monkeypatch):
     monkeypatch.setattr(stored.Stored, "widened", counted)
     judge = Judge.load(tmp_path / "judge")
     assert judge.engine_report.engine == "trie"
-    layer = judge.loaded.model.model.layers[0].mlp.up_proj.weight
+    layer = judge.backend.loaded.model.model.layers[0].mlp.up_proj.weight
     assert isinstance(layer, stored.Stored)
     assert times[layer.data_.data_ptr()] == 5
 

@@ -9,7 +9,7 @@ from prompts import VOCAB, distinct_tokens, documents, largest_difference, logpr
 from tiny import tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from geval_local.engine import interface as engine
+from geval_local.engine import pending
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.models import head as readout
@@ -39,7 +39,7 @@ def calls(monkeypatch):
     from geval_local.engine.prefix_sharing.engine import Launcher
 
     watch(Launcher, "launch", "launch")
-    watch(engine.PendingPositions, "wait", "wait")
+    watch(pending.PendingPositions, "wait", "wait")
     return happened
 
 

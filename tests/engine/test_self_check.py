@@ -9,8 +9,9 @@ from prompts import VOCAB
 from tiny import tiny_model
 
 from geval_local.engine import self_check
+from geval_local.engine.backend import EngineReport
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import EngineReport, choose_engine
+from geval_local.engine.choose import choose_engine
 from geval_local.engine.interface import Readout
 from geval_local.engine.prefix_sharing import attention
 from geval_local.engine.prefix_sharing import engine as sharing

@@ -12,8 +12,9 @@ from prompts import VOCAB, documents, largest_difference, logprobs
 from simulated_devices import Elsewhere, SimulatedDevices
 from tiny import tiny_model
 
+from geval_local.engine.backend import EngineReport
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import CPU_TOKENS, EngineReport, choose_engine
+from geval_local.engine.choose import CPU_TOKENS, choose_engine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.self_check import check_engine
 from geval_local.engine.shared_cache import SharedCacheEngine

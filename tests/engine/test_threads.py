@@ -8,12 +8,12 @@ import textwrap
 import forked
 import pytest
 
-from geval_local.judge.judge import in_own_thread
+from geval_local.engine.transformers_backend import in_own_thread
 
 #: Prints how many threads of the process are left of a computation with two OpenMP threads, here and in its own thread.
 COUNT = """
     import os, time, torch
-    from geval_local.judge.judge import in_own_thread
+    from geval_local.engine.transformers_backend import in_own_thread
 
     def threads():
         return len(os.listdir("/proc/self/task"))

@@ -69,7 +69,6 @@ MAY_BE_HEAVY = {
     "cli",
     "engine",
     "hosts",
-    "judge",
     "models",
     "testing",
     "tokens",

@@ -88,7 +88,7 @@ def test_an_adapter_changes_scores_name_fingerprint_signature_and_cache_key(tmp_
     one, other = Judge.load(plain), Judge.load(plain, adapter=adapter)
     assert max(abs(a - b) for a, b in zip(values(one), values(other), strict=True)) > 0.01
     with torch.inference_mode():
-        found = other.loaded.model(torch.arange(20).unsqueeze(0) + 8).logits
+        found = other.backend.loaded.model(torch.arange(20).unsqueeze(0) + 8).logits
     assert (found - logits).abs().max() < 1e-4
     assert other.name == f"{plain}+tuned"
     assert one.fingerprint != other.fingerprint

@@ -11,6 +11,7 @@ import torch
 from cli_run import METRIC, run
 from tiny import byte_tokenizer, save_judge, tiny_model
 
+from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
@@ -293,7 +294,7 @@ def test_a_judge_from_a_file_is_checked_and_scores(tmp_path, file):
     metric = Metric.load(metric)
     rows = [{"source": "S", "output": f"It ends at {row}."} for row in range(4)]
     first, second = (
-        [score.value for score in Judge(one).score_many(metric.with_steps(("Read.",)), rows)]
+        [score.value for score in Judge(TransformersBackend(one)).score_many(metric.with_steps(("Read.",)), rows)]
         for one in (loaded, record)
     )
     assert first == pytest.approx(second, abs=1e-6)

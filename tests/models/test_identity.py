@@ -315,10 +315,12 @@ def test_steps_are_asked_for_in_a_style_of_their_own(tmp_path, monkeypatch):
     assert asked.encoder.style == one_style.encoder.style == "completion"
     assert (asked.generation, one_style.generation) == ("greedy", "beam search, 4 beams")
     read = []
-    monkeypatch.setattr("geval_local.judge.judge.generate_list", lambda model, tokenizer, ids, **_: read.append(ids))
+    monkeypatch.setattr(
+        "geval_local.engine.transformers_backend.generate_list", lambda model, tokenizer, ids, **_: read.append(ids)
+    )
     for judge in (asked, one_style):
         judge.continue_text(render_steps_prompt(METRIC, instruct=judge.is_chat), max_new_tokens=1)
-    texts = [asked.loaded.tokenizer.decode(ids) for ids in read]
+    texts = [asked.backend.loaded.tokenizer.decode(ids) for ids in read]
     assert STEPS_REQUEST in texts[0]
     assert texts[1].removeprefix("<s>") == render_steps_prompt(METRIC).text
     with pytest.raises(TokenizerError, match=r"'bare'.*chat template"):

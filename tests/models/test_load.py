@@ -14,6 +14,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 
+from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
 from geval_local.io.ownership import file_sha256
 from geval_local.judge.judge import Judge
@@ -181,7 +182,9 @@ def test_a_model_split_over_memory_and_disk_scores_like_the_whole_one(tmp_path, 
     metric = Metric(name="clarity", criteria="How clear it is.", scale="0-10", fields={"source": "S", "output": "O"})
     metric = metric.with_steps(("Read.", "Choose a score."))
     samples = [{"source": "A tale. " * (1 + row % 3), "output": f"It ends at {row}."} for row in range(7)]
-    found, expected = (Judge(loaded, engine=engine).score_many(metric, samples) for loaded in (split, whole))
+    found, expected = (
+        Judge(TransformersBackend(loaded, engine=engine)).score_many(metric, samples) for loaded in (split, whole)
+    )
     assert [score.value for score in found] == pytest.approx([score.value for score in expected], abs=1e-6)
     assert len({round(score.value, 6) for score in expected}) == len(samples)  # or else the line above says little
 
@@ -199,10 +202,12 @@ def test_a_device_map_without_memory_for_any_part_is_refused_with_what_helps(tmp
     metric = Metric(name="clarity", criteria="How clear it is.", scale="0-10", fields={"output": "O"})
     metric = metric.with_steps(("Read.", "Choose a score."))
     samples = [{"output": f"It ends at {row}."} for row in range(3)]
-    expected = [score.value for score in Judge(whole).score_many(metric, samples)]
+    expected = [score.value for score in Judge(TransformersBackend(whole)).score_many(metric, samples)]
     for remedy in (JudgeOptions(device="cpu"), JudgeOptions(device_map="auto", dtype="bfloat16")):
         assert f"`{'dtype=bfloat16' if remedy.dtype else 'device=cpu'}`" in str(caught.value.hint)
-        found = [score.value for score in Judge(load_model(entry, remedy)).score_many(metric, samples)]
+        found = [
+            score.value for score in Judge(TransformersBackend(load_model(entry, remedy))).score_many(metric, samples)
+        ]
         assert found == pytest.approx(expected, abs=0.5 if remedy.dtype else 1e-6)
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 from transformers import AutoModelForImageTextToText
 
+from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.errors import JudgeError, UnsupportedModelError
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
@@ -147,7 +148,7 @@ def test_a_wrapper_is_a_judge_of_text(tmp_path, caplog, name):
     metric = metric.with_steps(("Read.", "Choose a score."))
     rows = [{"output": f"It ends at {row}."} for row in range(3)]
     fast, plain = (
-        [score.value for score in Judge(loaded, engine=engine).score_many(metric, rows)]
+        [score.value for score in Judge(TransformersBackend(loaded, engine=engine)).score_many(metric, rows)]
         for engine in ("auto", "padded")
     )
     assert fast == pytest.approx(plain, abs=1e-4)

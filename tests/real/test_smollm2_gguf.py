@@ -8,6 +8,7 @@ import pytest
 gguf = pytest.importorskip("gguf")
 
 from geval_local import Judge, Metric  # noqa: E402 - needs gguf
+from geval_local.engine.transformers_backend import TransformersBackend  # noqa: E402
 from geval_local.models.gguf_file import read_header  # noqa: E402
 from geval_local.models.load import load_model  # noqa: E402
 from geval_local.models.registry import find_judge  # noqa: E402
@@ -40,7 +41,7 @@ def test_a_real_file_scores_as_its_dequantized_safetensors(smollm2_gguf, smollm2
     ):
         tensor = tensors[name]
         np.testing.assert_allclose(gguf.dequantize(tensor.data, tensor.tensor_type), widened(own), atol=1e-7)
-    scores = Judge(loaded).score_many(METRIC, ROWS)
+    scores = Judge(TransformersBackend(loaded)).score_many(METRIC, ROWS)
     for score, expected in zip(scores, smollm2_judge.score_many(METRIC, ROWS), strict=True):
         assert score.probabilities == expected.probabilities  # to the last bit
         assert score.label_mass == expected.label_mass > 0.3

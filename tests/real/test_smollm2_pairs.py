@@ -35,8 +35,8 @@ def judge(smollm2_gguf) -> Judge:
 
 def test_the_judge_is_named_and_signed_as_one(judge, smollm2_gguf):
     plain = Judge.load(smollm2_gguf, device="cpu", dtype="float32", style="completion")
-    assert judge.loaded.entry.label == "smol"
-    assert judge.loaded.fingerprint != plain.loaded.fingerprint
+    assert judge.name == "smol"
+    assert judge.fingerprint != plain.fingerprint
     metric = Metric.load("summarization/coherence").with_steps(())
     assert str(judge.signature(metric)) != str(plain.signature(metric))
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.nightly
 def test_float16_is_nearer_to_float32_and_has_room(smollm2_judge):
-    loaded = smollm2_judge.loaded
+    loaded = smollm2_judge.backend.loaded
     assert loaded.precision.text("float32") == "float32 (exact to 1e-5)"
     found = measure(loaded.model, loaded.tokenizer, ["float16", "bfloat16"], style=loaded.entry.style, most=1)
     float16, bfloat16 = found.noise["float16"], found.noise["bfloat16"]

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_a_judge_of_another_content_is_refused(file, tmp_path):
         execute(tmp_path / "run", wanted(file), stop_after=3)
     with open_run(tmp_path / "run", None) as run:
         other = MockJudge(engine(), name="mock")
-        other.fingerprint = "0123456789abcdef"
+        other.backend.facts = replace(other.backend.facts, fingerprint="0123456789abcdef")
         with pytest.raises(OutputError, match=r"judge was mock@.*, is mock@0123456789abcdef"):
             next(run.rows(lambda record: other))
 

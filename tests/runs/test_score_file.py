@@ -12,9 +12,9 @@ from cli_run import METRIC, judge_directory
 
 import geval_local
 from geval_local import Interrupted, Judge, Metric, RunEvents, read_samples, resume, score_file
+from geval_local.engine.unread_backend import UnreadBackend
 from geval_local.errors import ConfigurationError, OutputError, WeightsError
 from geval_local.io.ownership import checksummed
-from geval_local.judge.judge import UnreadJudge
 from geval_local.options import JudgeOptions
 
 ROWS = 40
@@ -132,7 +132,7 @@ def _score(name, events=None):
 def test_rows_that_are_all_in_the_cache_need_no_weights(here, monkeypatch):
     _score("first.jsonl")
     with monkeypatch.context() as patch:
-        patch.setattr("geval_local.judge.judge.read_model", None)
+        patch.setattr("geval_local.engine.transformers_backend.read_model", None)
         assert _score("again.jsonl", _Recorder()) == ["load", f"score {ROWS}", "write"]
     described = [json.loads((here / f"{name}.jsonl.meta.json").read_text()) for name in ("first", "again")]
     assert (here / "again.jsonl").read_bytes() == (here / "first.jsonl").read_bytes()
@@ -184,7 +184,7 @@ def test_facts_that_were_edited_do_not_reach_a_signature_and_heal(here, tmp_path
     assert described[0]["metrics"] == described[1]["metrics"]
     assert (here / "edited.jsonl").read_bytes() == (here / "first.jsonl").read_bytes()
     Judge.load(JudgeOptions())
-    assert isinstance(Judge.load(JudgeOptions(), on_read=lambda read: read()), UnreadJudge)
+    assert isinstance(Judge.load(JudgeOptions(), on_read=lambda read: read()).backend, UnreadBackend)
 
 
 def test_a_judge_whose_files_change_is_another_one(here, tmp_path):
@@ -195,11 +195,11 @@ def test_a_judge_whose_files_change_is_another_one(here, tmp_path):
     def again():
         return Judge.load(choice, on_read=lambda read: read())
 
-    assert isinstance(again(), UnreadJudge) is False
+    assert isinstance(again().backend, UnreadBackend) is False
     time.sleep(0.05)  # the digest of a file that is younger than a tick is not noted
     Judge.load(choice)
     waiting = again()
-    assert isinstance(waiting, UnreadJudge)
+    assert isinstance(waiting.backend, UnreadBackend)
     loaded = Judge.load(choice)
     metric = Metric.load("clarity.yaml")
     assert (waiting.identity, waiting.context, waiting.precision) == (loaded.identity, loaded.context, loaded.precision)
@@ -207,7 +207,7 @@ def test_a_judge_whose_files_change_is_another_one(here, tmp_path):
     config = json.loads((place / "config.json").read_text()) | {"rms_norm_eps": 1e-3}
     (place / "config.json").write_text(json.dumps(config))
     with pytest.raises(WeightsError, match="changed while the judge was being loaded"):
-        waiting.loaded  # noqa: B018 - reads the weights
-    assert not isinstance(again(), UnreadJudge)
-    assert isinstance(Judge.load(choice, on_read=lambda read: read()), UnreadJudge)
-    assert not isinstance(Judge.load(choice, style="completion", on_read=lambda read: read()), UnreadJudge)
+        waiting.backend.whole  # noqa: B018 - reads the weights
+    assert not isinstance(again().backend, UnreadBackend)
+    assert isinstance(Judge.load(choice, on_read=lambda read: read()).backend, UnreadBackend)
+    assert not isinstance(Judge.load(choice, style="completion", on_read=lambda read: read()).backend, UnreadBackend)

@@ -19,7 +19,7 @@ from geval_local.errors import GevalError
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
-    from geval_local.engine.self_check import SelfCheck
+    from geval_local.engine.backend import SelfCheck
     from geval_local.judge.audit import JudgeAudit
     from geval_local.judge.judge import Judge
     from geval_local.judge.reason_writer import WritingCheck
@@ -154,7 +154,6 @@ def check(
     from geval_local.cli.scoring import EXIT_GATE
     from geval_local.judge.steps import with_pinned_steps
     from geval_local.metric import Metric
-    from geval_local.models.head import input_device
     from geval_local.models.registry import entry_of
 
     chosen = Metric.load(metric)
@@ -165,9 +164,9 @@ def check(
     chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
-    is_on_cpu = input_device(judge.loaded.model).type == "cpu"
-    self_check = not is_on_cpu if self_check is None else self_check
-    brief = is_on_cpu and judge.loaded.parameters > LARGE and not self_check
+    described = judge.backend.describe()
+    self_check = not described.is_on_cpu if self_check is None else self_check
+    brief = described.is_on_cpu and (described.parameters or 0) > LARGE and not self_check
     audit = _audited(judge, chosen, brief=brief)
     engine_text = judge.engine_report.text
     if not as_json:
@@ -175,7 +174,7 @@ def check(
     writing = _written(judge, chosen, audit.example.mode, brief=brief)
     if not as_json:
         show_writing(writing)
-    checked = _self_checked(judge) if self_check else None
+    checked = _self_checked(judge) if self_check and judge.backend.checks else None
     if as_json:
         record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **audit_record(audit)}
         own = None if checked is None else self_check_record(checked)
@@ -195,13 +194,10 @@ def check(
 def _audited(judge: Judge, metric: Metric, *, brief: bool) -> JudgeAudit:
     """Audit a judge on a metric, and show how far it is."""
     from geval_local.cli.progress import show_progress
-    from geval_local.engine.batched import PaddedEngine
     from geval_local.judge.audit import audit_judge
-    from geval_local.models.head import Head
     from geval_local.tokens.requests import RequestMaker
 
-    model, maker = judge.loaded.model, RequestMaker(judge.encoder, metric, judge.context)
-    alone = PaddedEngine(model, Head(model), batch_tokens=1, turn=judge.engine.turn)
+    maker = RequestMaker(judge.encoder, metric, judge.context)
     with show_progress() as progress:
 
         def on_read(done: int, total: int) -> None:
@@ -209,40 +205,35 @@ def _audited(judge: Judge, metric: Metric, *, brief: bool) -> JudgeAudit:
                 progress.begin("scoring examples", total, unit="tokens")
             progress.reach(done)
 
-        return audit_judge(judge.loaded, judge.engine, alone, maker, brief=brief, on_read=on_read)
+        return audit_judge(judge.backend, maker, brief=brief, on_read=on_read)
 
 
 def _written(judge: Judge, metric: Metric, label: str, *, brief: bool) -> WritingCheck:
     """Try whether a judge can write a reason, and show how far it is."""
     from geval_local.cli.progress import show_progress
     from geval_local.judge.reason_writer import CHECK_TOKENS, WritingCheck, check_writing
-    from geval_local.models.head import trunk_of
 
     if brief:
-        size = short(judge.loaded.parameters)
+        size = short(judge.backend.describe().parameters or 0)
         return WritingCheck(None, f"on a CPU each token takes all {size} weights: --self-check tries it", "")
     with show_progress("writing a reason", CHECK_TOKENS, unit="tokens") as progress:
-        hook = trunk_of(judge.loaded.model).register_forward_hook(lambda *_: progress.advance(1))
-        try:
-            return check_writing(judge, metric, label)
-        finally:
-            hook.remove()
+        return check_writing(judge, metric, label, on_token=progress.reach)
 
 
 def _self_checked(judge: Judge) -> SelfCheck:
     """Check the device that a judge is on, and show how far it is."""
     from geval_local.cli.progress import show_progress
-    from geval_local.engine.self_check import CHECKS, Finding, check_engine
+    from geval_local.engine.backend import Finding
 
     note("checking the device ...", "dim")
-    names = list(CHECKS)
+    names = list(judge.backend.checks)
     with show_progress("checking the device", len(names), unit="checks") as progress:
 
         def found(finding: Finding) -> None:
             if finding.name in names:
                 progress.reach(names.index(finding.name) + 1)
 
-        return check_engine(judge.loaded.model, judge.engine, judge.engine_report, found)
+        return judge.backend.self_check(found)
 
 
 def _needs(entry: JudgeEntry, dtype: str | None = None) -> Needs | None:

@@ -12,7 +12,7 @@ from geval_local.errors import DataError, UnscorableError
 from geval_local.io.columns import plain
 
 if TYPE_CHECKING:
-    from geval_local.engine.self_check import SelfCheck
+    from geval_local.engine.backend import SelfCheck
     from geval_local.io.samples import Sample
     from geval_local.judge.audit import JudgeAudit, PromptAudit
     from geval_local.judge.reason_writer import WritingCheck
@@ -214,17 +214,17 @@ TAIL = 400
 
 def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_text: str) -> None:
     """Print what an audit found: size, engine, the prompt's end, labels, and an example."""
-    from geval_local.models.precision import dtype_name
-
     console = result_console()
-    loaded, dtype = audit.loaded, dtype_name(audit.loaded.dtype)
-    _line("judge", f"{name} ({loaded.directory})")
-    _line("fingerprint", f"{loaded.fingerprint}, tokenizer {loaded.tokenizer_hash}")
-    _line("size", f"{short(loaded.parameters)} parameters, {loaded.memory_bytes / 1e6:.1f} MB in {dtype}")
-    _line("precision", audit.precision.text(dtype))
-    _line("attention", loaded.attention)
+    facts, described = audit.facts, audit.description
+    _line("judge", f"{name} ({described.place})")
+    _line("fingerprint", f"{facts.fingerprint}, tokenizer {facts.setup['tokenizer']}")
+    if described.parameters is not None and described.memory_bytes is not None:
+        memory = f"{described.memory_bytes / 1e6:.1f} MB in {described.dtype}"
+        _line("size", f"{short(described.parameters)} parameters, {memory}")
+    _line("precision", described.precision.text(described.dtype))
+    _line("attention", described.attention)
     _line("engine", engine_text)
-    _line("context", f"{audit.context} tokens")
+    _line("context", f"{facts.context} tokens")
     _line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
     _line("BOS tokens", str(audit.prompt.bos_count))
     console.rule("the example's prompt, its end", align="left")
@@ -247,23 +247,22 @@ def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_
 
 def audit_record(audit: JudgeAudit) -> dict[str, Any]:
     """Describe an audit."""
-    from geval_local.models.precision import dtype_name
-
-    loaded, precision, example = audit.loaded, audit.precision, audit.example
+    facts, described, example = audit.facts, audit.description, audit.example
+    precision = described.precision
     return {
-        "directory": str(loaded.directory),
-        "fingerprint": loaded.fingerprint,
-        "tokenizer": loaded.tokenizer_hash,
-        "parameters": loaded.parameters,
-        "memory_bytes": loaded.memory_bytes,
-        "dtype": dtype_name(loaded.dtype),
+        "directory": described.place,
+        "fingerprint": facts.fingerprint,
+        "tokenizer": facts.setup["tokenizer"],
+        "parameters": described.parameters,
+        "memory_bytes": described.memory_bytes,
+        "dtype": described.dtype,
         "precision": {
             "reason": precision.reason,
             "noise": None if precision.noise is None else asdict(precision.noise),
         },
-        "attention": loaded.attention,
+        "attention": described.attention,
         "engine": audit.engine,
-        "context": audit.context,
+        "context": facts.context,
         "prompt": label_record(audit.prompt),
         "example": {
             "score": example.score,

@@ -168,7 +168,7 @@ class PackAttention:
         self, query: Tensor, path: Pair, own: Pair, options: dict[str, Any], span: int | None, sinks: Tensor | None
     ) -> Tensor | None:
         kernel, kind = self._kernel, Kind(query.shape[-1], own[1].shape[-1], query.dtype, span is not None)
-        if kernel is None or kind in kernel.refused:
+        if kernel is None or kind.key in kernel.refused:
             return None
         device, has_sinks = query.device, sinks is not None
         intervals = self._once(("intervals", has_sinks), lambda: Intervals.of(self.layout, sinks=has_sinks))

@@ -31,7 +31,8 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable, computed_ahead
+from geval_local.engine.interface import Engine, Pack, Readout, ReadoutTable
+from geval_local.engine.pending import PendingPositions, computed_ahead
 from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore, PrefixStore
@@ -210,6 +211,11 @@ class PrefixSharingEngine:
         #: Sliding windows that the layers requested in the latest pass, one per call of the attention function.
         self.spans: tuple[int | None, ...] = ()
 
+    @property
+    def parts(self) -> Sequence[Engine]:
+        """See `geval_local.engine.interface.Engine.parts`."""
+        return [self, self.padded]
+
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Lay out the requests' prompt trie and cut it into units of packs of at most `batch_tokens`."""
         groups = [self._launcher.trunk.group(len(request.ids) + request.trie.depth) for request in requests]
@@ -231,7 +237,7 @@ class PrefixSharingEngine:
             return reads
 
         def read_out(pack: Pack, reads: list[PendingPositions]) -> list[Readout]:
-            table.collect(reads)
+            table.collect(found for read in reads for found in read.wait())
             return [table.take(index) for index in pack.requests]
 
         padded = partial(self.padded.execute, requests)

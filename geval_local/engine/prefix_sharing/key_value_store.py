@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from geval_local.engine.interface import MOST_POSITIONS
 from geval_local.models.memory import unless_memory_runs_out
-
-#: Most prefix positions kept: a metric's prefix has some hundreds, and a run alternates between its metrics.
-MOST_POSITIONS = 4_096
 
 
 class PathStore:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.engine.interface import Pack, Position
-from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
+from geval_local.engine.interface import MOST_POSITIONS, Pack, Position
 from geval_local.engine.prefix_sharing.prompt_trie import Index, Stream, build_stream
 from geval_local.tokens.label_trie import LabelTrie
 from geval_local.tokens.requests import Ids, Request

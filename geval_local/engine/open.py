@@ -1,0 +1,45 @@
+"""Which backend serves a judge, and how it is opened: the only module that knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from geval_local.engine.backend import Backend
+from geval_local.engine.transformers_backend import check_transformers, read_transformers
+from geval_local.engine.unread_backend import UnreadBackend, keep_facts, kept_facts
+from geval_local.models.load import CheckedJudge
+from geval_local.options import JudgeOptions
+
+#: Lets the weights wait: takes what reads them, and returns what that gave.
+OnRead = Callable[[Callable[[], Backend]], Backend]
+
+
+def check_backend(options: JudgeOptions) -> None:
+    """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
+    check_transformers(options)
+
+
+def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backend:
+    """Open the backend of a judge.
+
+    Parameters
+    ----------
+    options : JudgeOptions
+        Which judge, and how it is loaded.
+    on_read : callable, optional
+        Where an earlier start found out what the judge is, its weights are read when a figure is wanted that no cache
+        has. Called then, else at once, with what reads them.
+    """
+    checked = check_transformers(options)
+    read = partial(_read, checked)
+    if on_read is None:
+        return read()
+    facts = kept_facts(checked)
+    return on_read(read) if facts is None else UnreadBackend(checked, facts, partial(on_read, read))
+
+
+def _read(checked: CheckedJudge) -> Backend:
+    backend = read_transformers(checked)
+    keep_facts(backend.facts, checked)
+    return backend
