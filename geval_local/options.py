@@ -6,6 +6,7 @@ classes. A field without its own `Flag` is called on the command line as here, w
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,11 +32,13 @@ from geval_local.score import Estimator
 from geval_local.yaml_model import KEEP_PROBLEMS, problems_in_words
 
 Style = Literal["completion", "chat", "chat-no-prefill"]
-EngineName = Literal["auto", "trie", "cache", "padded"]
+EngineName = Literal["auto", "trie", "cache", "padded", "vllm"]
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 Format = Literal["jsonl", "csv", "parquet"]
 
 LOADING = "Loading"
+VLLM = "With --engine vllm"
+SERVED = "With the address of a server as the judge"
 SPREADING = "Several workers"
 Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
@@ -76,6 +79,21 @@ class Options(BaseModel):
         return self
 
 
+def _engine_arguments(value: object) -> object:
+    """Read a mapping whose values may be written as texts, ``max_num_seqs=64``."""
+    if not isinstance(value, list | tuple):
+        return value
+    return {key: _plain(text) for key, text in read_mapping(value).items()}
+
+
+def _plain(text: str) -> Any:
+    """Read a number, a truth value or a JSON object from a text; any other text stays one."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+
+
 class JudgeOptions(Options):
     """Which judge, and how it is loaded; None means the default of the judge's entry or of the machine."""
 
@@ -84,8 +102,9 @@ class JudgeOptions(Options):
         Flag(("--judge", "-j"), metavar="NAME"),
         Field(
             min_length=1,
-            description="A name of `judges list`, a model directory, a GGUF file, or a hub id in the local cache; "
-            "options of its own may follow: NAME,style=chat,dtype=float16. Absent: the default judge.",
+            description="A name of `judges list`, a model directory, a GGUF file, a hub id in the local cache, or the "
+            "address of a vLLM server, http://127.0.0.1:8000/v1; options of its own may follow: "
+            "NAME,style=chat,dtype=float16. Absent: the default judge.",
         ),
         BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
     ] = None
@@ -134,9 +153,44 @@ class JudgeOptions(Options):
         Flag(panel=LOADING),
         Field(
             description="trie: every distinct prompt token is computed once; cache: shared prefixes by the model's own "
-            "cache; padded: plain batches; auto: the first of these that a probe shows exact."
+            "cache; padded: plain batches; auto: the first of these that a probe shows exact; vllm: by vLLM, in this "
+            "process."
         ),
     ] = "auto"
+    tensor_parallel: Annotated[
+        Positive | None, Flag(metavar="N", panel=VLLM), Field(description="GPUs that share the judge. Absent: 1.")
+    ] = None
+    gpu_memory_share: Annotated[
+        float | None,
+        Flag(metavar="SHARE", panel=VLLM),
+        Field(gt=0, le=1, description="Share of a GPU's memory that vLLM takes. Absent: vLLM's own."),
+    ] = None
+    vllm: Annotated[
+        dict[str, Any],
+        BeforeValidator(_engine_arguments, json_schema_input_type=dict[str, Any] | list[str]),
+        Flag(metavar="KEY=VALUE", panel=VLLM),
+        Field(description="Another engine argument of vLLM's, such as kv_cache_dtype=fp8; may be repeated."),
+    ] = Field(default_factory=dict)
+    served_model: Annotated[
+        str | None,
+        Flag(metavar="NAME", panel=SERVED),
+        Field(min_length=1, description="Which of the server's models. Absent: the only one."),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        Flag(metavar="DIR", panel=SERVED),
+        Field(description="The model's directory with its tokenizer. Absent: what the server names, if it is here."),
+    ] = None
+    requests_at_once: Annotated[
+        Positive | None,
+        Flag(metavar="N", panel=SERVED),
+        Field(description="Requests that wait for the server at the same time. Absent: 8."),
+    ] = None
+    allow_remote: Annotated[
+        bool,
+        Flag(panel=SERVED),
+        Field(description="Send texts to an address that is neither this machine's nor private."),
+    ] = False
     trust_remote_code: Annotated[
         bool, Flag(panel=LOADING), Field(description="Let Python files of the model's directory run.")
     ] = False
@@ -144,14 +198,30 @@ class JudgeOptions(Options):
     def _checked(self) -> Self:
         if self.device is not None and self.device_map is not None:
             raise ConfigurationError("`device` and `device_map` exclude each other: the map places the weights")
+        given = [name for name in ("tensor_parallel", "gpu_memory_share", "vllm") if getattr(self, name)]
+        if given and self.engine != "vllm":
+            raise ConfigurationError(f"`{given[0]}` is for vLLM", hint="Add `engine=vllm`.")
+        theirs = [
+            name for name in ("served_model", "tokenizer", "requests_at_once", "allow_remote") if getattr(self, name)
+        ]
+        if theirs and not self.is_served:
+            raise ConfigurationError(
+                f"`{theirs[0]}` is for a judge that a server computes",
+                hint="Name its address: `judge=http://HOST:PORT/v1`.",
+            )
         return self
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the judge is an address, whose server computes."""
+        return self.name is not None and self.name.startswith(("http://", "https://"))
 
     def record(self) -> dict[str, Any]:
         """Return the options that are not defaults as plain values, paths made absolute; for manifests."""
         return {
             key: str(value.resolve()) if isinstance(value, Path) else value
             for key, value in self.model_dump().items()
-            if value is not None and value is not False
+            if value is not None and value is not False and value != {}
         }
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from geval_local.engine.backend import Backend
+from geval_local.engine.served_backend import check_served, read_served
 from geval_local.engine.transformers_backend import check_transformers, read_transformers
 from geval_local.engine.unread_backend import UnreadBackend, keep_facts, kept_facts
+from geval_local.engine.vllm_backend import check_vllm, read_vllm
 from geval_local.models.load import CheckedJudge
 from geval_local.options import JudgeOptions
 
@@ -17,7 +19,12 @@ OnRead = Callable[[Callable[[], Backend]], Backend]
 
 def check_backend(options: JudgeOptions) -> None:
     """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
-    check_transformers(options)
+    if options.is_served:
+        check_served(options)
+    elif options.engine == "vllm":
+        check_vllm(options)
+    else:
+        check_transformers(options)
 
 
 def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backend:
@@ -31,6 +38,9 @@ def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backen
         Where an earlier start found out what the judge is, its weights are read when a figure is wanted that no cache
         has. Called then, else at once, with what reads them.
     """
+    if options.is_served or options.engine == "vllm":
+        found = partial(read_served, options) if options.is_served else partial(read_vllm, check_vllm(options))
+        return found() if on_read is None else on_read(found)
     checked = check_transformers(options)
     read = partial(_read, checked)
     if on_read is None:

@@ -25,6 +25,8 @@ _FIRST_LINE_TOKENS = 160
 #: Shorter sentences may legitimately occur twice in a list ("Be strict.").
 _LEAST_WORDS = 3
 _LOOP_CHARACTERS = 600
+#: Tokens that are written before a text is looked at, where a program gives it out only then.
+_STRETCH = 16
 #: A sentence with its end, without white space and item number.
 _SENTENCE = re.compile(r"(?!\s)(?!\**\d+\**[.)])[^.!?\n]+(?:[.!?]+|\n)")
 #: Numbers are ignored: "Sentence 2: ..." after "Sentence 1: ..." adds nothing.
@@ -55,7 +57,7 @@ class _Stop(StoppingCriteria):
         return torch.tensor(done, device=input_ids.device)  # type: ignore[return-value]
 
 
-def _is_list_over(text: str, tokens: int) -> bool:
+def is_list_over(text: str, tokens: int) -> bool:
     """Whether a numbered list has ended.
 
     A blank line is followed by something else or by nothing, the text repeats itself, or it has become long without a
@@ -66,7 +68,7 @@ def _is_list_over(text: str, tokens: int) -> bool:
     return is_long or _END_OF_LIST.search(text) is not None or repetition_start(text) is not None
 
 
-def _is_paragraph_over(text: str, tokens: int = 0) -> bool:
+def is_paragraph_over(text: str, tokens: int = 0) -> bool:
     """Whether a text has come to its first blank line, or repeats itself."""
     return "\n\n" in text.lstrip() or repetition_start(text) is not None
 
@@ -113,11 +115,51 @@ def generate_list(
     on_token: Callable[[int], object] = lambda count: None,
 ) -> str:
     """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit."""
-    stop = _Stop(tokenizer, len(ids), _is_list_over, on_token)
+    stop = _Stop(tokenizer, len(ids), is_list_over, on_token)
     output = _generate(model, tokenizer, [ids], stop, max_new_tokens, _beams(model, beams))
-    new = output[0, len(ids) :]
+    return finished_list(tokenizer, output[0, len(ids) :].tolist(), max_new_tokens)
+
+
+def continued_greedily(
+    proceed: Callable[[Sequence[NDArray[np.int32]], int], Sequence[Sequence[int]]],
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[NDArray[np.int32]],
+    is_over: Callable[[str, int], bool],
+    *,
+    max_new_tokens: int,
+    on_token: Callable[[int], object],
+) -> list[list[int]]:
+    """Continue prompts by a program that gives out whole stretches: `proceed` takes prompts and a number of tokens.
+
+    A text that is shorter than asked for has come to its end.
+    """
+    ends = end_tokens(tokenizer)
+    written: list[list[int]] = [[] for _ in prompts]
+    going = list(range(len(prompts)))
+    for start in range(0, max_new_tokens, _STRETCH):
+        size = min(_STRETCH, max_new_tokens - start)
+        begun = [np.concatenate([prompts[place], np.array(written[place], np.int32)]) for place in going]
+        left = []
+        for place, new in zip(going, proceed(begun, size), strict=True):
+            is_done = len(new) < size
+            for token in new:
+                written[place].append(int(token))
+                is_done |= token in ends or is_over(str(tokenizer.decode(written[place])), len(written[place]))
+                if is_done and (token in ends or len(new) >= size):
+                    break
+            if not is_done:
+                left.append(place)
+        on_token(start + size)
+        going = left
+        if not going:
+            break
+    return written
+
+
+def finished_list(tokenizer: PreTrainedTokenizerBase, new: Sequence[int], max_new_tokens: int) -> str:
+    """Give the text of the tokens that continue a list, without an item that the limit broke off."""
     text = str(tokenizer.decode(new, skip_special_tokens=True))
-    is_ended = int(new[-1]) in _end_tokens(tokenizer) or _is_list_over(str(tokenizer.decode(new)), len(new))
+    is_ended = new[-1] in end_tokens(tokenizer) or is_list_over(str(tokenizer.decode(new)), len(new))
     if len(new) >= max_new_tokens and not is_ended and "\n" in text.strip():
         text = text.rpartition("\n")[0]
     return without_repetition(text)
@@ -142,17 +184,18 @@ def generate_paragraphs(
             for ids in prompts
         )
         return [text for texts in alone for text in texts]
-    stop = _Stop(tokenizer, width, _is_paragraph_over, on_token)
+    stop = _Stop(tokenizer, width, is_paragraph_over, on_token)
     output = _generate(model, tokenizer, prompts, stop, max_new_tokens, beams=1)
-    ends = _end_tokens(tokenizer)
-    written = []
-    for new in output[:, width:]:
-        text = str(tokenizer.decode(new, skip_special_tokens=True))
-        is_ended = _is_paragraph_over(text) or not ends.isdisjoint(new.tolist())
-        first = text.lstrip().split("\n\n")[0]
-        repeats = repetition_start(first) is not None
-        written.append(Paragraph(without_repetition(first).strip(), is_ended and not repeats, repeats))
-    return written
+    return [finished_paragraph(tokenizer, new.tolist()) for new in output[:, width:]]
+
+
+def finished_paragraph(tokenizer: PreTrainedTokenizerBase, new: Sequence[int]) -> Paragraph:
+    """Give the first paragraph of the tokens that were written."""
+    text = str(tokenizer.decode(new, skip_special_tokens=True))
+    is_ended = is_paragraph_over(text) or not end_tokens(tokenizer).isdisjoint(new)
+    first = text.lstrip().split("\n\n")[0]
+    repeats = repetition_start(first) is not None
+    return Paragraph(without_repetition(first).strip(), is_ended and not repeats, repeats)
 
 
 def _generate(
@@ -170,7 +213,7 @@ def _generate(
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = prompt
         mask[row, width - len(prompt) :] = 1
-    ends = sorted(_end_tokens(tokenizer))
+    ends = sorted(end_tokens(tokenizer))
     config = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,
         num_beams=beams,
@@ -189,7 +232,7 @@ def _generate(
     )
 
 
-def _end_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def end_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Ids of the tokens that end a text: all special ones, since a turn may end with another than the text's last."""
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return special if tokenizer.eos_token_id is None else {*special, int(tokenizer.eos_token_id)}

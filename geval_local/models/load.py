@@ -275,6 +275,21 @@ class CheckedJudge:
         return _is_on_cpu(self.arguments)
 
 
+def check_files(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
+    """Check a directory whose weights another program will read; how they are stored is that program's business."""
+    directory = resolve_directory(entry)
+    if directory.is_file():
+        raise JudgeError(
+            f"judge {entry.name!r}: {directory} is a GGUF file, which vLLM does not read here",
+            hint="Take the model's safetensors directory, or leave `engine=vllm` out.",
+        )
+    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
+    check_weight_files(entry, directory, hint=_fetch_hint(entry))
+    config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
+    tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
+    return CheckedJudge(entry, options, directory, files, tokenizer, frame, {"config": config})
+
+
 def check_judge(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
     """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
     directory = resolve_directory(entry)

@@ -237,7 +237,11 @@ def find_judge(
 
 def entry_of(options: JudgeOptions) -> JudgeEntry:
     """Find the entry of a judge, in the prompt style that is asked for, for steps too; errors as by `find_judge`."""
-    entry = find_judge(options.name, options.models_file, adapter=options.adapter)
+    if options.is_served:
+        # Its model is known when the server was asked.
+        entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path())
+    else:
+        entry = find_judge(options.name, options.models_file, adapter=options.adapter)
     style = options.style
     return entry if style is None else entry.model_copy(update={"style": style, "steps_style": style})
 

