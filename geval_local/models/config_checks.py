@@ -29,7 +29,7 @@ from geval_local.errors import (
     first_line,
 )
 from geval_local.models.fingerprint import weight_files
-from geval_local.models.reading import stored_tensors
+from geval_local.models.reading import stored_in, stored_tensors
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import Stored, are_finite
 
@@ -197,7 +197,7 @@ def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     What remains (a few layers less, another width below the largest) is found when the weights are loaded.
     """
     files = [file for file in weight_files(directory) if file.exists()]
-    tensors = {name: one for file in files for name, one in stored_tensors(file).items()}
+    tensors = stored_in(files)
     if not tensors:
         return
     # A few layers more than there are show as missing weights.

@@ -245,6 +245,29 @@ def test_damaged_headers_are_errors(file):
             continue
 
 
+def test_one_name_twice_is_refused(file):
+    data = file.read_bytes()
+    for old, new, says in (
+        (b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight", r"the tensor 'blk\.0\.ffn_up\.weight' twice"),
+        (b"ggml.eos_token_id", b"ggml.bos_token_id", r"the key 'tokenizer\.ggml\.bos_token_id' twice"),
+    ):
+        file.write_bytes(data.replace(old, new))
+        with pytest.raises(WeightsError, match=rf"model\.gguf is not a complete GGUF file: its header has {says}"):
+            load_model(find_judge(file))
+
+
+def test_tensors_that_overlap_are_refused(file):
+    header = read_header(file)
+    name = sorted(header.tensors, key=lambda one: one.offset)[1].name.encode()
+    data = bytearray(file.read_bytes())
+    place = data.index(name) + len(name)
+    place += 4 + 8 * int.from_bytes(data[place : place + 4], "little") + 4
+    data[place : place + 8] = (32).to_bytes(8, "little")
+    file.write_bytes(data)
+    with pytest.raises(WeightsError, match=r"model\.gguf is damaged: its tensors .* overlap"):
+        load_model(find_judge(file))
+
+
 def test_another_version_is_named(file):
     data = bytearray(file.read_bytes())
     data[4] = 1
