@@ -92,7 +92,7 @@ _COUNTS = re.compile(r"^(num|n|d)_|_(size|dim|rank|layers|heads|experts)$")
 _NOT_STORED = re.compile(r"position|ctx|context|chunk|window|image|patch")
 #: Of a count that need not be the dimension of a stored tensor (layers, labels, groups), and of token ids where no
 #: embedding is known.
-_MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
+MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
 _SHOWN = 3
 _PROBE_TOKENS = 16
 
@@ -201,7 +201,7 @@ def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     if not tensors:
         return
     # A few layers more than there are show as missing weights.
-    most = max(_MOST_COUNTED, *(size for tensor in tensors.values() for size in tensor.shape))
+    most = max(MOST_COUNTED, *(size for tensor in tensors.values() for size in tensor.shape))
     for key, value in numbers_in(_config(directory)):
         if value > most and _COUNTS.search(key) and not _NOT_STORED.search(key):
             raise WeightsError(

@@ -25,6 +25,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
+from geval_local.models.config_checks import MOST_COUNTED
 from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
 from geval_local.models.reading import read_files
@@ -43,6 +44,9 @@ PLAIN: Mapping[int, torch.dtype] = {kind: getattr(torch, name) for kind, name in
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
 #: Two that become one tensor, whose blocks are of one type.
 _GATES = re.compile(r"(?<=\.ffn_)(gate|up)(?=_exps\.)")
+_LAYER = re.compile(r"blk\.(\d+)\.")
+#: Keys that count or measure parts of a model, and its context.
+_SIZE = re.compile(r"^context_length$|^(?!.*(context|temperature)).*_(length|count)$")
 _TOKENS = "tokenizer.ggml.tokens"
 #: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
 _WIDTHS = {
@@ -81,6 +85,7 @@ def check_gguf(entry: JudgeEntry, file: Path, *, quantized: bool) -> None:
         )
     headers = read_headers(file)
     _check_architecture(entry, headers[0])
+    _check_numbers(entry, headers)
     for header in headers:
         _check_tensors(entry, header)
 
@@ -108,6 +113,34 @@ def _check_architecture(entry: JudgeEntry, header: GGUFHeader) -> None:
             f"read from GGUF files ({scaling or 'factors'})",
             hint=_CONVERT,
         )
+
+
+def _check_numbers(entry: JudgeEntry, headers: Sequence[GGUFHeader]) -> None:
+    """Reject counts and sizes that the tensors contradict, before a model of such sizes is built."""
+    header, tensors = headers[0], [tensor for one in headers for tensor in one.tensors]
+    layers = {found[1] for tensor in tensors if (found := _LAYER.match(tensor.name))}
+    most = max([MOST_COUNTED, *(size for tensor in tensors for size in tensor.shape)])
+    later = header.own("nextn_predict_layers")  # their tensors are left out of some files
+    most_layers = len(layers) + (later if type(later) is int and 0 < later <= len(layers) else 0)
+
+    def problem(key: str, value: Any) -> str | None:
+        if type(value) is not int:
+            return "which is no number"
+        if key == "context_length":
+            return "which leaves no room for a prompt and its answer" if value < 2 else None
+        if key == "block_count" and not 0 < value <= most_layers:
+            return f"but its tensors are those of {len(layers)} layers"
+        if not 0 <= value <= most:
+            return f"but no dimension of a stored tensor is larger than {most}"
+        return None
+
+    for key, value in header.metadata.items():
+        own = key.removeprefix(f"{header.architecture}.")
+        if own != key and _SIZE.search(own) and (what := problem(own, value)) is not None:
+            raise WeightsError(
+                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, {what}",
+                hint="Copy or download the file again, completely, or convert the model again.",
+            )
 
 
 def _spellings(name: str) -> set[str]:

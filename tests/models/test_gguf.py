@@ -268,6 +268,35 @@ def test_tensors_that_overlap_are_refused(file):
         load_model(find_judge(file))
 
 
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"context_length": 1}, "context_length: 1, which leaves no room"),
+        ({"context_length": 0}, "context_length: 0, which leaves no room"),
+        ({"context_length": "many"}, "context_length: 'many', which is no number"),
+        ({"block_count": 1 << 20}, "block_count: 1048576, but its tensors are those of 2 layers"),
+        ({"block_count": 1000}, "block_count: 1000, but its tensors are those of 2 layers"),
+        ({"block_count": 264}, "block_count: 264, but its tensors are those of 2 layers"),
+        ({"block_count": 3}, "block_count: 3, but its tensors are those of 2 layers"),
+        ({"block_count": 0}, "block_count: 0"),
+        ({"block_count": -5}, "block_count: -5"),
+        ({"embedding_length": 1 << 31}, "embedding_length: 2147483648, but no dimension"),
+        ({"feed_forward_length": 10**6}, "feed_forward_length: 1000000, but no dimension"),
+        ({"attention.head_count": 1 << 30}, r"attention\.head_count: 1073741824, but no dimension"),
+        ({"attention.head_count": -4}, r"attention\.head_count: -4"),
+        ({"rope.dimension_count": 1 << 28}, r"rope\.dimension_count: 268435456, but no dimension"),
+    ],
+)
+def test_numbers_that_the_tensors_contradict_are_refused_before_a_model_is_built(
+    tmp_path, model, monkeypatch, keys, says
+):
+    """A model of a million layers would be built for hours, without weights."""
+    file = write_gguf(tmp_path / "m.gguf", model, keys={f"ARCH.{key}": value for key, value in keys.items()})
+    monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(JudgeError, match=rf"{file}.* says {says}"):
+        load_model(find_judge(file))
+
+
 def test_another_version_is_named(file):
     data = bytearray(file.read_bytes())
     data[4] = 1

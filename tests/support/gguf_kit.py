@@ -60,8 +60,13 @@ def write_gguf(
     if template is not None:
         writer.add_chat_template(template)
     for key, value in (keys or {}).items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-        add(key.replace("ARCH", architecture), value)
+        key = key.replace("ARCH", architecture)
+        writer.kv_data[0].pop(key, None)
+        if isinstance(value, int) and value < 0:
+            writer.add_int32(key, value)
+            continue
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool}
+        add[type(value)](key, value)
     for name, array in {**_tensors(model), **(extra or {})}.items():
         if array.ndim == 1:
             writer.add_tensor(name, array.astype(np.float32))
