@@ -345,22 +345,27 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
             hint="Get the weights again: these are damaged, or come from a training that failed. A dtype with too "
             "little range does this too: try `dtype=bfloat16`.",
         )
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    ids = torch.arange(_PROBE_TOKENS, device=model.device).unsqueeze(0) * 7 % max(1, vocabulary // 2)
-    try:
-        with torch.inference_mode():
-            logits = model(input_ids=ids, use_cache=False).logits
-    except (AttributeError, TypeError, ValueError) as error:  # it asks for an image, a language, ...
-        raise UnsupportedModelError(
-            f"judge {entry.name!r}: {type(model).__name__} does not read a text alone: {first_line(error)}",
-            hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
-        ) from error
-    if not torch.isfinite(logits).all():
+    if not torch.isfinite(probe_logits(entry, model)).all():
         raise JudgeError(
             f"judge {entry.name!r}: its logits are not finite in {str(model.dtype).removeprefix('torch.')}, although "
             "its weights are",
             hint="Load it with more range: `dtype=bfloat16` or `dtype=float32`.",
         )
+
+
+def probe_logits(entry: JudgeEntry, model: Any) -> torch.Tensor:
+    """Read a few tokens; the logits of each."""
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    ids = torch.arange(_PROBE_TOKENS, device=model.device).unsqueeze(0) * 7 % max(1, vocabulary // 2)
+    try:
+        with torch.inference_mode():
+            logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+    except (AttributeError, TypeError, ValueError) as error:  # it asks for an image, a language, ...
+        raise UnsupportedModelError(
+            f"judge {entry.name!r}: {type(model).__name__} does not read a text alone: {first_line(error)}",
+            hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
+        ) from error
+    return logits
 
 
 def _is_finite(weight: torch.Tensor) -> bool:
