@@ -28,6 +28,7 @@ from geval_local.errors import ConfigurationError, UnsupportedModelError, Weight
 from geval_local.models.config_checks import MOST_COUNTED
 from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
+from geval_local.models.gguf_rope import check_rotary, scaling_type, set_rotary
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import Stored, kept_narrow
@@ -105,14 +106,15 @@ def _check_architecture(entry: JudgeEntry, header: GGUFHeader) -> None:
             hint=f"{_CONVERT} It reads {', '.join(sorted(_readable()))}.",
         )
     names = {tensor.name for tensor in header.tensors}
-    scaling = header.own("rope.scaling.type")
-    unread = "rope_factors_long.weight" in names or scaling not in (None, "none", "linear", "yarn")
+    scaling = scaling_type(header)
+    unread = "rope_factors_long.weight" in names or scaling not in ("none", "linear", "yarn")
     if unread or (_ROPE_FACTORS in names and name not in {"llama", *_BUILT_IN_FACTORS}):
         raise UnsupportedModelError(
             f"judge {entry.name!r}: {header.path} scales its rotary embeddings in a way that transformers does not "
-            f"read from GGUF files ({scaling or 'factors'})",
+            f"read from GGUF files ({scaling if scaling != 'none' else 'factors'})",
             hint=_CONVERT,
         )
+    check_rotary(header)
 
 
 def _check_numbers(entry: JudgeEntry, headers: Sequence[GGUFHeader]) -> None:
@@ -232,21 +234,8 @@ def gguf_config(file: Path) -> Any:
     for key, name in _WIDTHS.items():
         if (width := header.own(key)) is not None and hasattr(config, name):
             setattr(config, name, int(width))
-    scaling = header.own("rope.scaling.type")
-    if scaling in ("linear", "yarn") and header.architecture != "gpt-oss":
-        _set_scaling(config, header, str(scaling))
+    set_rotary(config, header)
     return config
-
-
-def _set_scaling(config: Any, header: GGUFHeader, kind: str) -> None:
-    """Set the scaling of rotary embeddings in a configuration; transformers omits it."""
-    scaling = {"rope_type": kind, "factor": float(header.own("rope.scaling.factor") or 1.0)}
-    original = header.own("rope.scaling.original_context_length")
-    if original is not None:
-        scaling["original_max_position_embeddings"] = int(original)
-    rope = config.rope_parameters
-    # If full-attention and sliding-window layers differ, only the former are scaled (Gemma 3).
-    rope.get("full_attention", rope).update(scaling)
 
 
 @contextmanager
@@ -259,6 +248,8 @@ def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
 
     header, fields = headers[0], {}
     for key, types in header.types.items():
+        if key.startswith(f"{header.architecture}.rope.scaling."):
+            continue  # of gpt-oss it would read other parts of the file instead; see `set_rotary`
         value = [header.metadata[key]] if key in header.metadata else header.arrays[key][1]
         # A value as transformers takes it apart: bytes of a text, else a sequence of one number.
         parts = [one.encode() if isinstance(one, str) else [one] for one in value]

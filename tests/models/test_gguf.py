@@ -16,6 +16,7 @@ from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.models.gguf_rope import ROTARY_KEYS
 from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
 from geval_local.models.progress import watch_reading
@@ -23,7 +24,7 @@ from geval_local.models.registry import JudgeEntry, find_judge
 from geval_local.options import JudgeOptions
 
 gguf = pytest.importorskip("gguf")
-from gguf_kit import write_gguf  # noqa: E402 - needs gguf
+from gguf_kit import write_any_gguf, write_gguf  # noqa: E402 - needs gguf
 
 TOKENS = torch.arange(60).unsqueeze(0) + 8
 KINDS = gguf.GGMLQuantizationType
@@ -170,6 +171,103 @@ def test_rotary_scaling_is_read(tmp_path, kind):
     file = write_gguf(tmp_path / "m.gguf", model, keys=keys)
     assert_same(load_model(find_judge(file)).model, model, 1e-4)
     assert (logits(llama()) - logits(model)).abs().max() > 0.01
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048, "rope_theta": 10000.0}
+YARN_KEYS = {"type": "yarn", "factor": 4.0, "original_context_length": 2048}
+#: Heads with enough pairs that the bounds of YaRN fall between them.
+WIDE = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("keys", "rope"),
+    [
+        ({"yarn_beta_fast": 8.0}, {"beta_fast": 8.0}),
+        ({"yarn_beta_slow": 3.0}, {"beta_slow": 3.0}),
+        ({"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0}, {"beta_fast": 16.0, "beta_slow": 2.0}),
+        ({"yarn_attn_factor": 1.3}, {"attention_factor": 1.3}),
+        ({"yarn_attn_factor": 1.0, "yarn_ext_factor": 1.0}, {"attention_factor": 1.0}),
+        ({"attn_factor": 1.0, "yarn_log_multiplier": 0.0, "finetuned": True, "alpha": 0.0}, {}),
+        ({"factor": 0.0}, {"factor": 1.0}),
+    ],
+)
+def test_every_key_of_yarn_is_read(tmp_path, keys, rope):
+    model = llama(rope_parameters=YARN | rope, **WIDE)
+    written = {f"ARCH.rope.scaling.{key}": value for key, value in {**YARN_KEYS, **keys}.items()}
+    file = write_gguf(tmp_path / "m.gguf", model, keys=written)
+    assert_same(load_model(find_judge(file)).model, model, 1e-4)
+    if rope:
+        assert (logits(llama(rope_parameters=YARN, **WIDE)) - logits(model)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("keys", "factor"),
+    [
+        ({"scaling.factor": 4.0}, 4.0),
+        ({"scale_linear": 4.0}, 4.0),
+        ({"scale_linear": 2.0, "scaling.factor": 4.0}, 4.0),
+        ({"scale_linear": 4.0, "scaling.type": "linear"}, 4.0),
+        ({"scaling.factor": 4.0, "scaling.type": "none"}, 1.0),
+        ({"scaling.factor": 0.0}, 1.0),
+        ({"scaling.type": "linear", "scaling.original_context_length": 9, "scaling.yarn_beta_fast": 8.0}, 1.0),
+    ],
+)
+def test_a_factor_without_a_type_is_linear_as_in_llama_cpp(tmp_path, keys, factor):
+    model = llama(rope_parameters={"rope_type": "linear", "factor": factor, "rope_theta": 10000.0})
+    file = write_gguf(tmp_path / "m.gguf", model, keys={f"ARCH.rope.{key}": value for key, value in keys.items()})
+    assert_same(load_model(find_judge(file)).model, model, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("scaling.attn_factor", 1.3),
+        ("scaling.yarn_log_multiplier", 0.1),
+        ("scaling.yarn_ext_factor", 0.5),
+        ("scaling.alpha", 1000.0),
+        ("scaling.of_next_year", 2.0),
+        ("freq_base_swa", 5000.0),
+        ("dimension_count_swa", 4),
+        ("scale_next", 2),
+        ("dimension_count", 4),
+        ("scaling.yarn_beta_fast", "fast"),
+        ("scaling.factor", float("nan")),
+        ("freq_base", 0.0),
+    ],
+)
+def test_a_rotary_key_that_is_not_honoured_is_refused_by_name(tmp_path, model, monkeypatch, key, value):
+    keys = {f"ARCH.rope.scaling.{name}": own for name, own in YARN_KEYS.items()} | {f"ARCH.rope.{key}": value}
+    file = write_gguf(tmp_path / "m.gguf", model, keys=keys)
+    monkeypatch.setattr("geval_local.models.load.read_gguf", None)
+    with pytest.raises(UnsupportedModelError, match=rf"m\.gguf says llama\.rope\.{key}: ") as caught:
+        load_model(find_judge(file))
+    assert "safetensors" in caught.value.hint
+
+
+def test_every_rotary_key_that_the_package_writes_is_known():
+    """With a value that is no default, each is either honoured (tested above) or refused by name."""
+    written = {key.removeprefix("{arch}.rope.") for name, key in vars(gguf.Keys.Rope).items() if name.isupper()}
+    assert written <= ROTARY_KEYS
+
+
+def test_a_yarn_attention_factor_without_yarn_is_refused(tmp_path, model):
+    file = write_gguf(tmp_path / "m.gguf", model, keys={"ARCH.rope.scaling.yarn_attn_factor": 1.25})
+    with pytest.raises(UnsupportedModelError, match=r"says llama\.rope\.scaling\.yarn_attn_factor: 1\.25"):
+        load_model(find_judge(file))
+
+
+def test_a_key_of_sliding_layers_is_set_where_the_model_has_them_apart(tmp_path):
+    model = tiny_model("gemma3", 265, dtype=torch.float32)
+    for theta, swa in ((1e6, 10000.0), (5e5, 3000.0)):
+        model.config.rope_parameters["full_attention"]["rope_theta"] = theta
+        model.config.rope_parameters["sliding_attention"]["rope_theta"] = swa
+        expected = type(model)(model.config).eval()
+        expected.load_state_dict(model.state_dict())
+        keys = {"rope.freq_base": theta, "rope.freq_base_swa": swa}
+        file = write_any_gguf(tmp_path / "m.gguf", expected, "gemma3", KINDS.F32, keys=keys)
+        found = load_model(find_judge(file)).model
+        for kind in ("full_attention", "sliding_attention"):
+            assert found.config.rope_parameters[kind]["rope_theta"] == model.config.rope_parameters[kind]["rope_theta"]
 
 
 @pytest.mark.parametrize(

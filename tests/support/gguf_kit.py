@@ -62,11 +62,7 @@ def write_gguf(
     for key, value in (keys or {}).items():
         key = key.replace("ARCH", architecture)
         writer.kv_data[0].pop(key, None)
-        if isinstance(value, int) and value < 0:
-            writer.add_int32(key, value)
-            continue
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool}
-        add[type(value)](key, value)
+        _add(writer, key, value)
     for name, array in {**_tensors(model), **(extra or {})}.items():
         if array.ndim == 1:
             writer.add_tensor(name, array.astype(np.float32))
@@ -77,6 +73,15 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return file if not part_tensors else sorted(file.parent.glob(f"{file.stem}-00001-of-*.gguf"))[0]
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    if type(value) is int and value < 0:
+        writer.add_int32(key, value)
+        return
+    add: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32}
+    add |= {float: writer.add_float32, str: writer.add_string}
+    add[type(value)](key, value)
 
 
 def _add_tokenizer(writer: GGUFWriter) -> None:
@@ -99,6 +104,7 @@ def write_any_gguf(
     architecture: str,
     kind: GGMLQuantizationType,
     other: Mapping[str, GGMLQuantizationType] = MappingProxyType({}),
+    keys: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
     """Write a tiny model of any architecture that transformers reads, under the names and keys that it looks for.
 
@@ -107,12 +113,11 @@ def write_any_gguf(
     writer = GGUFWriter(None, architecture)
     writer.add_type("model")
     _add_tokenizer(writer)
-    for key, value in _keys(model.config, architecture).items():
+    for key, value in {**_keys(model.config, architecture), **keys}.items():
         if isinstance(value, list):
             writer.add_array(f"{architecture}.{key}", value)
         else:
-            add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-            add(f"{architecture}.{key}", value)
+            _add(writer, f"{architecture}.{key}", value)
     for name, array in _named(model, architecture).items():
         array = np.ascontiguousarray(array, dtype=np.float32)
         if array.ndim == 1 or array.shape[-1] % 32 or "_inp" in name:  # routers, convolutions
