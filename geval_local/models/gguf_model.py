@@ -31,7 +31,7 @@ from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, g
 from geval_local.models.gguf_rope import check_rotary, scaling_type, set_rotary
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import Stored, kept_narrow
+from geval_local.models.stored import Stored, kept_narrow, rows_in_turn, turned
 
 #: Factors of rotary frequencies, one for each pair of dimensions: Llama 3.1 and later.
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -53,6 +53,10 @@ _TOKENS = "tokenizer.ggml.tokens"
 _WIDTHS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+#: What else transformers does not read, by architecture.
+_UNREAD: Mapping[str, Mapping[str, str]] = {
+    "gpt-oss": {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
 }
 #: Matrices that are transposed, or whose columns move, so that their blocks cannot stay; by architecture.
 _MOVED: Mapping[str, re.Pattern[str]] = {
@@ -231,7 +235,7 @@ def gguf_config(file: Path) -> Any:
         config = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file), local_files_only=True)
     if any(tensor.name == "output.weight" for one in headers[1:] for tensor in one.tensors):
         config.tie_word_embeddings = False  # transformers looks into the first file only
-    for key, name in _WIDTHS.items():
+    for key, name in {**_WIDTHS, **_UNREAD.get(header.architecture, {})}.items():
         if (width := header.own(key)) is not None and hasattr(config, name):
             setattr(config, name, int(width))
     set_rotary(config, header)
@@ -367,7 +371,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
         names = get_gguf_hf_weights_map(model, processor)
     finally:
         gguf.get_tensor_name_map = original
-    found: dict[str, torch.Tensor] = {}
+    found = _gpt_oss(stored) if architecture == "gpt-oss" else {}
     gates: dict[str, dict[str, torch.Tensor]] = {}
 
     def processed(name: str, array: Any) -> tuple[str | None, Any, dict[str, torch.Tensor]]:
@@ -394,8 +398,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
                 if target in names:
                     found[names[target]] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
                 continue
-        wide = tensor.widened() if isinstance(tensor, Stored) else tensor.float()
-        target, array, apart = processed(name, wide.numpy())
+        target, array, apart = processed(name, _wide(tensor).numpy())
         found.update(apart)
         if target in names:
             found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
@@ -405,6 +408,37 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
         elif parts.keys() == {"down"}:
             found[target] = parts["down"]
     return found
+
+
+def _gpt_oss(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Take out what transformers' rules for gpt-oss, which are for other names, would leave out.
+
+    Its experts multiply from the left, with the rows of gate and up in turn; llama.cpp keeps them apart, and turned.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for layer in sorted({match[1] for name in stored if (match := _LAYER.match(name))}):
+        own = f"blk.{layer}."
+        parts = {name: f"{own}ffn_{name}_exps" for name in ("gate", "up", "down")}
+        experts = f"model.layers.{layer}.mlp.experts."
+        if {f"{parts['gate']}.weight", f"{parts['up']}.weight"} <= stored.keys():
+            pair = (stored.pop(f"{parts[name]}.weight") for name in ("gate", "up"))
+            found[f"{experts}gate_up_proj"] = turned(rows_in_turn(*pair))
+        if {f"{parts['gate']}.bias", f"{parts['up']}.bias"} <= stored.keys():
+            biases = [_wide(stored.pop(f"{parts[name]}.bias")) for name in ("gate", "up")]
+            found[f"{experts}gate_up_proj_bias"] = torch.stack(biases, dim=-1).flatten(1)
+        if f"{parts['down']}.weight" in stored:
+            found[f"{experts}down_proj"] = turned(stored.pop(f"{parts['down']}.weight"))
+        for name, target in {
+            f"{parts['down']}.bias": f"{experts}down_proj_bias",
+            f"{own}attn_sinks.weight": f"model.layers.{layer}.self_attn.sinks",
+        }.items():
+            if name in stored:
+                found[target] = _wide(stored.pop(name))
+    return found
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.widened() if isinstance(tensor, Stored) else tensor.float()
 
 
 def scale_rotary(model: Any, file: Path) -> None:

@@ -117,7 +117,9 @@ def _set_width(config: Any, header: GGUFHeader, rope: dict[str, Any]) -> None:
         width, head = header.own(f"rope.{name}"), header.own(own) or _head_width(header)
         if not width or not head or width == head:
             continue
-        is_part = name == "dimension_count" and width < head and rope.get("rope_type", "default") in ("default", *_SCALED)
+        is_part = (
+            name == "dimension_count" and width < head and rope.get("rope_type", "default") in ("default", *_SCALED)
+        )
         if not is_part or "partial_rotary_factor" not in rope:
             _refuse(header, name, f"while its heads have {head} dimensions, ")
         rope["partial_rotary_factor"] = width / head
