@@ -57,9 +57,11 @@ def senses_of(names: Iterable[str]) -> list[str]:
 
 
 def reads_text(config: dict[str, Any]) -> bool:
-    """Whether a configuration describes a wrapper around a causal text model."""
-    text = config.get("text_config")
-    if config["model_type"] not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or not isinstance(text, dict):
+    """Whether a configuration describes a wrapper around a causal text model, or is listed as one."""
+    text, name = config.get("text_config"), MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config["model_type"])
+    if text is None and isinstance(name, str) and name.endswith("ForCausalLM"):
+        return True  # Mistral 4: its causal class is in no other list
+    if name is None or not isinstance(text, dict):
         return False
     kind = str(text.get("model_type"))
     return not (kind in CONFIG_MAPPING and CONFIG_MAPPING[kind].is_encoder_decoder)

@@ -115,14 +115,13 @@ def _set_width(config: Any, header: GGUFHeader, rope: dict[str, Any]) -> None:
         _refuse(header, "dimension_sections")
     for name, own in zip(_WIDTHS, ("attention.key_length", "attention.key_length_swa"), strict=True):
         width, head = header.own(f"rope.{name}"), header.own(own) or _head_width(header)
-        if not width or not head or width == head:
+        if not width or not head:
             continue
-        is_part = (
-            name == "dimension_count" and width < head and rope.get("rope_type", "default") in ("default", *_SCALED)
-        )
-        if not is_part or "partial_rotary_factor" not in rope:
+        is_usual = name == "dimension_count" and rope.get("rope_type", "default") in ("default", *_SCALED)
+        if is_usual and width <= head and "partial_rotary_factor" in rope:
+            rope["partial_rotary_factor"] = width / head
+        elif width != head:
             _refuse(header, name, f"while its heads have {head} dimensions, ")
-        rope["partial_rotary_factor"] = width / head
 
 
 def _head_width(header: GGUFHeader) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cli_run import METRIC, run
+from tiny import KINDS as KINDS_OF_MODELS
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
@@ -268,6 +269,31 @@ def test_a_key_of_sliding_layers_is_set_where_the_model_has_them_apart(tmp_path)
         found = load_model(find_judge(file)).model
         for kind in ("full_attention", "sliding_attention"):
             assert found.config.rope_parameters[kind]["rope_theta"] == model.config.rope_parameters[kind]["rope_theta"]
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_a_part_of_a_head_is_rotated_where_the_architecture_does_that(tmp_path, monkeypatch, width):
+    settings = KINDS_OF_MODELS["llama"][1] | {"partial_rotary_factor": 0.5}
+    monkeypatch.setitem(KINDS_OF_MODELS, "nemotron", ("NemotronConfig", settings))
+    model = tiny_model("nemotron", 265, dtype=torch.float32)
+    file = write_any_gguf(tmp_path / "m.gguf", model, "nemotron", KINDS.F32, keys={"rope.dimension_count": width})
+    loaded = load_model(find_judge(file)).model
+    assert loaded.model.rotary_emb.inv_freq.shape == (width // 2,)
+
+
+def test_the_base_is_read_for_every_architecture(tmp_path, monkeypatch):
+    """Transformers does not read that of StarCoder2."""
+    monkeypatch.setitem(KINDS_OF_MODELS, "starcoder2", ("Starcoder2Config", KINDS_OF_MODELS["llama"][1]))
+    model = tiny_model("starcoder2", 265, dtype=torch.float32)
+    file = write_any_gguf(tmp_path / "m.gguf", model, "starcoder2", KINDS.F32, keys={"rope.freq_base": 1e6})
+    expected = 1e6 ** -(torch.arange(0, 8, 2) / 8)
+    torch.testing.assert_close(load_model(find_judge(file)).model.model.rotary_emb.inv_freq, expected)
+
+
+def test_a_head_that_llama_would_rotate_in_part_is_told_as_that(tmp_path, model):
+    file = write_gguf(tmp_path / "m.gguf", model, keys={"ARCH.rope.dimension_count": 4})
+    with pytest.raises(UnsupportedModelError, match=r"rope\.dimension_count: 4, while its heads have 8 dimensions"):
+        load_model(find_judge(file))
 
 
 @pytest.mark.parametrize(
