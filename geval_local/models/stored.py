@@ -138,12 +138,11 @@ def turned(tensor: torch.Tensor) -> torch.Tensor:
 
 def rows_in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Join two stacks of matrices, a row of each in turn; rows of blocks of one type stay as they are."""
-    pair = [one.data_ if isinstance(one, Stored) else one for one in (first, second)]
-    is_kept = isinstance(first, Stored) and isinstance(second, Stored) and first.blocks == second.blocks
-    if not is_kept or pair[0].dtype != pair[1].dtype:
-        pair = [_wide(one) for one in (first, second)]
-    rows = torch.stack(pair, dim=2).flatten(1, 2)
-    return Stored(rows, first.blocks, first.dtype) if is_kept and isinstance(first, Stored) else rows
+    if isinstance(first, Stored) and isinstance(second, Stored):
+        kinds = [(one.blocks, one.data_.dtype) for one in (first, second)]
+        if kinds[0] == kinds[1]:
+            return Stored(torch.stack((first.data_, second.data_), dim=2).flatten(1, 2), first.blocks, first.dtype)
+    return torch.stack((_wide(first), _wide(second)), dim=2).flatten(1, 2)
 
 
 def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
