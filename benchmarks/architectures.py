@@ -2,7 +2,8 @@
 
     python benchmarks/architectures.py                     the whole table, some 20 minutes on one core
     python benchmarks/architectures.py afmoe bamba         these model types only
-    python benchmarks/architectures.py --write             the table goes into docs/exactness.md
+    python benchmarks/architectures.py --rows FILE         what FILE holds is not tried again, unless it is named
+    python benchmarks/architectures.py --rows FILE --write     the table becomes docs/architectures.md
 
 A model is built from its configuration with a few small sizes, saved with a tokenizer of bytes, and loaded by
 `Judge.load`, as a user's model is; wrappers around a text model that also read images too. The probe at loading is held
@@ -44,13 +45,22 @@ from geval_local.engine import probe
 from geval_local.errors import GevalError
 from geval_local.models.config_checks import loader_for
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "exactness.md"
-BEGIN, END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "architectures.md"
 #: Beyond this a figure is not rounding.
 EXACT = 2e-3
 SECONDS = 120
-#: Characters of a reason in the table.
-_LONGEST = 160
+#: Parts of what a library raised -> what that means, in words; a reason of geval-local itself is a sentence already.
+_WORDS = (
+    (r"requires the timm library", "needs the package timm, which reads images"),
+    (r"more than (\d+) s", r"took more than \1 s"),
+    (r"its process ended", "its process ended"),
+    (r"does not read a text alone: Input language", "asks for a language beside the text"),
+    (r"does not read a text alone", "asks for an image or sound beside the text"),
+    (r"no base model apart from its head", "its layers cannot be called without its head"),
+    (r"(has no next-token distribution): \w+Error", r"\1: it cannot read a text from left to right"),
+    (r"cannot be loaded from", "no small configuration of it was found whose layers fit together"),
+)
+_NOT_BUILT = "no small configuration of it was found"
 VOCABULARY = 320
 SPAN = 64
 
@@ -153,6 +163,10 @@ _SECTIONS = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mro
 FURTHER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("glm4v_text", "glm_ocr_text", "glmga_text", "paddleocr_vl_text"), _SECTIONS),
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text"), _SECTIONS),
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+    },
     "bamba": {"attn_layer_indices": [1, 3]},
     "big_bird": {"block_size": 8, "num_random_blocks": 1},
     "falcon_h1": {"mamba_d_ssm": 128},
@@ -163,13 +177,36 @@ FURTHER: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8},
+    "mistral4": {"head_dim": 32},
     "minimax_m3_vl_text": {
         "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
         "index_block_size": 16,
         "index_topk_blocks": 2,
     },
     "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [32, 32]},
+    "apertus1p5": {"image_token_offset": VOCABULARY - 32, "audio_token_offset": VOCABULARY - 16},
+    "wavtokenizer_encoder": {
+        "codebook_size": 16,
+        "codebook_dim": 32,
+        "num_filters": 8,
+        "decoder_hidden_size": 64,
+        "decoder_num_layers": 1,
+    },
+    "apertus1p5_vision_tokenizer": {
+        "codebook_size": 16,
+        "embed_dim": 32,
+        "latent_channels": 32,
+        "base_channels": 32,
+        "num_res_blocks": 1,
+    },
     "zamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "mamba_headdim": 16,
+    },
+    "zaya": {"num_experts_per_tok": 1},
 }
 _IDS = re.compile(r"(image|video|audio|vision|boi|eoi|boa|eoa)\w*_(token_id|token_index|id)$")
 
@@ -248,7 +285,7 @@ def one_line(error: BaseException) -> str:
 
 def examine(kind: str) -> dict[str, Any]:
     """Judge with one model type; the row of the table."""
-    row: dict[str, Any] = {"kind": kind}
+    row: dict[str, Any] = {"kind": kind, "transformers": transformers.__version__}
     try:
         model = build(kind)
         row["class"] = type(model).__name__
@@ -285,7 +322,7 @@ def in_own_process(kind: str, seconds: float) -> dict[str, Any]:
         try:
             row = examine(kind)
         except BaseException as error:
-            row = {"kind": kind, "state": "failed", "text": one_line(error)}
+            row = {"kind": kind, "transformers": transformers.__version__, "state": "failed", "text": one_line(error)}
         with os.fdopen(writing, "w") as pipe:
             json.dump(row, pipe)
         os._exit(0)
@@ -297,40 +334,65 @@ def in_own_process(kind: str, seconds: float) -> dict[str, Any]:
         return dict(json.loads(text))
     ended = os.waitstatus_to_exitcode(status)
     reason = f"more than {seconds:.0f} s" if ended == -signal.SIGALRM else f"its process ended with {ended}"
-    return {"kind": kind, "state": "failed", "text": reason}
+    return {"kind": kind, "transformers": transformers.__version__, "state": "failed", "text": reason}
+
+
+PAGE = """# Architectures
+
+The model types of transformers that geval-local has tried, one row each. Look here before you choose a judge of an
+unusual architecture; `geval-local judges check NAME` says the same of one judge.
+
+`python benchmarks/architectures.py` makes this page. It builds every causal class of the installed transformers,
+wrappers around a text model included, tiny and at random, saves it, loads it as a judge and compares its engine with
+plain forward passes of the whole model, one per label path, in float32. The probe at loading is held to 48 tokens, as
+for a model of more than 1e9 weights on a CPU; the prompts have up to 200 tokens, windows and chunks 64. The weights are
+random, so the page says nothing about how good a judge a model is.
+
+"""
+
+
+def in_words(row: dict[str, Any]) -> str:
+    """Say why a model type is not scored, without the exception of a library."""
+    text = re.sub(r"judge '[^']*': ", "", row["text"]).replace("its directory/config.json", "its config.json")
+    for pattern, words in _WORDS:
+        if found := re.search(pattern, text):
+            return found.expand(words)
+    return _NOT_BUILT if row["state"] in ("not built", "not saved") else text.replace("|", "\\|")
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Write the rows as Markdown: what is served, by engine, then the rest with its reason."""
     served = sorted((row for row in rows if "difference" in row), key=lambda row: row["kind"])
-    others = sorted((row for row in rows if "difference" not in row), key=lambda row: (row["state"], row["kind"]))
+    others = sorted((row for row in rows if "difference" not in row), key=lambda row: row["kind"])
+    unknown = [row for row in others if row["state"] != "refused" or "small configuration" in in_words(row)]
+    refused = [row for row in others if row not in unknown]
     counts = {name: sum(row["engine"] == name for row in served) for name in ("trie", "cache", "padded")}
     exact = sum(row["state"] == "exact" for row in served)
+    versions = sorted({row["transformers"] for row in rows})
     lines = [
-        f"{len(rows)} model types of transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}: "
-        f"{len(served)} are scored ({', '.join(f'{name} {count}' for name, count in counts.items())}), {exact} of them "
-        f"exactly (below {EXACT:g} nats); {sum(row['state'] == 'refused' for row in others)} are refused, "
-        f"{sum(row['state'] != 'refused' for row in others)} could not be tried.",
+        f"{len(rows)} model types of transformers {' and '.join(versions)}: {len(served)} are scored "
+        f"({', '.join(f'{name} {count}' for name, count in counts.items())}), {exact} of them exactly (below "
+        f"{EXACT:g} nats); {len(refused)} are refused, {len(unknown)} could not be tried.",
         "",
-        "| model type | class | engine | largest difference, nats |",
-        "|---|---|---|---|",
+        "| model type | class | engine | largest difference, nats | transformers |",
+        "|---|---|---|---|---|",
     ]
     for row in served:
         alone = ", one prompt at a time" if "one prompt at a time, because" in row["text"] else ""
         figure = f"{row['difference']:.0e}" + ("" if row["state"] == "exact" else ", **not exact**")
-        lines.append(f"| {row['kind']} | {row['class']} | {row['engine']}{alone} | {figure} |")
-    lines += ["", "| model type | class | | reason |", "|---|---|---|---|"]
-    for row in others:
-        reason = re.sub(r"judge '[^']*': ", "", row["text"]).replace("|", "\\|")
-        reason = reason if len(reason) <= _LONGEST else reason[:_LONGEST].rsplit(" ", 1)[0] + " ..."
-        lines.append(f"| {row['kind']} | {row.get('class', '')} | {row['state']} | {reason} |")
+        lines.append(f"| {row['kind']} | {row['class']} | {row['engine']}{alone} | {figure} | {row['transformers']} |")
+    for title, group in (("Refused", refused), ("Not tried", unknown)):
+        lines += ["", f"## {title}", "", "| model type | class | reason | transformers |", "|---|---|---|---|"]
+        lines += [
+            f"| {row['kind']} | {row.get('class', '')} | {in_words(row)} | {row['transformers']} |" for row in group
+        ]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", help="model types; all when absent")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/exactness.md")
+    parser.add_argument("--write", action="store_true", help="make docs/architectures.md of the rows")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit for each model")
     parser.add_argument("--rows", type=Path, help="file of rows: what it holds is not tried again, the rest is added")
     options = parser.parse_args()
@@ -346,22 +408,18 @@ def main() -> None:
     examine("llama")
     gc.collect()
     gc.freeze()
-    for kind in options.kinds or every:
-        if kind in rows:
-            continue
+    for kind in options.kinds or [kind for kind in every if kind not in rows]:
         start = time.perf_counter()
         row = rows[kind] = in_own_process(kind, options.seconds)
         if options.rows:
-            with options.rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            lines = [json.dumps(rows[name]) for name in sorted(rows)]
+            options.rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
         figure = f"{row['difference']:.1e}" if "difference" in row else ""
         engine, taken = row.get("engine", ""), f"{time.perf_counter() - start:5.1f} s"
         print(f"{kind:26} {row['state']:10} {engine:7} {figure:8} {taken}  {row['text'][:200]}", flush=True)
     text = table(list(rows.values()))
     if options.write:
-        page = DOCUMENT.read_text(encoding="utf-8")
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        DOCUMENT.write_text(f"{PAGE}{text}\n", encoding="utf-8")
     else:
         print(text)
 

@@ -29,7 +29,7 @@ from geval_local.errors import (
     first_line,
 )
 from geval_local.models.fingerprint import weight_files
-from geval_local.models.reading import stored_tensors
+from geval_local.models.reading import stored_in, stored_tensors
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import Stored, are_finite
 
@@ -57,9 +57,11 @@ def senses_of(names: Iterable[str]) -> list[str]:
 
 
 def reads_text(config: dict[str, Any]) -> bool:
-    """Whether a configuration describes a wrapper around a causal text model."""
-    text = config.get("text_config")
-    if config["model_type"] not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or not isinstance(text, dict):
+    """Whether a configuration describes a wrapper around a causal text model, or is listed as one."""
+    text, name = config.get("text_config"), MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config["model_type"])
+    if text is None and isinstance(name, str) and name.endswith("ForCausalLM"):
+        return True  # Mistral 4: its causal class is in no other list
+    if name is None or not isinstance(text, dict):
         return False
     kind = str(text.get("model_type"))
     return not (kind in CONFIG_MAPPING and CONFIG_MAPPING[kind].is_encoder_decoder)
@@ -92,7 +94,7 @@ _COUNTS = re.compile(r"^(num|n|d)_|_(size|dim|rank|layers|heads|experts)$")
 _NOT_STORED = re.compile(r"position|ctx|context|chunk|window|image|patch")
 #: Of a count that need not be the dimension of a stored tensor (layers, labels, groups), and of token ids where no
 #: embedding is known.
-_MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
+MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
 _SHOWN = 3
 _PROBE_TOKENS = 16
 
@@ -197,11 +199,11 @@ def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     What remains (a few layers less, another width below the largest) is found when the weights are loaded.
     """
     files = [file for file in weight_files(directory) if file.exists()]
-    tensors = {name: one for file in files for name, one in stored_tensors(file).items()}
+    tensors = stored_in(files)
     if not tensors:
         return
     # A few layers more than there are show as missing weights.
-    most = max(_MOST_COUNTED, *(size for tensor in tensors.values() for size in tensor.shape))
+    most = max(MOST_COUNTED, *(size for tensor in tensors.values() for size in tensor.shape))
     for key, value in numbers_in(_config(directory)):
         if value > most and _COUNTS.search(key) and not _NOT_STORED.search(key):
             raise WeightsError(
@@ -345,22 +347,27 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
             hint="Get the weights again: these are damaged, or come from a training that failed. A dtype with too "
             "little range does this too: try `dtype=bfloat16`.",
         )
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    ids = torch.arange(_PROBE_TOKENS, device=model.device).unsqueeze(0) * 7 % max(1, vocabulary // 2)
-    try:
-        with torch.inference_mode():
-            logits = model(input_ids=ids, use_cache=False).logits
-    except (AttributeError, TypeError, ValueError) as error:  # it asks for an image, a language, ...
-        raise UnsupportedModelError(
-            f"judge {entry.name!r}: {type(model).__name__} does not read a text alone: {first_line(error)}",
-            hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
-        ) from error
-    if not torch.isfinite(logits).all():
+    if not torch.isfinite(probe_logits(entry, model)).all():
         raise JudgeError(
             f"judge {entry.name!r}: its logits are not finite in {str(model.dtype).removeprefix('torch.')}, although "
             "its weights are",
             hint="Load it with more range: `dtype=bfloat16` or `dtype=float32`.",
         )
+
+
+def probe_logits(entry: JudgeEntry, model: Any) -> torch.Tensor:
+    """Read a few tokens; the logits of each."""
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    ids = torch.arange(_PROBE_TOKENS, device=model.device).unsqueeze(0) * 7 % max(1, vocabulary // 2)
+    try:
+        with torch.inference_mode():
+            logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+    except (AttributeError, TypeError, ValueError) as error:  # it asks for an image, a language, ...
+        raise UnsupportedModelError(
+            f"judge {entry.name!r}: {type(model).__name__} does not read a text alone: {first_line(error)}",
+            hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
+        ) from error
+    return logits
 
 
 def _is_finite(weight: torch.Tensor) -> bool:

@@ -1,7 +1,8 @@
 """The blocks of GGUF: weights in a few bits with scales in common, widened to the numbers that they stand for.
 
 Every type has the form ``scale * quant + offset``, with small integers for quants and one scale and offset for a group
-of them. The products and sums are those of the package gguf, one by one, so that the numbers are the same to the bit.
+of them; scales are float16, those of MXFP4 powers of two. The products and sums are those of the package gguf, one by
+one, so that the numbers are the same to the bit.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _CHUNK = 1 << 20
 #: Fewer weights than these are not worth handing over to other threads.
 _WORTH_THREADS = 1 << 22
 _IQ4_LEVELS = torch.tensor((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8)
+_MXFP4_LEVELS = torch.tensor((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), dtype=torch.int8)
+#: Exponent of a scale from which on the largest level is beyond float32.
+_MXFP4_BEYOND = 253
 #: The bits of each byte, lowest first, as eight bytes of 16 or 0.
 _SIXTEENS = ((torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) << 4).to(torch.uint8).view(torch.int64).flatten()
 
@@ -39,6 +43,8 @@ class BlockType:
     halves: tuple[int, ...]
     #: Takes blocks apart.
     parts: Callable[[torch.Tensor], Parts]
+    #: First byte that says of a block, as its exponent, that weights may be infinite.
+    beyond: int = 256
 
     def widen(self, data: torch.Tensor, out: torch.Tensor) -> None:
         """Write the weights of rows of blocks, shape (..., bytes), into a contiguous tensor of any floating dtype."""
@@ -71,6 +77,11 @@ class BlockType:
     def is_finite(self, data: torch.Tensor) -> bool:
         """Whether all weights are finite."""
         blocks = data.reshape(-1, self.size)
+        if self.beyond < 256:
+            large = blocks[blocks[:, 0] >= self.beyond]
+            wide = torch.empty(large.numel() // self.size, self.elements)
+            self.widen(large, wide)
+            return bool(torch.isfinite(wide).all())
         return all(bool(torch.isfinite(_half(blocks, place)).all()) for place in self.halves)
 
 
@@ -201,6 +212,13 @@ def _iq4_xs(blocks: torch.Tensor) -> Parts:
     return _looked_up(_IQ4_LEVELS, _fields(blocks[:, 8:], 16, 4)), scale, None
 
 
+def _mxfp4(blocks: torch.Tensor) -> Parts:
+    exponent = blocks[:, :1].int()
+    # Half of 2 to the power of the exponent, as the levels are doubled; the two smallest are no normal numbers.
+    scale = torch.where(exponent < 2, 0x00200000 << exponent, exponent - 1 << 23).view(torch.float32)
+    return _looked_up(_MXFP4_LEVELS, _fields(blocks[:, 1:], 16, 4)), scale, None
+
+
 #: Code in a GGUF file -> type.
 BLOCK_TYPES: Mapping[int, BlockType] = {
     2: BlockType("Q4_0", 32, 18, (0,), _q4_0),
@@ -215,4 +233,5 @@ BLOCK_TYPES: Mapping[int, BlockType] = {
     14: BlockType("Q6_K", 256, 210, (208,), _q6_k),
     20: BlockType("IQ4_NL", 32, 18, (0,), _iq4_nl),
     23: BlockType("IQ4_XS", 256, 136, (0,), _iq4_xs),
+    39: BlockType("MXFP4", 32, 17, (), _mxfp4, _MXFP4_BEYOND),
 }

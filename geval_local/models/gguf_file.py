@@ -190,25 +190,29 @@ def _parse(path: Path, data: mmap.mmap) -> GGUFHeader:
     types: dict[str, Sequence[int]] = {}
     for _ in range(key_count):
         key, (kind,) = cursor.text(), cursor.take("I")
+        if key in types:
+            raise ValueError(f"its header has the key {key!r} twice")
         if kind == _ARRAY:
             inner, arrays[key] = cursor.array()
             types[key] = (kind, inner)
         else:
             metadata[key], types[key] = cursor.value(kind), (kind,)
-    tensors = []
+    tensors: dict[str, GGUFTensor] = {}
     for _ in range(tensor_count):
         name = cursor.text()
+        if name in tensors:
+            raise ValueError(f"its header has the tensor {name!r} twice")
         (dimensions,) = cursor.take("I")
         if dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"the tensor {name!r} claims to have {dimensions} dimensions")
         shape = cursor.take(f"{dimensions}Q")
         kind, offset = cursor.take("IQ")
-        tensors.append(GGUFTensor(name, shape, kind, offset))
+        tensors[name] = GGUFTensor(name, shape, kind, offset)
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
         raise ValueError(f"its alignment is {alignment!r}")
     data_start = -(-cursor.place // alignment) * alignment
-    return GGUFHeader(path, metadata, arrays, types, tuple(tensors), data_start, len(data))
+    return GGUFHeader(path, metadata, arrays, types, tuple(tensors.values()), data_start, len(data))
 
 
 def gguf_files(path: Path) -> list[Path]:

@@ -25,11 +25,13 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
+from geval_local.models.config_checks import MOST_COUNTED
 from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
+from geval_local.models.gguf_rope import check_rotary, scaling_type, set_rotary
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import Stored, kept_narrow
+from geval_local.models.stored import Stored, kept_narrow, rows_in_turn, turned
 
 #: Factors of rotary frequencies, one for each pair of dimensions: Llama 3.1 and later.
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -43,11 +45,18 @@ PLAIN: Mapping[int, torch.dtype] = {kind: getattr(torch, name) for kind, name in
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
 #: Two that become one tensor, whose blocks are of one type.
 _GATES = re.compile(r"(?<=\.ffn_)(gate|up)(?=_exps\.)")
+_LAYER = re.compile(r"blk\.(\d+)\.")
+#: Keys that count or measure parts of a model, and its context.
+_SIZE = re.compile(r"^context_length$|^(?!.*(context|temperature)).*_(length|count)$")
 _TOKENS = "tokenizer.ggml.tokens"
 #: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
 _WIDTHS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+#: What else transformers does not read, by architecture.
+_UNREAD: Mapping[str, Mapping[str, str]] = {
+    "gpt-oss": {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
 }
 #: Matrices that are transposed, or whose columns move, so that their blocks cannot stay; by architecture.
 _MOVED: Mapping[str, re.Pattern[str]] = {
@@ -81,6 +90,7 @@ def check_gguf(entry: JudgeEntry, file: Path, *, quantized: bool) -> None:
         )
     headers = read_headers(file)
     _check_architecture(entry, headers[0])
+    _check_numbers(entry, headers)
     for header in headers:
         _check_tensors(entry, header)
 
@@ -100,14 +110,43 @@ def _check_architecture(entry: JudgeEntry, header: GGUFHeader) -> None:
             hint=f"{_CONVERT} It reads {', '.join(sorted(_readable()))}.",
         )
     names = {tensor.name for tensor in header.tensors}
-    scaling = header.own("rope.scaling.type")
-    unread = "rope_factors_long.weight" in names or scaling not in (None, "none", "linear", "yarn")
+    scaling = scaling_type(header)
+    unread = "rope_factors_long.weight" in names or scaling not in ("none", "linear", "yarn")
     if unread or (_ROPE_FACTORS in names and name not in {"llama", *_BUILT_IN_FACTORS}):
         raise UnsupportedModelError(
             f"judge {entry.name!r}: {header.path} scales its rotary embeddings in a way that transformers does not "
-            f"read from GGUF files ({scaling or 'factors'})",
+            f"read from GGUF files ({scaling if scaling != 'none' else 'factors'})",
             hint=_CONVERT,
         )
+    check_rotary(header)
+
+
+def _check_numbers(entry: JudgeEntry, headers: Sequence[GGUFHeader]) -> None:
+    """Reject counts and sizes that the tensors contradict, before a model of such sizes is built."""
+    header, tensors = headers[0], [tensor for one in headers for tensor in one.tensors]
+    layers = {found[1] for tensor in tensors if (found := _LAYER.match(tensor.name))}
+    most = max([MOST_COUNTED, *(size for tensor in tensors for size in tensor.shape)])
+    later = header.own("nextn_predict_layers")  # their tensors are left out of some files
+    most_layers = len(layers) + (later if type(later) is int and 0 < later <= len(layers) else 0)
+
+    def problem(key: str, value: Any) -> str | None:
+        if type(value) is not int:
+            return "which is no number"
+        if key == "context_length":
+            return "which leaves no room for a prompt and its answer" if value < 2 else None
+        if key == "block_count" and not 0 < value <= most_layers:
+            return f"but its tensors are those of {len(layers)} layers"
+        if not 0 <= value <= most:
+            return f"but no dimension of a stored tensor is larger than {most}"
+        return None
+
+    for key, value in header.metadata.items():
+        own = key.removeprefix(f"{header.architecture}.")
+        if own != key and _SIZE.search(own) and (what := problem(own, value)) is not None:
+            raise WeightsError(
+                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, {what}",
+                hint="Copy or download the file again, completely, or convert the model again.",
+            )
 
 
 def _spellings(name: str) -> set[str]:
@@ -196,24 +235,11 @@ def gguf_config(file: Path) -> Any:
         config = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file), local_files_only=True)
     if any(tensor.name == "output.weight" for one in headers[1:] for tensor in one.tensors):
         config.tie_word_embeddings = False  # transformers looks into the first file only
-    for key, name in _WIDTHS.items():
+    for key, name in {**_WIDTHS, **_UNREAD.get(header.architecture, {})}.items():
         if (width := header.own(key)) is not None and hasattr(config, name):
             setattr(config, name, int(width))
-    scaling = header.own("rope.scaling.type")
-    if scaling in ("linear", "yarn") and header.architecture != "gpt-oss":
-        _set_scaling(config, header, str(scaling))
+    set_rotary(config, header)
     return config
-
-
-def _set_scaling(config: Any, header: GGUFHeader, kind: str) -> None:
-    """Set the scaling of rotary embeddings in a configuration; transformers omits it."""
-    scaling = {"rope_type": kind, "factor": float(header.own("rope.scaling.factor") or 1.0)}
-    original = header.own("rope.scaling.original_context_length")
-    if original is not None:
-        scaling["original_max_position_embeddings"] = int(original)
-    rope = config.rope_parameters
-    # If full-attention and sliding-window layers differ, only the former are scaled (Gemma 3).
-    rope.get("full_attention", rope).update(scaling)
 
 
 @contextmanager
@@ -226,6 +252,8 @@ def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
 
     header, fields = headers[0], {}
     for key, types in header.types.items():
+        if key.startswith(f"{header.architecture}.rope.scaling."):
+            continue  # of gpt-oss it would read other parts of the file instead; see `set_rotary`
         value = [header.metadata[key]] if key in header.metadata else header.arrays[key][1]
         # A value as transformers takes it apart: bytes of a text, else a sequence of one number.
         parts = [one.encode() if isinstance(one, str) else [one] for one in value]
@@ -343,7 +371,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
         names = get_gguf_hf_weights_map(model, processor)
     finally:
         gguf.get_tensor_name_map = original
-    found: dict[str, torch.Tensor] = {}
+    found = _gpt_oss(stored) if architecture == "gpt-oss" else {}
     gates: dict[str, dict[str, torch.Tensor]] = {}
 
     def processed(name: str, array: Any) -> tuple[str | None, Any, dict[str, torch.Tensor]]:
@@ -370,8 +398,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
                 if target in names:
                     found[names[target]] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
                 continue
-        wide = tensor.widened() if isinstance(tensor, Stored) else tensor.float()
-        target, array, apart = processed(name, wide.numpy())
+        target, array, apart = processed(name, _wide(tensor).numpy())
         found.update(apart)
         if target in names:
             found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
@@ -381,6 +408,37 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
         elif parts.keys() == {"down"}:
             found[target] = parts["down"]
     return found
+
+
+def _gpt_oss(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Take out what transformers' rules for gpt-oss, which are for other names, would leave out.
+
+    Its experts multiply from the left, with the rows of gate and up in turn; llama.cpp keeps them apart, and turned.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for layer in sorted({match[1] for name in stored if (match := _LAYER.match(name))}):
+        own = f"blk.{layer}."
+        parts = {name: f"{own}ffn_{name}_exps" for name in ("gate", "up", "down")}
+        experts = f"model.layers.{layer}.mlp.experts."
+        if {f"{parts['gate']}.weight", f"{parts['up']}.weight"} <= stored.keys():
+            pair = (stored.pop(f"{parts[name]}.weight") for name in ("gate", "up"))
+            found[f"{experts}gate_up_proj"] = turned(rows_in_turn(*pair))
+        if {f"{parts['gate']}.bias", f"{parts['up']}.bias"} <= stored.keys():
+            biases = [_wide(stored.pop(f"{parts[name]}.bias")) for name in ("gate", "up")]
+            found[f"{experts}gate_up_proj_bias"] = torch.stack(biases, dim=-1).flatten(1)
+        if f"{parts['down']}.weight" in stored:
+            found[f"{experts}down_proj"] = turned(stored.pop(f"{parts['down']}.weight"))
+        for name, target in {
+            f"{parts['down']}.bias": f"{experts}down_proj_bias",
+            f"{own}attn_sinks.weight": f"model.layers.{layer}.self_attn.sinks",
+        }.items():
+            if name in stored:
+                found[target] = _wide(stored.pop(name))
+    return found
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.widened() if isinstance(tensor, Stored) else tensor.float()
 
 
 def scale_rotary(model: Any, file: Path) -> None:

@@ -301,7 +301,12 @@ def check_judge(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
         check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
         check_weight_files(entry, directory, hint=_fetch_hint(entry))
         config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
-    check_adapter(entry, quantized=options.quantization is not None)
+    check_adapter(
+        entry,
+        quantized=options.quantization is not None,
+        dtype=options.dtype or entry.dtype,
+        is_gguf=directory.is_file(),
+    )
     tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
     arguments = loading_arguments(options, entry.dtype, directory)
     if config is not None:
@@ -333,16 +338,16 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
         if directory.is_file() or rows != getattr(model.config.get_text_config(), "vocab_size", None):
             # Otherwise it was checked against these rows before the weights were read.
             check_vocabulary(entry, directory, tokenizer, rows, frame)
+        if model.dtype is torch.float64:
+            model.set_experts_implementation("eager")  # the grouped product of mixtures does not support float64
+        content = fingerprint(directory, entry.adapter, code=options.trust_remote_code, read=digests)
         if entry.adapter is not None:
-            model = merge_adapter(entry, model)
+            model = merge_adapter(entry, model, content)
             _own_weights(model, [entry.adapter / ADAPTER_WEIGHTS])
         model.eval()
         model.requires_grad_(False)
         asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
-        content = fingerprint(directory, entry.adapter, code=options.trust_remote_code, read=digests)
         precision = settle(entry, model, tokenizer, asked_for=asked_for, fingerprint=content)
-        if model.dtype is torch.float64:
-            model.set_experts_implementation("eager")  # the grouped product of mixtures does not support float64
         check_finite(entry, model)
     if moved := files.moved_or_new():
         raise WeightsError(

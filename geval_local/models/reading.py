@@ -59,11 +59,25 @@ def read_files(
     places: Mapping[Path, Places], *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> tuple[dict[Path, dict[str, torch.Tensor]], dict[Path, str]]:
     """Read several files, some at a time: the bytes of their tensors, and the digests of those to be hashed."""
+    for file, own in places.items():
+        _check_places(file, own)
     told = meter(sum(size for own in places.values() for _, size in own.values()))
     with ThreadPoolExecutor(_READERS, thread_name_prefix="geval-local reading") as readers:
         found = list(readers.map(lambda file: _read(file, places[file], told, with_digest=hashed(file)), places))
     digests = {file: digest for file, (_, digest) in zip(places, found, strict=True) if digest is not None}
     return {file: tensors for file, (tensors, _) in zip(places, found, strict=True)}, digests
+
+
+def _check_places(file: Path, places: Places) -> None:
+    """Refuse tensors that share bytes: no writer makes them, and a digest taken on the way would hold them twice."""
+    end, before = 0, ""
+    for name, (start, size) in sorted(places.items(), key=lambda place: place[1]):
+        if start < end:
+            raise WeightsError(
+                f"{file} is damaged: its tensors {before!r} and {name!r} overlap",
+                hint="Copy or download the file again, completely.",
+            )
+        end, before = start + size, name
 
 
 def _read(
@@ -108,6 +122,7 @@ def read_safetensors(
     files: Sequence[Path], *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
     """Read safetensors files: the tensors by name, and the digests of the files that were to be hashed."""
+    stored_in(files)
     headers = {file: stored_tensors(file) for file in files}
     contents, digests = read_files(
         {file: {name: (one.start, one.size) for name, one in header.items()} for file, header in headers.items()},
@@ -121,15 +136,31 @@ def read_safetensors(
     return tensors, digests
 
 
+def stored_in(files: Sequence[Path]) -> dict[str, StoredTensor]:
+    """Read the headers of a model's safetensors files: its tensors by name, each in one file only."""
+    found: dict[str, StoredTensor] = {}
+    places: dict[str, Path] = {}
+    for file in files:
+        own = stored_tensors(file)
+        for name in own:
+            if (other := places.setdefault(name, file)) != file:
+                raise WeightsError(
+                    f"the tensor {name!r} is in both {other} and {file.name}; only one of them can be the model's",
+                    hint="Copy or download all shards of the model again, into an empty directory.",
+                )
+        found |= own
+    return found
+
+
 def stored_tensors(file: Path) -> dict[str, StoredTensor]:
-    """Read the header of a safetensors file: its tensors by name."""
+    """Read the header of a safetensors file: its tensors by name, which fill the file without overlaps or holes."""
     try:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
             total = file.stat().st_size
             if size > total:
                 raise ValueError("it ends within its header")
-            header = json.loads(stream.read(size))
+            header = json.loads(stream.read(size), object_pairs_hook=_each_once)
         header.pop("__metadata__", None)
         found = {}
         for name, record in header.items():
@@ -141,8 +172,29 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
                     f"the place of the tensor {name!r} is not one of its shape in a file of {total:,} bytes"
                 )
             found[name] = StoredTensor(record["dtype"], shape, 8 + size + start, end - start)
+        _check_filled(found, 8 + size, total)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(
             f"{file} is damaged or cut short: {error}", hint="Copy or download the file again, completely."
         ) from error
     return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object of JSON; of a name that it has twice, Python would keep the last in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"its header has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return found
+
+
+def _check_filled(tensors: Mapping[str, StoredTensor], place: int, total: int) -> None:
+    """Check that tensors lie one behind the other up to the end of their file, as the format demands."""
+    for name, one in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)):
+        if one.start != place:
+            what = "overlaps the one before it" if one.start < place else "leaves a hole before it"
+            raise ValueError(f"the place of the tensor {name!r} {what}")
+        place += one.size
+    if place != total:
+        raise ValueError(f"{total - place:,} bytes behind its last tensor belong to none")

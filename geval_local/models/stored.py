@@ -36,19 +36,27 @@ class Stored(torch.Tensor):
     #: Numbers of a floating dtype, or the bytes of blocks, those of a row along the last dimension.
     data_: torch.Tensor
     blocks: BlockType | None
+    #: Whether the last two dimensions are swapped against those of the blocks.
+    is_turned: bool
     # Beside the own one of the tensor, which is asked for through `__torch_function__` in every product.
     shape_: tuple[int, ...]
 
     @staticmethod
     def __new__(  # noqa: D102 - the class's own docstring
-        cls, data: torch.Tensor, blocks: BlockType | None = None, dtype: torch.dtype = torch.float32
+        cls,
+        data: torch.Tensor,
+        blocks: BlockType | None = None,
+        dtype: torch.dtype = torch.float32,
+        is_turned: bool = False,
     ) -> Stored:
         shape = list(data.shape)
         if blocks is not None:
             shape[-1] = shape[-1] // blocks.size * blocks.elements
+        if is_turned:
+            shape[-2:] = shape[:-3:-1]
         strides = None if blocks is not None else data.stride()
         made: Stored = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype, device=data.device)
-        made.data_, made.blocks = data, blocks
+        made.data_, made.blocks, made.is_turned = data, blocks, is_turned
         made.shape_ = tuple(shape)
         return made
 
@@ -64,6 +72,8 @@ class Stored(torch.Tensor):
     def widened(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the weights in the dtype of the computation, in the first elements of `out` if given."""
         data = self.data_
+        if self.is_turned:
+            return Stored(data, self.blocks, self.dtype).widened(out).mT
         if self.blocks is None and data.dim() > 1 and not data.is_contiguous() and data.mT.is_contiguous():
             return self._like(data.mT).widened(out).mT
         if out is None:
@@ -82,7 +92,7 @@ class Stored(torch.Tensor):
         return are_finite(self.data_)
 
     def _like(self, data: torch.Tensor) -> Stored:
-        return Stored(data, self.blocks, self.dtype)
+        return Stored(data, self.blocks, self.dtype, self.is_turned)
 
     def _moved(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Move to another device, or to another dtype of the computation (blocks), or widen (plain numbers)."""
@@ -91,7 +101,7 @@ class Stored(torch.Tensor):
         dtype = dtype or self.dtype
         if dtype == self.dtype:
             return self if data is self.data_ else self._like(data)
-        return data.to(dtype) if self.blocks is None else Stored(data, self.blocks, dtype)
+        return data.to(dtype) if self.blocks is None else Stored(data, self.blocks, dtype, self.is_turned)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,6 +127,22 @@ class Stored(torch.Tensor):
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             return args[0]._like(args[0].data_)
         return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
+
+
+def turned(tensor: torch.Tensor) -> torch.Tensor:
+    """Swap the last two dimensions; blocks stay as they are, and are swapped once they are widened."""
+    if not isinstance(tensor, Stored) or tensor.blocks is None:
+        return tensor.transpose(-2, -1)
+    return Stored(tensor.data_, tensor.blocks, tensor.dtype, not tensor.is_turned)
+
+
+def rows_in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Join two stacks of matrices, a row of each in turn; rows of blocks of one type stay as they are."""
+    if isinstance(first, Stored) and isinstance(second, Stored):
+        kinds = [(one.blocks, one.data_.dtype) for one in (first, second)]
+        if kinds[0] == kinds[1]:
+            return Stored(torch.stack((first.data_, second.data_), dim=2).flatten(1, 2), first.blocks, first.dtype)
+    return torch.stack((_wide(first), _wide(second)), dim=2).flatten(1, 2)
 
 
 def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -265,7 +291,9 @@ def _laid_out(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     stored = [tensor for tensor in tensors if isinstance(tensor, Stored)]
     first = stored[0]
     if any(
-        (one.blocks, one.dtype, one.data_.dtype) != (first.blocks, first.dtype, first.data_.dtype) for one in stored
+        (one.blocks, one.dtype, one.data_.dtype, one.is_turned)
+        != (first.blocks, first.dtype, first.data_.dtype, first.is_turned)
+        for one in stored
     ):
         return None
     if name in ("cat", "stack") and len(stored) != len(tensors):
@@ -285,8 +313,9 @@ def _leaves_rows_whole(name: str, tensor: Stored, args: Any, kwargs: Any) -> boo
         if index == (Ellipsis,):
             return True
         used = sum(one is not None for one in index)
-        return Ellipsis not in [one for one in index if not isinstance(one, torch.Tensor)] and used <= last
-    if name not in _ROWS:
+        most = last - 1 if tensor.is_turned else last
+        return Ellipsis not in [one for one in index if not isinstance(one, torch.Tensor)] and used <= most
+    if name not in _ROWS or tensor.is_turned:
         return False
     place = {"cat": 1, "stack": 1, "unsqueeze": 1, "narrow": 1, "select": 1}.get(name, 2)
     dim = kwargs.get("dim", args[place] if len(args) > place else 0)

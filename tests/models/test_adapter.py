@@ -203,6 +203,168 @@ def test_an_adapter_that_does_not_fit_is_refused(plain, adapter, change, error, 
         Judge.load(plain, adapter=adapter)
 
 
+# --- what no merge represents -----------------------------------------------------------------------------------------
+
+AS_PLAIN = "path_initial_model_for_weight_conversion="
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "remedy"),
+    [
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights: 'pissa_niter_4'", AS_PLAIN),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights: 'pissa_niter_16'", AS_PLAIN),
+        ({"init_lora_weights": "corda"}, "init_lora_weights: 'corda'", AS_PLAIN),
+        ({"init_lora_weights": "eva"}, "init_lora_weights: 'eva'", AS_PLAIN),
+        ({"init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4}}, "init_lora_weights: 'loftq'", AS_PLAIN),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights: 'lora_ga'", AS_PLAIN),
+        ({"init_lora_weights": "of_next_year"}, "init_lora_weights: 'of_next_year'", AS_PLAIN),
+        ({"init_lora_weights": ["pissa"]}, "init_lora_weights: ", AS_PLAIN),
+        ({"layer_replication": [[0, 2], [0, 2]]}, "layer_replication", "copy the repeated layers"),
+        ({"alora_invocation_tokens": [7, 8]}, "activated LoRA", "plain LoRA"),
+        ({"arrow_config": {"top_k": 2}}, "arrow_config", "one of its adapters"),
+    ],
+)
+def test_what_changes_the_base_or_cannot_be_merged_is_refused_before_the_weights(
+    plain, adapter, monkeypatch, changes, says, remedy
+):
+    edit(adapter, **changes)
+    monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(UnsupportedModelError, match=says) as caught:
+        load_model(find_judge(plain, adapter=adapter))
+    assert remedy in caught.value.hint
+    assert str(adapter) in caught.value.message
+
+
+def trained(directory, judge, **settings):
+    """Write an adapter that was trained a little from its own beginning; its logits, and those of the base."""
+    model = load_model(find_judge(judge)).model
+    with torch.inference_mode():
+        base = model(torch.arange(20).unsqueeze(0) + 8).logits
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "up_proj"], **settings))
+        adapted.eval()
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "lora_A" in name or ("lora_B" in name and settings["init_lora_weights"] != "mica"):
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+    adapted.save_pretrained(str(directory))
+    with torch.inference_mode():
+        return adapted(torch.arange(20).unsqueeze(0) + 8).logits, base
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora", "mica", "orthogonal", "gaussian", False])
+@pytest.mark.parametrize("few", [0, 1 << 26])
+def test_a_beginning_that_is_found_again_gives_the_adapter_as_trained(tmp_path, monkeypatch, start, few):
+    """From bfloat16 weights that are widened product by product, and from widened ones."""
+    monkeypatch.setattr(stored, "FEW", few)
+    judge = save_judge(tmp_path / "judge", tiny_model("llama", 263, dtype=torch.bfloat16), byte_tokenizer())
+    expected, base = trained(tmp_path / "tuned", judge, init_lora_weights=start)
+    for _ in range(2):
+        model = load_model(find_judge(judge, adapter=tmp_path / "tuned")).model
+        with torch.inference_mode():
+            found = model(torch.arange(20).unsqueeze(0) + 8).logits
+        assert (found - expected).abs().max() < 1e-4
+    assert (expected - base).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora", "mica"])
+def test_factors_of_the_base_are_not_computed_in_float64(plain, tmp_path, start):
+    trained(tmp_path / "tuned", plain, init_lora_weights=start)
+    with pytest.raises(ConfigurationError, match="computes in float32 at most") as caught:
+        load_model(find_judge(plain, adapter=tmp_path / "tuned"), JudgeOptions(dtype="float64"))
+    assert "`dtype=float32`" in caught.value.hint
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+def test_factors_of_a_base_in_blocks_are_those_of_other_weights(tmp_path, start):
+    pytest.importorskip("gguf")
+    from gguf_kit import write_gguf
+
+    model = tiny_model("llama", 265, dtype=torch.float32)
+    judge = save_judge(tmp_path / "judge", model, byte_tokenizer(merges=[("1", "0"), ("1", "2")]))
+    trained(tmp_path / "tuned", judge, init_lora_weights=start)
+    with pytest.raises(UnsupportedModelError, match="a GGUF file are not the ones") as caught:
+        load_model(find_judge(write_gguf(tmp_path / "m.gguf", model), adapter=tmp_path / "tuned"))
+    assert AS_PLAIN in caught.value.hint
+
+
+def test_a_bias_of_an_adapter_needs_one_in_the_model(tmp_path, plain):
+    make_adapter(tmp_path / "tuned", plain, lora_bias=True)
+    with pytest.raises(JudgeError, match=r"cannot be merged: .*lora_bias") as caught:
+        load_model(find_judge(plain, adapter=tmp_path / "tuned"))
+    assert "Train it without `lora_bias`" in caught.value.hint
+    model = tiny_model("llama", 263, dtype=torch.float32, attention_bias=True)
+    biased = save_judge(tmp_path / "biased", model, byte_tokenizer())
+    _, logits = make_adapter(tmp_path / "other", biased, lora_bias=True, target_modules=["q_proj"])
+    found = load_model(find_judge(biased, adapter=tmp_path / "other")).model
+    with torch.inference_mode():
+        assert (found(torch.arange(20).unsqueeze(0) + 8).logits - logits).abs().max() < 1e-4
+
+
+DTYPES = ["float32", "bfloat16", "float16", "float64"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "gpt2"])
+def test_a_merge_is_compared_with_the_adapter_beside_the_model(tmp_path, monkeypatch, kind, dtype):
+    judge = save_judge(tmp_path / kind, tiny_model(kind, 263, dtype=torch.float32), byte_tokenizer())
+    make_adapter(tmp_path / "tuned", judge, target_modules="all-linear")
+    options = JudgeOptions(dtype=dtype)
+    assert load_model(find_judge(judge, adapter=tmp_path / "tuned"), options).dtype == getattr(torch, dtype)
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "another home"))
+    merge = peft.tuners.lora.LoraModel.merge_and_unload
+
+    def without_one_layer(model, **settings):
+        for name, module in model.named_modules():
+            if hasattr(module, "lora_B") and ".0." in name:
+                for part in module.lora_B.values():
+                    part.weight.data.mul_(0.5)
+        return merge(model, **settings)
+
+    monkeypatch.setattr(peft.tuners.lora.LoraModel, "merge_and_unload", without_one_layer)
+    with pytest.raises(
+        JudgeError, match=r"another model than with the adapter beside it: .* more than rounding"
+    ) as caught:
+        load_model(find_judge(judge, adapter=tmp_path / "tuned"), options)
+    assert caught.value.hint
+
+
+def test_replicated_layers_are_found_by_what_they_do_as_well(tmp_path, plain, monkeypatch):
+    monkeypatch.setattr("geval_local.models.adapter._NO_MERGE", {})
+    make_adapter(tmp_path / "tuned", plain, layer_replication=[[0, 2], [0, 2]])
+    with pytest.raises(JudgeError, match="more than rounding"):
+        load_model(find_judge(plain, adapter=tmp_path / "tuned"))
+
+
+def test_a_merge_into_blocks_is_compared_too(tmp_path, monkeypatch):
+    pytest.importorskip("gguf")
+    from gguf import GGMLQuantizationType
+    from gguf_kit import write_gguf
+
+    monkeypatch.setattr(stored, "FEW", 0)
+    model = tiny_model("llama", 265, dtype=torch.float32, hidden_size=256, intermediate_size=256)
+    file = write_gguf(tmp_path / "m.gguf", model, kind=GGMLQuantizationType.Q8_0)
+    _, logits = make_adapter(tmp_path / "tuned", file, target_modules="all-linear")
+    found = load_model(find_judge(file, adapter=tmp_path / "tuned")).model
+    with torch.inference_mode():
+        assert (found(torch.arange(20).unsqueeze(0) + 8).logits - logits).abs().max() < 1e-3
+
+
+def test_a_merge_is_compared_once_for_each_fingerprint_and_none_without_an_adapter(
+    tmp_path, plain, adapter, monkeypatch
+):
+    load_model(find_judge(plain, adapter=adapter))
+    other = make_adapter(tmp_path / "again" / "tuned", plain, seed=1)[0]
+    monkeypatch.setattr("geval_local.models.adapter.probe_logits", None)
+    load_model(find_judge(plain))
+    load_model(find_judge(plain, adapter=adapter))
+    with pytest.raises(JudgeError, match="NoneType"):
+        load_model(find_judge(plain, adapter=other))
+    with pytest.raises(JudgeError, match="NoneType"):
+        load_model(find_judge(plain, adapter=adapter), JudgeOptions(dtype="bfloat16"))
+
+
 def test_an_adapter_and_quantization_exclude_each_other(plain, adapter, monkeypatch):
     entry = find_judge(plain, adapter=adapter)
     with pytest.raises(ConfigurationError, match="quantization has no room"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cli_run import METRIC, run
+from tiny import KINDS as KINDS_OF_MODELS
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.engine.transformers_backend import TransformersBackend
@@ -17,6 +18,7 @@ from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.models.gguf_rope import ROTARY_KEYS
 from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
 from geval_local.models.progress import watch_reading
@@ -24,7 +26,7 @@ from geval_local.models.registry import JudgeEntry, find_judge
 from geval_local.options import JudgeOptions
 
 gguf = pytest.importorskip("gguf")
-from gguf_kit import write_gguf  # noqa: E402 - needs gguf
+from gguf_kit import write_any_gguf, write_gguf  # noqa: E402 - needs gguf
 
 TOKENS = torch.arange(60).unsqueeze(0) + 8
 KINDS = gguf.GGMLQuantizationType
@@ -173,6 +175,128 @@ def test_rotary_scaling_is_read(tmp_path, kind):
     assert (logits(llama()) - logits(model)).abs().max() > 0.01
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048, "rope_theta": 10000.0}
+YARN_KEYS = {"type": "yarn", "factor": 4.0, "original_context_length": 2048}
+#: Heads with enough pairs that the bounds of YaRN fall between them.
+WIDE = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("keys", "rope"),
+    [
+        ({"yarn_beta_fast": 8.0}, {"beta_fast": 8.0}),
+        ({"yarn_beta_slow": 3.0}, {"beta_slow": 3.0}),
+        ({"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0}, {"beta_fast": 16.0, "beta_slow": 2.0}),
+        ({"yarn_attn_factor": 1.3}, {"attention_factor": 1.3}),
+        ({"yarn_attn_factor": 1.0, "yarn_ext_factor": 1.0}, {"attention_factor": 1.0}),
+        ({"attn_factor": 1.0, "yarn_log_multiplier": 0.0, "finetuned": True, "alpha": 0.0}, {}),
+        ({"factor": 0.0}, {"factor": 1.0}),
+    ],
+)
+def test_every_key_of_yarn_is_read(tmp_path, keys, rope):
+    model = llama(rope_parameters=YARN | rope, **WIDE)
+    written = {f"ARCH.rope.scaling.{key}": value for key, value in {**YARN_KEYS, **keys}.items()}
+    file = write_gguf(tmp_path / "m.gguf", model, keys=written)
+    assert_same(load_model(find_judge(file)).model, model, 1e-4)
+    if rope:
+        assert (logits(llama(rope_parameters=YARN, **WIDE)) - logits(model)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("keys", "factor"),
+    [
+        ({"scaling.factor": 4.0}, 4.0),
+        ({"scale_linear": 4.0}, 4.0),
+        ({"scale_linear": 2.0, "scaling.factor": 4.0}, 4.0),
+        ({"scale_linear": 4.0, "scaling.type": "linear"}, 4.0),
+        ({"scaling.factor": 4.0, "scaling.type": "none"}, 1.0),
+        ({"scaling.factor": 0.0}, 1.0),
+        ({"scaling.type": "linear", "scaling.original_context_length": 9, "scaling.yarn_beta_fast": 8.0}, 1.0),
+    ],
+)
+def test_a_factor_without_a_type_is_linear_as_in_llama_cpp(tmp_path, keys, factor):
+    model = llama(rope_parameters={"rope_type": "linear", "factor": factor, "rope_theta": 10000.0})
+    file = write_gguf(tmp_path / "m.gguf", model, keys={f"ARCH.rope.{key}": value for key, value in keys.items()})
+    assert_same(load_model(find_judge(file)).model, model, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("scaling.attn_factor", 1.3),
+        ("scaling.yarn_log_multiplier", 0.1),
+        ("scaling.yarn_ext_factor", 0.5),
+        ("scaling.alpha", 1000.0),
+        ("scaling.of_next_year", 2.0),
+        ("freq_base_swa", 5000.0),
+        ("dimension_count_swa", 4),
+        ("scale_next", 2),
+        ("dimension_count", 4),
+        ("scaling.yarn_beta_fast", "fast"),
+        ("scaling.factor", float("nan")),
+        ("freq_base", 0.0),
+    ],
+)
+def test_a_rotary_key_that_is_not_honoured_is_refused_by_name(tmp_path, model, monkeypatch, key, value):
+    keys = {f"ARCH.rope.scaling.{name}": own for name, own in YARN_KEYS.items()} | {f"ARCH.rope.{key}": value}
+    file = write_gguf(tmp_path / "m.gguf", model, keys=keys)
+    monkeypatch.setattr("geval_local.models.load.read_gguf", None)
+    with pytest.raises(UnsupportedModelError, match=rf"m\.gguf says llama\.rope\.{key}: ") as caught:
+        load_model(find_judge(file))
+    assert "safetensors" in caught.value.hint
+
+
+def test_every_rotary_key_that_the_package_writes_is_known():
+    """With a value that is no default, each is either honoured (tested above) or refused by name."""
+    written = {key.removeprefix("{arch}.rope.") for name, key in vars(gguf.Keys.Rope).items() if name.isupper()}
+    assert written <= ROTARY_KEYS
+
+
+def test_a_yarn_attention_factor_without_yarn_is_refused(tmp_path, model):
+    file = write_gguf(tmp_path / "m.gguf", model, keys={"ARCH.rope.scaling.yarn_attn_factor": 1.25})
+    with pytest.raises(UnsupportedModelError, match=r"says llama\.rope\.scaling\.yarn_attn_factor: 1\.25"):
+        load_model(find_judge(file))
+
+
+def test_a_key_of_sliding_layers_is_set_where_the_model_has_them_apart(tmp_path):
+    model = tiny_model("gemma3", 265, dtype=torch.float32)
+    for theta, swa in ((1e6, 10000.0), (5e5, 3000.0)):
+        model.config.rope_parameters["full_attention"]["rope_theta"] = theta
+        model.config.rope_parameters["sliding_attention"]["rope_theta"] = swa
+        expected = type(model)(model.config).eval()
+        expected.load_state_dict(model.state_dict())
+        keys = {"rope.freq_base": theta, "rope.freq_base_swa": swa}
+        file = write_any_gguf(tmp_path / "m.gguf", expected, "gemma3", KINDS.F32, keys=keys)
+        found = load_model(find_judge(file)).model
+        for kind in ("full_attention", "sliding_attention"):
+            assert found.config.rope_parameters[kind]["rope_theta"] == model.config.rope_parameters[kind]["rope_theta"]
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_a_part_of_a_head_is_rotated_where_the_architecture_does_that(tmp_path, monkeypatch, width):
+    settings = KINDS_OF_MODELS["llama"][1] | {"partial_rotary_factor": 0.5}
+    monkeypatch.setitem(KINDS_OF_MODELS, "nemotron", ("NemotronConfig", settings))
+    model = tiny_model("nemotron", 265, dtype=torch.float32)
+    file = write_any_gguf(tmp_path / "m.gguf", model, "nemotron", KINDS.F32, keys={"rope.dimension_count": width})
+    loaded = load_model(find_judge(file)).model
+    assert loaded.model.rotary_emb.inv_freq.shape == (width // 2,)
+
+
+def test_the_base_is_read_for_every_architecture(tmp_path, monkeypatch):
+    """Transformers does not read that of StarCoder2."""
+    monkeypatch.setitem(KINDS_OF_MODELS, "starcoder2", ("Starcoder2Config", KINDS_OF_MODELS["llama"][1]))
+    model = tiny_model("starcoder2", 265, dtype=torch.float32)
+    file = write_any_gguf(tmp_path / "m.gguf", model, "starcoder2", KINDS.F32, keys={"rope.freq_base": 1e6})
+    expected = 1e6 ** -(torch.arange(0, 8, 2) / 8)
+    torch.testing.assert_close(load_model(find_judge(file)).model.model.rotary_emb.inv_freq, expected)
+
+
+def test_a_head_that_llama_would_rotate_in_part_is_told_as_that(tmp_path, model):
+    file = write_gguf(tmp_path / "m.gguf", model, keys={"ARCH.rope.dimension_count": 4})
+    with pytest.raises(UnsupportedModelError, match=r"rope\.dimension_count: 4, while its heads have 8 dimensions"):
+        load_model(find_judge(file))
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -244,6 +368,58 @@ def test_damaged_headers_are_errors(file):
             check_judge(find_judge(file), JudgeOptions())
         except (WeightsError, UnsupportedModelError, TokenizerError, JudgeError):
             continue
+
+
+def test_one_name_twice_is_refused(file):
+    data = file.read_bytes()
+    for old, new, says in (
+        (b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight", r"the tensor 'blk\.0\.ffn_up\.weight' twice"),
+        (b"ggml.eos_token_id", b"ggml.bos_token_id", r"the key 'tokenizer\.ggml\.bos_token_id' twice"),
+    ):
+        file.write_bytes(data.replace(old, new))
+        with pytest.raises(WeightsError, match=rf"model\.gguf is not a complete GGUF file: its header has {says}"):
+            load_model(find_judge(file))
+
+
+def test_tensors_that_overlap_are_refused(file):
+    header = read_header(file)
+    name = sorted(header.tensors, key=lambda one: one.offset)[1].name.encode()
+    data = bytearray(file.read_bytes())
+    place = data.index(name) + len(name)
+    place += 4 + 8 * int.from_bytes(data[place : place + 4], "little") + 4
+    data[place : place + 8] = (32).to_bytes(8, "little")
+    file.write_bytes(data)
+    with pytest.raises(WeightsError, match=r"model\.gguf is damaged: its tensors .* overlap"):
+        load_model(find_judge(file))
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"context_length": 1}, "context_length: 1, which leaves no room"),
+        ({"context_length": 0}, "context_length: 0, which leaves no room"),
+        ({"context_length": "many"}, "context_length: 'many', which is no number"),
+        ({"block_count": 1 << 20}, "block_count: 1048576, but its tensors are those of 2 layers"),
+        ({"block_count": 1000}, "block_count: 1000, but its tensors are those of 2 layers"),
+        ({"block_count": 264}, "block_count: 264, but its tensors are those of 2 layers"),
+        ({"block_count": 3}, "block_count: 3, but its tensors are those of 2 layers"),
+        ({"block_count": 0}, "block_count: 0"),
+        ({"block_count": -5}, "block_count: -5"),
+        ({"embedding_length": 1 << 31}, "embedding_length: 2147483648, but no dimension"),
+        ({"feed_forward_length": 10**6}, "feed_forward_length: 1000000, but no dimension"),
+        ({"attention.head_count": 1 << 30}, r"attention\.head_count: 1073741824, but no dimension"),
+        ({"attention.head_count": -4}, r"attention\.head_count: -4"),
+        ({"rope.dimension_count": 1 << 28}, r"rope\.dimension_count: 268435456, but no dimension"),
+    ],
+)
+def test_numbers_that_the_tensors_contradict_are_refused_before_a_model_is_built(
+    tmp_path, model, monkeypatch, keys, says
+):
+    """A model of a million layers would be built for hours, without weights."""
+    file = write_gguf(tmp_path / "m.gguf", model, keys={f"ARCH.{key}": value for key, value in keys.items()})
+    monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(JudgeError, match=rf"{file}.* says {says}"):
+        load_model(find_judge(file))
 
 
 def test_another_version_is_named(file):

@@ -74,3 +74,20 @@ def test_a_number_that_is_not_finite_is_seen_in_the_scales(kind):
             assert kind.is_finite(torch.from_numpy(data))
             data[3, kind.size + place : kind.size + place + 2] = np.array([bad], dtype=np.float16).view(np.uint8)
             assert not kind.is_finite(torch.from_numpy(data))
+
+
+def test_every_scale_and_level_of_mxfp4_is_what_the_package_reads():
+    """All 256 exponents, of which the smallest two are no normal numbers and the largest leave float32."""
+    official, kind = gguf.GGMLQuantizationType.MXFP4, BLOCK_TYPES[39]
+    data = np.zeros((256, 17), dtype=np.uint8)
+    data[:, 0] = np.arange(256)
+    data[:, 1:] = np.arange(16) | (15 - np.arange(16)) << 4
+    with np.errstate(over="ignore"):
+        expected = gguf.quants.dequantize(data, official)
+    found = torch.full(expected.shape, np.nan)
+    kind.widen(torch.from_numpy(data), found)
+    np.testing.assert_array_equal(found.numpy().view(np.uint32), expected.view(np.uint32))
+    for row in range(256):
+        assert kind.is_finite(torch.from_numpy(data[row : row + 1])) == bool(np.isfinite(expected[row]).all())
+    data[255, 1:] = 0
+    assert kind.is_finite(torch.from_numpy(data[255:]))

@@ -218,3 +218,28 @@ def test_8_bit_floating_point_is_unpacked_where_there_is_no_gpu(plain):
     name = "model.layers.1.mlp.down_proj.weight"
     first, second = (dict(model.named_parameters())[name] for model in (loaded.model, expected))
     assert 0 < (first - second).abs().max() < 0.1 * second.abs().max()
+
+
+def test_a_text_model_that_is_listed_among_readers_of_images_is_a_judge(tmp_path):
+    """Mistral 4: its configuration has no wrapper, and its causal class is in no list of text models."""
+    if not hasattr(transformers, "Mistral4Config"):
+        pytest.skip("this transformers does not know Mistral 4")
+    sizes = {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    sizes |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+    config = transformers.Mistral4Config(**TEXT | sizes)
+    torch.manual_seed(0)
+    model = transformers.Mistral4ForCausalLM(config).eval()
+    directory = save_judge(tmp_path / "judge", model, byte_tokenizer())
+    judge = Judge.load(directory)
+    assert type(judge.loaded.model).__name__ == "Mistral4ForCausalLM"
+    tokens = torch.arange(40)[None] + 8
+    with torch.inference_mode():
+        assert (judge.loaded.model(tokens).logits - model(tokens).logits).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["blip", "idefics", "florence2"])
+def test_a_model_that_needs_images_is_none(tmp_path, kind):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    save_file({"a": torch.zeros(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(UnsupportedModelError, match=r"causal language model head|encoder-decoder"):
+        load_model(find_judge(tmp_path))

@@ -25,7 +25,7 @@ from geval_local.models.registry import find_judge
 from geval_local.models.stored import Stored, bytes_of
 
 gguf = pytest.importorskip("gguf")
-from gguf_kit import random_blocks, write_any_gguf, write_gguf  # noqa: E402 - needs gguf
+from gguf_kit import random_blocks, write_any_gguf, write_gguf, write_gpt_oss  # noqa: E402 - needs gguf
 
 VOCABULARY = 265
 TOKENS = torch.arange(60).unsqueeze(0) + 8
@@ -203,6 +203,38 @@ def test_files_of_every_architecture_give_the_logits_of_a_float32_load(tmp_path,
     assert memory_needed(file, "auto").weights == pytest.approx(loaded.memory_bytes, rel=0.02)
     if "moe" in architecture:
         assert any(name.endswith("experts.gate_up_proj") for name in kept(loaded.model))
+
+
+YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+YARN |= {"original_max_position_embeddings": 128, "rope_theta": 150000.0}
+YARN_KEYS = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 128}
+
+
+@pytest.mark.parametrize("code", ["MXFP4", "Q8_0", "F16"])
+@pytest.mark.parametrize("few", [0, 1 << 26])
+def test_gpt_oss_is_the_model_of_its_dequantized_experts(tmp_path, monkeypatch, code, few):
+    """As the published files are: experts in MXFP4, the rest in other types, YaRN, a window in every other layer."""
+    monkeypatch.setattr(stored, "FEW", few)
+    model = tiny_model("gpt_oss", VOCABULARY, dtype=torch.float32, rope_parameters=YARN, sliding_window=16)
+    kind = gguf.GGMLQuantizationType[code]
+    file, weights = write_gpt_oss(tmp_path / "m.gguf", model, kind, YARN_KEYS)
+    with torch.no_grad():
+        model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
+    loaded = load_model(find_judge(file))
+    assert loaded.model.config.sliding_window == 16
+    torch.testing.assert_close(logits(loaded.model), logits(model), atol=1e-4, rtol=1e-4)
+    experts = [name for name in kept(loaded.model) if "experts" in name]
+    assert len(experts) == (0 if few else 2 * model.config.num_hidden_layers)
+    for name, array in weights.items():
+        own = loaded.model.get_parameter(name)
+        assert np.array_equal((own.widened() if isinstance(own, Stored) else own).detach().numpy(), array), name
+    if not few:
+        assert memory_needed(file, "auto").weights == pytest.approx(loaded.memory_bytes, rel=0.02)
+        metric = Judge(loaded).score_many(METRIC, SAMPLES)
+        again = Judge(load_model(find_judge(save_judge(tmp_path / "st", model, loaded.tokenizer)))).score_many(
+            METRIC, SAMPLES
+        )
+        assert [one.value for one in metric] == pytest.approx([one.value for one in again], abs=1e-4)
 
 
 def test_the_width_of_experts_is_read_from_the_file(tmp_path):

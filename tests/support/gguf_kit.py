@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import quantize
+from gguf.quants import dequantize, quantize
 from tiny import byte_tokenizer
 
 from geval_local.models.gguf_blocks import BLOCK_TYPES, BlockType
 
-__all__ = ["random_blocks", "write_any_gguf", "write_gguf"]
+__all__ = ["random_blocks", "write_any_gguf", "write_gguf", "write_gpt_oss"]
 
 _NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -60,8 +60,9 @@ def write_gguf(
     if template is not None:
         writer.add_chat_template(template)
     for key, value in (keys or {}).items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-        add(key.replace("ARCH", architecture), value)
+        key = key.replace("ARCH", architecture)
+        writer.kv_data[0].pop(key, None)
+        _add(writer, key, value)
     for name, array in {**_tensors(model), **(extra or {})}.items():
         if array.ndim == 1:
             writer.add_tensor(name, array.astype(np.float32))
@@ -72,6 +73,15 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return file if not part_tensors else sorted(file.parent.glob(f"{file.stem}-00001-of-*.gguf"))[0]
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    if type(value) is int and value < 0:
+        writer.add_int32(key, value)
+        return
+    add: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32}
+    add |= {float: writer.add_float32, str: writer.add_string}
+    add[type(value)](key, value)
 
 
 def _add_tokenizer(writer: GGUFWriter) -> None:
@@ -94,6 +104,7 @@ def write_any_gguf(
     architecture: str,
     kind: GGMLQuantizationType,
     other: Mapping[str, GGMLQuantizationType] = MappingProxyType({}),
+    keys: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
     """Write a tiny model of any architecture that transformers reads, under the names and keys that it looks for.
 
@@ -102,12 +113,11 @@ def write_any_gguf(
     writer = GGUFWriter(None, architecture)
     writer.add_type("model")
     _add_tokenizer(writer)
-    for key, value in _keys(model.config, architecture).items():
+    for key, value in {**_keys(model.config, architecture), **keys}.items():
         if isinstance(value, list):
             writer.add_array(f"{architecture}.{key}", value)
         else:
-            add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-            add(f"{architecture}.{key}", value)
+            _add(writer, f"{architecture}.{key}", value)
     for name, array in _named(model, architecture).items():
         array = np.ascontiguousarray(array, dtype=np.float32)
         if array.ndim == 1 or array.shape[-1] % 32 or "_inp" in name:  # routers, convolutions
@@ -238,7 +248,81 @@ def random_blocks(kind: BlockType, shape: tuple[int, ...], rng: np.random.Genera
     for place in kind.halves:
         scales = (scale * rng.normal(size=(*shape, 1))).astype(np.float16)
         data[..., place : place + 2] = scales.view(np.uint8)
+    if not kind.halves:  # a power of two
+        data[..., :1] = np.clip(128 + np.round(np.log2(scale)) + rng.integers(-3, 3, (*shape, 1)), 0, 252)
     return data.reshape(*shape[:-1], -1)
+
+
+def write_gpt_oss(file: Path, model: Any, kind: GGMLQuantizationType, keys: Mapping[str, Any]) -> tuple[Path, Any]:
+    """Write a tiny gpt-oss as llama.cpp does, its experts of `kind`; and the tensors that it holds, dequantized."""
+    config = model.config
+    writer = GGUFWriter(None, "gpt-oss")
+    writer.add_type("model")
+    _add_tokenizer(writer)
+    own = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "expert_feed_forward_length": config.intermediate_size,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.sliding_window": config.sliding_window,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+    }
+    for key, value in {**own, **keys}.items():
+        _add(writer, f"gpt-oss.{key}", value)
+    read = {}
+    for name, tensor in model.state_dict().items():
+        array = tensor.float().numpy()
+        layer = f"blk.{name.split('.')[2]}." if ".layers." in name else ""
+        if "experts" in name:
+            is_bias, part = name.endswith("_bias"), "down" if "down" in name else "gate_up"
+            names = ["down"] if part == "down" else ["gate", "up"]
+            packs = []
+            for number, one in enumerate(names):
+                piece = array[..., number :: len(names)]
+                if is_bias:
+                    writer.add_tensor(f"{layer}ffn_{one}_exps.bias", np.ascontiguousarray(piece))
+                    packs.append(piece)
+                    continue
+                packed = quantize(np.ascontiguousarray(piece.swapaxes(1, 2)), kind)
+                writer.add_tensor(f"{layer}ffn_{one}_exps.weight", packed, raw_dtype=kind)
+                packs.append(dequantize(packed, kind).swapaxes(1, 2))
+            read[name] = np.stack(packs, axis=-1).reshape(array.shape)
+            continue
+        target = _GPT_OSS.get(name) or layer + next(new for old, new in _GPT_OSS_PARTS.items() if old in name)
+        if target.endswith("."):
+            target += name.rsplit(".", 1)[1]
+        writer.add_tensor(target, array)
+        read[name] = array
+    writer.write_header_to_file(file)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file, read
+
+
+_GPT_OSS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_GPT_OSS_PARTS = {
+    "self_attn.sinks": "attn_sinks.weight",
+    "self_attn.q_proj": "attn_q.",
+    "self_attn.k_proj": "attn_k.",
+    "self_attn.v_proj": "attn_v.",
+    "self_attn.o_proj": "attn_output.",
+    "mlp.router": "ffn_gate_inp.",
+    "input_layernorm": "attn_norm.",
+    "post_attention_layernorm": "post_attention_norm.",
+}
 
 
 def _tensors(model: Any) -> dict[str, np.ndarray]:
