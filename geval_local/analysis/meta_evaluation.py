@@ -86,7 +86,7 @@ class JudgeBeside:
     difference: Interval
     #: Two-sided p-value of "no difference", and the same corrected for the number of judges.
     p: float
-    p_holm: float = math.nan
+    p_adjusted: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def ceiling_table(ceiling: Ceiling) -> Table:
     """Build a table of people with each other, and each judge in place of one of them."""
     rows: list[Sequence[Any]] = [("people, leave one out", ceiling.people, "-", "-", "-")]
     rows += [
-        (name, one.agreement, one.difference, p_value(one.p), p_value(one.p_holm))
+        (name, one.agreement, one.difference, p_value(one.p), p_value(one.p_adjusted))
         for name, one in ceiling.judges.items()
     ]
     notes = (
@@ -175,7 +175,7 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
         'p: two-sided, "no difference from people"; p (Holm): for all judges of this table',
     )
-    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (Holm)")
+    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (adjusted)")
     return Table.of(headers, rows, (*notes, *interval_warnings({"people": ceiling.people})))
 
 

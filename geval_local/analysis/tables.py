@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from geval_local.io.columns import plain
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Agreement, Correlation
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.significance import Comparison
+from geval_local.statistics.significance import Comparison, how_corrected
 
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("items / documents", "kept by each")
@@ -80,9 +80,10 @@ class Study:
 def as_record(value: Any) -> Any:
     """Turn results into plain JSON values; an undefined figure (NaN) is None."""
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, dict):
-        return {str(key): as_record(item) for key, item in value.items()}
+        # What a result's text leaves out is what it was computed from.
+        return {own.name: as_record(getattr(value, own.name)) for own in fields(value) if own.repr}
+    if isinstance(value, Mapping):
+        return {plain(str(key)): as_record(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_record(item) for item in value]
     return plain(value)
@@ -98,11 +99,19 @@ def p_value(p: float) -> str:
     return "-" if not math.isfinite(p) else "< .0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
 
 
-def interval(value: Interval, digits: int = 3) -> str:
+def digits(value: Interval) -> int:
+    """Count the decimals to write of a figure: up to the second digit of its error, three at most."""
+    is_known = math.isfinite(value.error) and value.error > 0
+    return max(0, min(3, 1 - math.floor(math.log10(value.error)))) if is_known else 3
+
+
+def interval(value: Interval) -> str:
     """Write a figure with its interval, where it has one."""
-    if not (math.isfinite(value.value) and math.isfinite(value.low)):
-        return number(value.value, digits)
-    return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    shown = (value.value, value.low, value.high)
+    if not all(map(math.isfinite, shown)):
+        return number(value.value)
+    middle, low, high = (number(own, digits(value)) for own in shown)
+    return f"{middle} [{low}, {high}]"
 
 
 def cell(value: Any) -> str:
@@ -123,7 +132,9 @@ def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
 
 def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
     """Say of means over documents which intervals are not to be relied upon, and which have none."""
-    without = [name for name, one in means.items() if math.isfinite(one.value) and not math.isfinite(one.low)]
+    without = [
+        n for n, one in means.items() if math.isfinite(one.value) and not (math.isfinite(one.low) or one.warning)
+    ]
     told = [f"no interval, since one document allows none: {', '.join(without)}"] if without else []
     return interval_warnings(means) + told
 
@@ -207,7 +218,7 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
         "first / second": lambda one: f"{number(one.first)} / {number(one.second)}",
         "difference": lambda one: one.difference,
         "p": lambda one: p_value(one.p),
-        "p (Holm)": lambda one: p_value(one.p_holm),
+        "p (adjusted)": lambda one: p_value(one.p_adjusted),
         "detectable": lambda one: one.detectable,
         "items / documents": lambda one: f"{one.n} / {one.groups}",
         "kept by each": lambda one: f"{one.kept[0]} / {one.kept[1]}",
@@ -215,8 +226,8 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
     notes = [
         *(f"{result.level} {result.coefficient}: {result.why}" for result in results.values()),
         *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
-        "detectable: smallest true difference found with 80 % probability after Holm's correction; p (Holm): for all "
-        "tests of this table",
+        f"detectable: smallest true difference found with 80 % probability by the adjusted test; p (adjusted): for all "
+        f"tests of this table ({how_corrected(results.values())})",
         *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
     return Table.over(results, columns, dict.fromkeys(notes))

@@ -201,7 +201,9 @@ def test_the_few_documents_that_both_answered_say_who_is_better(shared):
 @pytest.mark.parametrize("shared", [0, 1])
 def test_systems_without_common_documents_are_warned_of(shared):
     notes = ranking_table(rank_systems(uneven(shared))).notes
-    assert any("share no documents" in note for note in notes)
+    assert any("no winner is named of systems that share no documents" in note for note in notes)
+    assert "is better" not in " ".join(notes)
+    assert "scored higher than good, on other documents" in notes[0]
 
 
 def test_systems_that_others_connect_are_compared_as_they_are_ranked():

@@ -129,7 +129,7 @@ def test_the_page_of_a_run_of_pairs_holds_the_figures_of_the_command(place):
         assert row in page.text
     for one in own["pairs"]:
         row = f" {one['first']} / {one['second']} {told(one['preference'])} {one['tie']:.3f} "
-        row += f"{p_value(one['p'])} {p_value(one['p_holm'])} {one['n']} {one['unscored']} "
+        row += f"{p_value(one['p'])} {p_value(one['p_adjusted'])} {one['n']} {one['unscored']} "
         assert row in page.text
         titles = [value for _, name, value in page.attributes if name == "title"]
         assert f"{one['first']} / {one['second']}: first preferred {told(one['preference'])}, n {one['n']}" in titles
