@@ -30,15 +30,14 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
-from geval_local.fields import counted
 from geval_local.grouping import documents_of
 from geval_local.signature import Signature, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
-from geval_local.statistics.resampling import Target
-from geval_local.statistics.significance import Comparison, corrected
+from geval_local.statistics.resampling import Target, attained
+from geval_local.statistics.significance import LEVEL, Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 
 #: Metric -> key of the signature -> its values.
@@ -242,6 +241,8 @@ class Need:
     pilot: int
     #: Systems that are planned for; 0 where systems are fixed.
     systems: int
+    #: Level of its test, as the correction of its table leaves it to the first of them.
+    significance: float
     #: Power -> documents; None where the pilot has no spread to plan from, or no number of documents suffices for so
     #: many systems.
     documents: Mapping[float, int | None]
@@ -259,8 +260,6 @@ class StudyPlan:
     """What every comparison of a pilot needs to find a true difference."""
 
     difference: float
-    #: Level of every single test, so that Holm's correction still rejects.
-    significance: float
     needs: Mapping[str, Need]
 
     def table(self) -> Table:
@@ -270,33 +269,39 @@ class StudyPlan:
             for name, need in self.needs.items()
         ]
         by_system = "systems" if any(need.systems for need in self.needs.values()) else None
+        levels = dict.fromkeys(f"{need.significance:.4f}" for need in self.needs.values())
         notes = (
             f"documents to find a true difference of {self.difference:g} with that probability, two-sided at "
-            f"{self.significance:.4f} (.05, for {counted(round(0.05 / self.significance), 'test')}); spread: the "
-            "pilot's, as uncertain as the pilot is small",
+            f"{' or '.join(levels)}, which is what the correction for all tests of its table leaves of .05; spread: "
+            "the pilot's, as uncertain as the pilot is small",
         )
         headers = ("", "spread", "pilot", by_system, *(f"documents ({p:.0%})" for p in POWERS))
         return Table.of(headers, rows, notes).titled("how many documents are needed?")
 
 
 def plan_for(
-    pilots: Mapping[str, Interval], difference: float, systems: Mapping[str, Interval] | None = None
+    pilots: Mapping[str, Interval],
+    difference: float,
+    systems: Mapping[str, Interval] | None = None,
+    *,
+    levels: Mapping[str, float] | None = None,
 ) -> StudyPlan:
     """Plan for differences on new documents, and on as many, twice and four times as many new `systems`.
 
     Intervals are those for new documents alone and for new systems alone; without the latter systems stay the same.
+    `levels` are those of the tests, after the correction of their tables; else of one table, by Bonferroni.
     """
-    level = 0.05 / max(1, len(pilots))
     needs = {}
     for name, pilot in pilots.items():
+        level = (levels or {}).get(name, LEVEL / len(pilots))
         spread, by_system = pilot.error * math.sqrt(pilot.units), (systems or {}).get(name)
         for times in (1, 2, 4) if by_system else (0,):
             count = times * by_system.units if by_system else 0
             # What more documents do not make less.
             rest = by_system.error**2 * by_system.units / max(1, count) if by_system else 0.0
             fewest = {p: _fewest(spread**2, rest, count or math.inf, difference, level, p) for p in POWERS}
-            needs[f"{name}, {count} systems" if by_system else name] = Need(spread, pilot.units, count, fewest)
-    return StudyPlan(difference, level, needs)
+            needs[f"{name}, {count} systems" if by_system else name] = Need(spread, pilot.units, count, level, fewest)
+    return StudyPlan(difference, needs)
 
 
 def _fewest(
@@ -306,8 +311,8 @@ def _fewest(
     from scipy.special import stdtrit
 
     def found(documents: int) -> bool:
-        degrees = min(documents, systems) - 1
-        quantiles = float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
+        degrees, level = min(documents, systems) - 1, significance * attained(documents)
+        quantiles = float(stdtrit(degrees, 1 - level / 2) + stdtrit(degrees, power))
         return quantiles * math.sqrt(variance / documents + rest) <= difference
 
     if not 0 < variance < math.inf or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
@@ -504,8 +509,9 @@ def compare(
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     planned = None
     if plan is not None:
-        tests = {f"{n}: {p.first} - {p.second}": p.difference for n, own in rankings.items() for p in own.pairs}
-        planned = plan_for(tests, plan)
+        tests = {f"{name}: {pair.name}": pair for name, own in rankings.items() for pair in own.pairs}
+        levels = {name: pair.significance for name, pair in tests.items()}
+        planned = plan_for({name: pair.difference for name, pair in tests.items()}, plan, levels=levels)
     return SystemComparison(together, others, alone, rankings, reason if len(scored) == 2 else None, rated, planned)
 
 
@@ -540,9 +546,11 @@ def _compare_runs(
             if tests[name].target != "documents":
                 pilots[name] = test(one, other, target="documents").difference
                 systems[name] = test(one, other, target="systems").difference
-    planned = None if plan is None else plan_for(pilots, plan, systems)
+    tests = corrected(tests)
+    levels = {name: test.significance for name, test in tests.items()}
+    planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)
     unpaired = unmatched(row_keys(runs[0].rows), row_keys(runs[1].rows), [str(run.path) for run in runs])
-    return RunComparison(runs, differ, grouping, unpaired, found, corrected(tests), human, doubt, planned)
+    return RunComparison(runs, differ, grouping, unpaired, found, tests, human, doubt, planned)
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:

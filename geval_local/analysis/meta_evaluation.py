@@ -52,7 +52,7 @@ from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import FiguresWithErrors, Target, mean_of, minus
-from geval_local.statistics.significance import Comparison, compare_all, corrected
+from geval_local.statistics.significance import Comparison, compare_all, corrected, how_corrected
 
 #: What scores that know nothing are called.
 CHANCE = "chance"
@@ -84,9 +84,12 @@ class JudgeBeside:
     agreement: Interval
     #: That minus people's: below 0 if another person would agree better than the judge.
     difference: Interval
-    #: Two-sided p-value of "no difference", and the same corrected for the number of judges.
+    #: Two-sided p-value of "no difference", the test in words, and p adjusted for all judges.
     p: float
+    why: str
     p_adjusted: float = math.nan
+    #: The difference by document, where it is the mean of these.
+    by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -150,14 +153,15 @@ def human_ceiling(
     for name, parts in beside.items():
         average = mean_of(parts)
         less = minus(average, ceiling)
-        found[name] = JudgeBeside(interval_at(average, coefficient, chosen), less.interval(index), less.p(index)[0])
+        own = interval_at(average, coefficient, chosen, level), less.interval(index), *less.p(index)
+        found[name] = JudgeBeside(*own, by_document=less.by_document(index))
     return Ceiling(
         level,
         coefficient,
         len(table),
         int(several.sum()),
         krippendorff_alpha(table),
-        interval_at(ceiling, coefficient, chosen),
+        interval_at(ceiling, coefficient, chosen, level),
         corrected(found),
     )
 
@@ -173,7 +177,8 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
         f"{number(ceiling.alpha)} (interval data)",
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
-        'p: two-sided, "no difference from people"; p (Holm): for all judges of this table',
+        f'p: two-sided, "no difference from people"; p (adjusted): for all judges of this table '
+        f"({how_corrected(ceiling.judges.values())})",
     )
     headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (adjusted)")
     return Table.of(headers, rows, (*notes, *interval_warnings({"people": ceiling.people})))

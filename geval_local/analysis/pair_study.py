@@ -67,7 +67,11 @@ class PairStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        return dict(as_record(self))
+        record = as_record(self.ranking)
+        for side in record["systems"]:
+            side["strength"] = as_record(self.strengths.get(side["side"]))
+        rest = {"warning": self.warning or None, "consistency": self.consistency, "agreement": self.agreement}
+        return dict(record | as_record(rest))
 
     @property
     def names(self) -> list[str]:
