@@ -56,7 +56,7 @@ def scores_of(rng: Rng, documents: int, means: np.ndarray, noise: str = "gumbel"
 def flips(datasets: int) -> Iterator[Row]:
     """Tell apart systems by joint sign flips: error of equal systems, of the equal among unequal ones, and power."""
     yield "noise", "systems", "documents", "all equal: any told", "two of three equal: told", "clear pairs found"
-    for noise, systems, documents in itertools.product(("gumbel", "ordinal"), (3, 8), (5, 6, 7, 8, 10, 14, 30)):
+    for noise, systems, documents in itertools.product(("gumbel", "ordinal"), (3, 8), (5, 6, 8, 10, 30)):
         rng = np.random.default_rng([1, systems, documents])
         any_told, partly, found = [], [], []
         for _ in range(datasets):

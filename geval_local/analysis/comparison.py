@@ -438,12 +438,62 @@ def compare(
     seed: int = 0,
     **reading: Unpack[Reading],
 ) -> RunComparison | SystemComparison:
-    """Say which system is better, or how two runs over the same rows differ.
+    """Say which system is better, or how two runs over the same rows differ: whichever the results look like.
+
+    Two results without `system` and `baseline` are two runs, unless their rows name one system each or most of their
+    outputs differ; all others are systems. Parameters are those of `compare_runs` and of `compare_systems`, which
+    guess nothing.
+    """
+    scored = [ScoredRun.of(one, **reading) for one in results]
+    named = (("`system`", scored[0].system), ("`baseline`", baseline))
+    reason = next((f"{option} is given" for option, value in named if value is not None), None)
+    if len(scored) == 2 and reason is None and "input" not in across:
+        _shared_metrics(scored, metrics)
+        guess = why_systems(*scored)
+        reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
+    if len(scored) == 2 and reason is None:
+        return compare_runs(
+            *scored,
+            metrics=metrics,
+            across=across,
+            human=human,
+            level=level,
+            coefficient=coefficient,
+            target=target,
+            largest=largest,
+            plan=plan,
+            seed=seed,
+        )
+    if level is not None or target not in (None, "documents"):
+        raise ConfigurationError(
+            "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
+            "documents",
+            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
+        )
+    found = compare_systems(
+        scored, metrics=metrics, baseline=baseline, tie=tie, across=across, human=human, plan=plan, seed=seed
+    )
+    return replace(found, reason=reason if len(scored) == 2 else None)
+
+
+def compare_systems(
+    results: Sequence[ResultsGiven | ScoredRun],
+    *,
+    metrics: Sequence[str] = (),
+    baseline: str | None = None,
+    tie: float = 0.0,
+    across: Sequence[str] = (),
+    human: HumanFields | None = None,
+    plan: float | None = None,
+    seed: int = 0,
+    **reading: Unpack[Reading],
+) -> SystemComparison:
+    """Say which system is better.
 
     Parameters
     ----------
     results : sequence of path, RunResult, rows or data frames
-        One with the systems in a column, one for each system, or two runs over the same rows.
+        One with the systems in a column, or one for each system.
     metrics : sequence of str
         Only these; by default all that the results share.
     baseline : str, optional
@@ -451,18 +501,13 @@ def compare(
     tie : float
         Documents whose scores differ by no more are counted as ties.
     across : sequence of str
-        Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
+        Keys of the signature in which the results may differ, ``versions`` or ``any``.
     human : str, sequence or mapping of str, optional
         Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
-    level, coefficient, target
-        Of the agreement with people, for two runs over the same rows.
-    largest : int
-        Disagreements to list.
     plan : float, optional
-        Say how many documents a true difference as large as this needs: of systems' means in units of the scale, of
-        runs in the coefficient.
+        Say how many documents a true difference of means as large as this needs, in units of the scale.
     seed : int
-        Seed of the permutations.
+        Seed of the draws and permutations.
     **reading
         Fields of the document and of the system, and how scores are read: see `Reading`.
 
@@ -473,32 +518,13 @@ def compare(
     DataError
         If the results cannot be used.
     """
-    if plan is not None and not plan > 0:
-        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
-    scored = [ScoredRun.of(one, **reading) for one in results]
+    _check_plan(plan)
+    scored = _read(results, reading)
     names = _shared_metrics(scored, metrics)
-    rated = rating_fields(human, names)
-    named = (("`system`", scored[0].system), ("`baseline`", baseline))
-    reason = next((f"{option} is given" for option, value in named if value is not None), None)
-    if len(scored) == 2 and reason is None and "input" not in across:
-        guess = why_systems(*scored)
-        reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
-    if len(scored) == 2 and reason is None:
-        if plan is not None and not rated:
-            raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
-        runs = (scored[0], scored[1])
-        differ = _differences(*runs, names, across)
-        return _compare_runs(runs, names, differ, rated, level, coefficient, target, largest, plan, seed)
-    if level is not None or target not in (None, "documents"):
-        raise ConfigurationError(
-            "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
-            "documents",
-            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
-        )
     check_single_outputs(scored, names)
     # What differs between the first file and each other, texts apart.
     others = {str(other.path): _differences(scored[0], other, names, across, texts=False) for other in scored[1:]}
-    together = gather(scored)
+    together, rated = gather(scored), rating_fields(human, names)
     rankings = {
         name: rank_systems(together.items(name, human=rated), baseline=baseline, tie=tie, seed=seed) for name in names
     }
@@ -512,23 +538,54 @@ def compare(
         tests = {f"{name}: {pair.name}": pair for name, own in rankings.items() for pair in own.pairs}
         levels = {name: pair.significance for name, pair in tests.items()}
         planned = plan_for({name: pair.difference for name, pair in tests.items()}, plan, levels=levels)
-    return SystemComparison(together, others, alone, rankings, reason if len(scored) == 2 else None, rated, planned)
+    return SystemComparison(together, others, alone, rankings, None, rated, planned)
 
 
-def _compare_runs(
-    runs: tuple[ScoredRun, ScoredRun],
-    names: Sequence[str],
-    differ: Differ,
-    human: dict[str, str],
-    level: Level | None,
-    coefficient: str,
-    target: Target | None,
-    largest: int,
-    plan: float | None,
-    seed: int,
+def compare_runs(
+    first: ResultsGiven | ScoredRun,
+    second: ResultsGiven | ScoredRun,
+    *,
+    metrics: Sequence[str] = (),
+    across: Sequence[str] = (),
+    human: HumanFields | None = None,
+    level: Level | None = None,
+    coefficient: str = "spearman",
+    target: Target | None = None,
+    largest: int = 10,
+    plan: float | None = None,
+    seed: int = 0,
+    **reading: Unpack[Reading],
 ) -> RunComparison:
-    """Put two runs over the same rows side by side."""
-    documents, grouping = _documents(runs[:1], runs)
+    """Say how two runs over the same rows differ, and with ratings which of them agrees better with people.
+
+    Parameters
+    ----------
+    first, second : path, RunResult, rows or data frame
+        The runs.
+    metrics, human, seed, **reading
+        As in `compare_systems`.
+    across : sequence of str
+        Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
+    level, coefficient, target
+        Of the agreement with people.
+    largest : int
+        Disagreements to list.
+    plan : float, optional
+        Say how many documents a true difference of the coefficient as large as this needs; needs `human`.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `compare_systems`.
+    """
+    _check_plan(plan)
+    one, other = _read((first, second), reading)
+    names = _shared_metrics((one, other), metrics)
+    rated = rating_fields(human, names)
+    if plan is not None and not rated:
+        raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
+    differ = _differences(one, other, names, across)
+    documents, grouping = _documents((one,), (one, other))
     test = partial(compare_agreement, level=level or level_for(documents), coefficient=coefficient, seed=seed)
     found: dict[str, Difference] = {}
     doubt: dict[str, tuple[str, str]] = {}
@@ -536,21 +593,30 @@ def _compare_runs(
     pilots: dict[str, Interval] = {}
     systems: dict[str, Interval] = {}
     for name in names:
-        one, other = (run.items(name, human=human, group_by=documents) for run in runs)
-        found[name] = differences(one, other, count=largest)
-        doubt[name] = doubt_of(one), doubt_of(other)
-        if name in human:
-            tests[name] = test(one, other, target=target)
+        sides = tuple(run.items(name, human=rated, group_by=documents) for run in (one, other))
+        found[name] = differences(*sides, count=largest)
+        doubt[name] = doubt_of(sides[0]), doubt_of(sides[1])
+        if name in rated:
+            tests[name] = test(*sides, target=target)
         if plan is not None and name in tests:
             pilots[name] = tests[name].difference
             if tests[name].target != "documents":
-                pilots[name] = test(one, other, target="documents").difference
-                systems[name] = test(one, other, target="systems").difference
+                pilots[name] = test(*sides, target="documents").difference
+                systems[name] = test(*sides, target="systems").difference
     tests = corrected(tests)
-    levels = {name: test.significance for name, test in tests.items()}
+    levels = {name: own.significance for name, own in tests.items()}
     planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)
-    unpaired = unmatched(row_keys(runs[0].rows), row_keys(runs[1].rows), [str(run.path) for run in runs])
-    return RunComparison(runs, differ, grouping, unpaired, found, tests, human, doubt, planned)
+    unpaired = unmatched(row_keys(one.rows), row_keys(other.rows), [str(one.path), str(other.path)])
+    return RunComparison((one, other), differ, grouping, unpaired, found, tests, rated, doubt, planned)
+
+
+def _read(results: Sequence[ResultsGiven | ScoredRun], reading: Reading) -> list[ScoredRun]:
+    return [one if isinstance(one, ScoredRun) else ScoredRun.of(one, **reading) for one in results]
+
+
+def _check_plan(plan: float | None) -> None:
+    if plan is not None and not plan > 0:
+        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:

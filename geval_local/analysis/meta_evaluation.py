@@ -24,10 +24,12 @@ from geval_local.analysis.ratings.responses import ParsedResponses
 from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items, ratings_of
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
+    Columns,
     Study,
     Table,
     agreement_table,
     as_record,
+    columns_of,
     comparison_table,
     correlation_table,
     interval_warnings,
@@ -37,7 +39,7 @@ from geval_local.analysis.tables import (
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 from geval_local.score import Estimator
-from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
+from geval_local.statistics.coefficients import ALL_COEFFICIENTS
 from geval_local.statistics.correlation import (
     Agreement,
     Correlation,
@@ -242,6 +244,8 @@ class MetaEvaluation(Study):
     ceiling: Ceiling | None = None
     #: What is known of judges besides correlations.
     good_enough: GoodEnough = field(default_factory=GoodEnough)
+    #: Coefficients in tables.
+    columns: Columns = "one"
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
@@ -276,9 +280,9 @@ class MetaEvaluation(Study):
     def shown(self) -> Iterator[Table]:
         """Give the paper's table, then the figures that it rests on."""
         benchmark, level = self.rated.benchmark, self.level
-        coefficients: Sequence[str] = COEFFICIENTS
+        coefficients = columns_of(self.columns, self.coefficient)
         if benchmark is not None and benchmark.level == level:
-            coefficients = benchmark.columns
+            coefficients = (*benchmark.columns, *coefficients)
             paper = published_table(benchmark.name)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
             yield benchmark_table(self.correlations, paper, benchmark.published).titled(title)
@@ -334,6 +338,7 @@ def meta_evaluate(
     level: Level | None = None,
     coefficient: str | None = None,
     target: Target | None = None,
+    coefficients: Columns = "one",
     seed: int = 0,
 ) -> MetaEvaluation:
     """Hold scores against people, and against each other.
@@ -354,6 +359,8 @@ def meta_evaluate(
         Whether length, ROUGE, BLEU and chrF stand beside the scores.
     level, coefficient, target
         What is compared first, by which coefficient, and what intervals generalise to.
+    coefficients : ``one`` or ``all``
+        Whether tables show the compared coefficient or all; the record holds all.
     seed : int
         Seed of the permutations.
 
@@ -422,6 +429,7 @@ def meta_evaluate(
             _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
             _known(alternative),
         ),
+        coefficients,
     )
 
 

@@ -39,7 +39,16 @@ from geval_local.analysis.results import (
     rating_fields,
     read_rows,
 )
-from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
+from geval_local.analysis.tables import (
+    FOLDED_TESTS,
+    Columns,
+    Study,
+    Table,
+    as_record,
+    columns_of,
+    comparison_table,
+    correlation_table,
+)
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS
 from geval_local.grouping import document_field
@@ -161,6 +170,8 @@ class Preferences(Study):
     tests: dict[str, Comparison]
     #: Whether a table lists every two systems.
     every_pair: bool = False
+    #: Coefficients in tables.
+    coefficients: Sequence[str] = ("spearman",)
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
@@ -186,7 +197,7 @@ class Preferences(Study):
             yield pair_agreement_table(agreements).titled("comparisons against people's")
         if self.correlations:
             title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
-            yield correlation_table(self.correlations).titled(title, fold=("n",))
+            yield correlation_table(self.correlations, self.coefficients).titled(title, fold=("n",))
         if self.tests:
             yield comparison_table(self.tests).titled("which way agrees better with people?", fold=FOLDED_TESTS)
 
@@ -198,6 +209,7 @@ def rank(
     human: HumanFields | None = None,
     ratings: str | Path | None = None,
     coefficient: Coefficient = "spearman",
+    coefficients: Columns = "one",
     target: Target | None = None,
     every_pair: bool = False,
     **reading: Unpack[Reading],
@@ -216,6 +228,8 @@ def rank(
         Rows that hold the ratings; results of `score` hold them themselves.
     coefficient, target
         Of the agreement with people.
+    coefficients : ``one`` or ``all``
+        Whether tables show that coefficient or all.
     every_pair : bool
         Whether a table lists every two systems.
     **reading
@@ -240,7 +254,9 @@ def rank(
         pairs = {f"{level}: {one.name} less {other.name}": (one.items, other.items) for one, other in couples}
         # Without common ground there is no test, which the counts beside show.
         tests |= compare_all(pairs, level, coefficient, target=target)[0]
-    return Preferences(tuple(sources), correlations, corrected(tests), every_pair)
+    return Preferences(
+        tuple(sources), correlations, corrected(tests), every_pair, columns_of(coefficients, coefficient)
+    )
 
 
 def rank_run(path: Path, metric: str) -> Preferences:

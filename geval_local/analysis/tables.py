@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from geval_local.io.columns import plain
-from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.coefficients import ALL_COEFFICIENTS
 from geval_local.statistics.correlation import Agreement, Correlation
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.significance import Comparison, how_corrected
@@ -16,6 +16,13 @@ from geval_local.statistics.significance import Comparison, how_corrected
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("items / documents", "kept by each")
 _Row = TypeVar("_Row")
+#: Coefficients in tables: the one that is compared, or all.
+Columns = Literal["one", "all"]
+
+
+def columns_of(columns: Columns, coefficient: str) -> Sequence[str]:
+    """Give the coefficients that a table shows."""
+    return ALL_COEFFICIENTS if columns == "all" else (coefficient,)
 
 
 @dataclass(frozen=True)
@@ -154,20 +161,13 @@ def folded(table: Table, headers: Collection[str]) -> Table:
     return Table(tuple(table.headers[index] for index in kept), rows, (f"in all rows: {same}", *table.notes))
 
 
-def correlation_table(
-    results: Mapping[str, Correlation],
-    coefficients: Sequence[str] = COEFFICIENTS,
-) -> Table:
+def correlation_table(results: Mapping[str, Correlation], coefficients: Sequence[str] = ("spearman",)) -> Table:
     """Build a table with one row per name: coefficients and counts; ties and what is missing stand in the notes.
 
-    The accuracy is shown if every row has one, with what chance gives, the AUC if any has.
+    A coefficient that no row has gets no column; beside the accuracy stands what chance gives.
     """
-    wanted = [*coefficients]
-    if results and all(math.isfinite(result.accuracy.value) for result in results.values()):
-        wanted.append("accuracy")
-    if any(math.isfinite(result.auc.value) for result in results.values()):
-        wanted.append("auc")
-    wanted = list(dict.fromkeys(wanted))
+    known = {c for c in coefficients if any(math.isfinite(getattr(r, c).value) for r in results.values())}
+    wanted = [one for one in dict.fromkeys(coefficients) if one in known] or list(coefficients[:1])
     rows: list[Sequence[Any]] = [
         (name, *(getattr(r, one) for one in wanted), r.n, f"{r.points}{f'/{r.groups}' if r.level == 'summary' else ''}")
         for name, r in results.items()
