@@ -532,7 +532,7 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
         "p": lambda own: p_value(own.p),
         "p (adjusted)": lambda own: p_value(own.p_adjusted),
         "win / tie / loss": lambda own: "-" if own.wins is None else f"{own.wins} / {own.ties} / {own.losses}",
-        "detectable": lambda own: "-" if own.is_equal else number(own.detectable, digits(own.difference)),
+        "detectable": lambda own: number(own.detectable, digits(own.difference)),
         "documents": lambda own: f"{own.documents} ({own.left_out} left out)" if own.left_out else own.documents,
     }
     del columns["gap" if of_systems else "win / tie / loss"]

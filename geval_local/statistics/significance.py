@@ -101,58 +101,60 @@ _Key = TypeVar("_Key")
 #: The family-wise error of a table of tests.
 LEVEL = 0.05
 #: What a test is called that took the place of another, in the fields where classes say it.
-_BY_T = {"test": "t", "why": "Student's t test, two-sided: too few documents or systems to be exchanged."}
+_BY_T = {"test": "t", "why": "Student's t test, two-sided."}
 
 
 def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
     """Copy the tests of one table with p-values adjusted for all of them, and what they can detect then.
 
     Tests on differences by document (``by_document``) are flipped together, see `sign_flips`; all others have Holm's
-    correction. Of a table with both kinds each has its share of the level. A test that could never reject, whatever the
-    data, gives way to Student's t: flips of D documents give no p below 2 / 2**D.
+    correction. Of a table with both kinds each has its share of the level. Tests that could never reject, whatever the
+    data, give way to Student's t: flips of D documents give no p below 2 / 2**D. So do flips of more than
+    `MOST_FLIPPED`, whose limit it is.
     """
     given: dict[Any, Any] = dict(tests)
-    count = sum(math.isfinite(test.p) for test in given.values())
-    flipped = {
-        key: own
-        for key, test in given.items()
-        if SIGN_FLIP_GROUPS <= len(own := getattr(test, "by_document", {})) <= MOST_FLIPPED
-        and math.isfinite(sum(own.values()))
-    }
-    share = len(flipped) / max(1, count)
-    # Tests on the same documents are clear in the same arrangements, those on others in others.
-    least = sum(2.0 ** (1 - len(documents)) for documents in {frozenset(own) for own in flipped.values()})
-    if least > LEVEL * share:
-        given |= {key: _by_t(given[key]) for key in flipped}
-        flipped, share = {}, 0.0
-    changes: dict[Any, dict[str, Any]] = {}
+    count = max(1, sum(math.isfinite(test.p) for test in given.values()))
+    flipped = _flipped(given, count)
+    rest = {key: _by_t(test, count) for key, test in given.items() if key not in flipped}
+    share = len(flipped) / count
+    found: dict[Any, dict[str, Any]] = {}
     if flipped:
         documents = sorted({name for own in flipped.values() for name in own})
         table = np.array([[own.get(name, math.nan) for own in flipped.values()] for name in documents])
         level = level_of_each(table, LEVEL * share)
         for key, p, adjusted in zip(flipped, *sign_flips(table), strict=True):
-            changes[key] = {"p": float(p), "p_adjusted": min(1.0, float(adjusted) / share), "significance": level}
-    rest = {
-        key: _by_t(test) if getattr(test, "least", 0.0) * count > LEVEL else test
-        for key, test in given.items()
-        if key not in flipped
-    }
-    for (key, test), value in zip(rest.items(), holm([test.p for test in rest.values()]), strict=True):
-        adjusted = min(1.0, value / (1 - share)) if math.isfinite(value) else math.nan
-        changes[key] = {"p": test.p, "p_adjusted": adjusted, "significance": LEVEL / max(1, count)}
-        given[key] = test
-    found = {}
-    for key, test in given.items():
-        known = {name: value for name, value in changes[key].items() if hasattr(test, name)}
+            found[key] = {"p": float(p), "p_adjusted": min(1.0, float(adjusted) / share), "significance": level}
+    for key, adjusted in zip(rest, holm([test.p for test in rest.values()]), strict=True):
+        known = min(1.0, adjusted / (1 - share)) if math.isfinite(adjusted) else math.nan
+        found[key] = {"p": rest[key].p, "p_adjusted": known, "significance": LEVEL / count}
+    result = {}
+    for key, test in (given | rest).items():
+        changes = {name: value for name, value in found[key].items() if hasattr(test, name)}
         if hasattr(test, "detectable"):
-            level = changes[key]["significance"] * (attained(test.difference.units) if key in flipped else 1.0)
-            known["detectable"] = test.difference.detectable(significance=level)
-        found[key] = replace(test, **known)
-    return found
+            level = found[key]["significance"] * (attained(test.difference.units) if key in flipped else 1.0)
+            able = test.difference.detectable(significance=level)
+            changes["detectable"] = able or math.nan  # equal scores do not say what could have been found
+        result[key] = replace(test, **changes)
+    return result
 
 
-def _by_t(test: Any) -> Any:
-    """Test by Student's t."""
+def _flipped(tests: Mapping[Any, Any], count: int) -> dict[Any, Mapping[str, float]]:
+    """Find the differences by document that are flipped together; none where their flips cannot reject."""
+    known = {key: getattr(test, "by_document", {}) for key, test in tests.items()}
+    found = {
+        key: own
+        for key, own in known.items()
+        if SIGN_FLIP_GROUPS <= len(own) <= MOST_FLIPPED and math.isfinite(sum(own.values()))
+    }
+    # Tests on the same documents are clear in the same arrangements, those on others in others.
+    least = sum(2.0 ** (1 - len(documents)) for documents in {frozenset(own) for own in found.values()})
+    return found if least <= LEVEL * len(found) / count else {}
+
+
+def _by_t(test: Any, count: int) -> Any:
+    """Test by Student's t what is not flipped, or what exchanges could not tell apart among so many tests."""
+    if not getattr(test, "by_document", {}) and getattr(test, "least", 0.0) * count <= LEVEL:
+        return test
     p = t_test(test.difference.value, test.difference.error, test.difference.units)
     return replace(test, p=p, **{name: told for name, told in _BY_T.items() if hasattr(test, name)})
 
