@@ -458,7 +458,7 @@ def _told_pair(pair: Gap, unit: str) -> str:
     missed = ""
     if math.isfinite(pair.detectable):
         found = number(pair.detectable, digits(d))
-        missed = f" A true difference of {found} would have been found with 80 % probability."
+        missed = f" Only a true difference above {found} would have been found with 80 % probability."
     return (
         f"By this judge {ahead} and {behind} cannot be told apart: {ahead} is ahead by {size} {unit} "
         f"{on}{counted}.{missed}"
@@ -538,8 +538,8 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
     del columns["gap" if of_systems else "win / tie / loss"]
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
     notes = [
-        f"p: two-sided, {tests}; p (adjusted): for {what} ({how_corrected(gaps.values())}); detectable: the "
-        "difference found with 80 % probability by the adjusted test"
+        f"p: two-sided, {tests}; p (adjusted): for {what} ({how_corrected(gaps.values())}); detectable: "
+        "smaller true differences are found with less than 80 % probability by the adjusted test"
     ]
     if any(own.left_out for own in gaps.values()):
         notes.append("left out: documents that one of the two did not answer")
