@@ -437,7 +437,8 @@ def _told_pair(pair: Gap, unit: str) -> str:
     d = pair.difference
     ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
     if pair.is_equal:
-        return f"By this judge {pair.first} and {pair.second} have the same scores on all {pair.documents} documents."
+        both = " that both answered" if pair.left_out else ""
+        return f"By this judge {pair.first} and {pair.second} have the same scores on all {pair.documents} documents{both}."
     size = interval(d if d.value >= 0 else replace(d, value=-d.value, low=-d.high, high=-d.low))
     p = "too few for an interval or a test"
     if math.isfinite(pair.p):
