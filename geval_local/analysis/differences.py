@@ -269,21 +269,8 @@ def _welch(a: Floats, b: Floats) -> Interval:
     return t_interval(value, error, math.floor(degrees) + 1, warning=warning)
 
 
-class Grouped:
-    """Systems in groups that cannot be told apart."""
-
-    groups: tuple[tuple[str, ...], ...]
-
-    def letters(self, system: str) -> str:
-        """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
-        own = [index for index, members in enumerate(self.groups) if system in members]
-        if len(self.groups) > 26:
-            return ",".join(str(index + 1) for index in own)
-        return "".join(chr(ord("a") + index) for index in own)
-
-
 @dataclass(frozen=True)
-class Ranking(Grouped):
+class Ranking:
     """Systems by their mean score, or by how far they are preferred."""
 
     #: Highest mean first, adjusted for documents where these differ, or the strongest; systems without a score last.
@@ -301,6 +288,13 @@ class Ranking(Grouped):
     told: str
     #: Why nothing can be concluded, in a sentence; empty where the judge answers.
     doubt: str = ""
+
+    def letters(self, system: str) -> str:
+        """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
+        own = [index for index, members in enumerate(self.groups) if system in members]
+        if len(self.groups) > 26:
+            return ",".join(str(index + 1) for index in own)
+        return "".join(chr(ord("a") + index) for index in own)
 
 
 def doubt_of(items: Sequence[ScoredItem]) -> str:
@@ -437,8 +431,8 @@ def _told_pair(pair: Gap, unit: str) -> str:
     d = pair.difference
     ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
     if pair.is_equal:
-        both = " that both answered" if pair.left_out else ""
-        return f"By this judge {pair.first} and {pair.second} have the same scores on all {pair.documents} documents{both}."
+        which = f"{pair.documents} documents{' that both answered' if pair.left_out else ''}"
+        return f"By this judge {pair.first} and {pair.second} have the same scores on all {which}."
     size = interval(d if d.value >= 0 else replace(d, value=-d.value, low=-d.high, high=-d.low))
     p = "too few for an interval or a test"
     if math.isfinite(pair.p):

@@ -148,7 +148,9 @@ def study_pairs(found: Sequence[Preference], ratings: Ratings | None = None) -> 
     sides.sort(key=lambda side: (-np.nan_to_num(fitted[0][side.side].value), -side.mean.value, side.side))
     place = {side.side: at for at, side in enumerate(sides)}
     tests = []
-    for pair, members in sorted(_by_pair(_judged(named)).items(), key=lambda one: sorted(map(place.get, one[0]))):
+    for pair, members in sorted(
+        _by_pair(_judged(named)).items(), key=lambda one: sorted(map(place.__getitem__, one[0]))
+    ):
         first, second = sorted(pair, key=place.__getitem__)
         test = gap(outputs_of(members, {}), first, second)
         tests.append(replace(test, difference=within(test.difference, -1.0, 1.0)))

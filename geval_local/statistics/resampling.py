@@ -274,7 +274,7 @@ def level_of_each(differences: Floats, level: float = 0.05, *, seed: int = 0) ->
     """
     values = np.nan_to_num(differences - np.nanmean(differences, axis=0))
     norm = np.sqrt((values**2).sum(axis=0))
-    root = np.linalg.qr(values[:, norm > 1e-12] / norm[norm > 1e-12], mode="r")
+    root = np.asarray(np.linalg.qr(values[:, norm > 1e-12] / norm[norm > 1e-12], mode="r"))
     if root.shape[1] < 2:
         return level
     from scipy.special import ndtr
