@@ -124,10 +124,10 @@ def _mean(values: Sequence[float] | Floats, documents: Sequence[str], low: float
 
 
 def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
-    """Gather the comparisons of every two systems, by name."""
+    """Gather the comparisons of every two systems, by name; one of a system with itself says nothing."""
     groups: dict[tuple[str, str], list[Preference]] = {}
     for one in found:
-        if one.first and one.second:
+        if one.first and one.second and one.first != one.second:
             groups.setdefault((min(one.first, one.second), max(one.first, one.second)), []).append(one)
     return groups
 

@@ -203,38 +203,25 @@ def swapped_p(observed: float, drawn: Floats) -> float:
 
 
 def paired_test(values: Mapping[str, float], mean: Interval, *, seed: int = 0) -> tuple[float, str]:
-    """Two-sided p-value of "no difference" from one value a document, and the test: by signs, or of few Student's t.
+    """Two-sided p-value of "no difference" from one value a document, and the test: by signs, or Student's t.
 
-    Documents are taken by their names, so that p does not depend on the order of the rows.
+    Of fewer than six documents flips cannot reject, of more than `MOST_FLIPPED` they have the p of Student's t, their
+    limit. Documents are taken by their names, so that p does not depend on the order of the rows. For two judges it is
+    the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps the
+    sign of the difference of their coefficients there.
     """
     own = np.array([values[name] for name in sorted(values)])
-    if own.size >= SIGN_FLIP_GROUPS and np.isfinite(own).all():
-        return sign_flip(own, seed=seed), "sign-flip"
+    if SIGN_FLIP_GROUPS <= own.size <= MOST_FLIPPED and np.isfinite(own).all():
+        return float(sign_flips(own[:, None], seed=seed)[0][0]), "sign-flip"
     return t_test(mean.value, mean.error, mean.units), "t"
-
-
-def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
-    """Two-sided permutation test of paired differences: the sign of every group's difference is drawn at random.
-
-    Exact if all arrangements can be enumerated (13 groups or fewer by default), else from seeded draws and the
-    observed arrangement; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
-    is the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps
-    the sign of the difference of their coefficients there.
-    """
-    if differences.size < 2:
-        return math.nan
-    if differences.size > MOST_FLIPPED:
-        from scipy import stats  # takes a second to import
-
-        return float(stats.ttest_1samp(differences, 0.0).pvalue) if np.abs(differences).max() > 1e-12 else 1.0
-    return float(sign_flips(differences[:, None], permutations=permutations, seed=seed)[0][0])
 
 
 def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> tuple[Floats, Floats]:
     """Two-sided p-values of several tests on the same groups: each alone, and adjusted for all of them.
 
     Shape (groups, tests), NaN where a test lacks a group; every test has two groups or more. A group's sign is flipped
-    in all tests at once. The adjustment is the step-down max-t of Westfall and Young (1993, algorithm 2.8): its
+    in all tests at once: in every arrangement if they can be enumerated (13 groups or fewer by default), else in seeded
+    draws and the observed one. The adjustment is the step-down max-t of Westfall and Young (1993, algorithm 2.8): its
     family-wise error is that of the flips, exact for symmetric differences, and it is as small for many tests as for
     one if all of them are clear. Statistics are Student's t on the normal scale (Wallace, 1959), so that tests on few
     and on many groups are comparable.

@@ -261,3 +261,10 @@ def test_results_of_pairs_are_taken_as_rows_too():
     (source,) = rank([rows]).sources
     assert source.study.names == ["a", "b"]
     assert source.study.ranking.systems[0].mean.value == pytest.approx(0.7)
+
+
+def test_a_system_compared_with_itself_says_nothing_of_pairs():
+    found = [*(one(f"d{d}", "a", "b", 0.9) for d in range(8)), *(one(f"d{d}", "a", "a", 0.6) for d in range(8))]
+    ranking = study_pairs(found).ranking
+    assert [(pair.first, pair.second) for pair in ranking.pairs] == [("a", "b")]
+    assert ranking.groups == (("a",), ("b",))
