@@ -155,8 +155,10 @@ def human_ceiling(
     for name, parts in beside.items():
         average = mean_of(parts)
         less = minus(average, ceiling)
-        own = interval_at(average, coefficient, chosen, level), less.interval(index), *less.p(index)
-        found[name] = JudgeBeside(*own, by_document=less.by_document(index))
+        in_steps = level == "system" and coefficient != "pearson"
+        own = less.interval(index, in_steps=in_steps), *less.p(index)
+        agreed = interval_at(average, coefficient, chosen, level)
+        found[name] = JudgeBeside(agreed, *own, by_document=less.by_document(index))
     return Ceiling(
         level,
         coefficient,

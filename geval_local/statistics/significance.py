@@ -231,7 +231,9 @@ def compare(
                 f"{RESAMPLES:,} draws."
             )
     most = 2.0 if coefficient in COEFFICIENTS and second is not None else 1.0
-    interval = within(difference.interval(index), -most, most)
+    in_steps = level == "system" and coefficient != "pearson"
+    interval = within(difference.interval(index, in_steps=in_steps), -most, most)
+    why += " Ranks go in steps: the interval holds the draws too, and may hold 0 where the test rejects." * in_steps
     widest = max((own[0] for own in found), key=lambda own: own.documents)
     if level == "system" and target == "documents" and widest.documents < FEW_OVER_SYSTEMS:
         why += f" It finds rather too little, with only {counted(widest.documents, 'document')}."
