@@ -26,6 +26,7 @@ from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import compare
 
 NAN = float("nan")
 Rng = np.random.Generator
@@ -145,6 +146,29 @@ def ranks(datasets: int) -> Iterator[Row]:
             *np.nanmean(hits, axis=0),
             float(np.nanmedian(lengths)),
         )
+
+
+def judges(datasets: int) -> Iterator[Row]:
+    """Cover the difference of two judges' rank correlations over systems; one sees two systems nearly alike."""
+    yield "systems", "documents", "spearman", "kendall", "told apart, of equal"
+    for systems, documents in itertools.product((4, 8, 16), (30, 100)):
+        hits, false = [], []
+        for chosen in range(12):
+            rng = np.random.default_rng([9, systems, documents, chosen])
+            quality = 0.6 * rng.normal(size=systems)
+            judged = 0.8 * quality + 0.3 * rng.normal(size=(2, systems))
+            judged[0, 1] = judged[0, 0] + 0.01
+            truth = coefficients(quality, judged[0]) - coefficients(quality, judged[1])
+            for _ in range(max(1, datasets // 12)):
+                shared = 0.8 * rng.normal(size=(documents, systems))
+                human = quality + shared + 0.4 * rng.normal(size=shared.shape)
+                one, other = (
+                    items_of(own + 0.7 * shared + 0.5 * rng.normal(size=shared.shape), human) for own in judged
+                )
+                found = [compare(one, other, "system", name, target="documents") for name in ("spearman", "kendall")]
+                hits.append([_covers(test.difference, float(truth[at])) for at, test in enumerate(found, start=1)])
+                false += [found[0].p < 0.05] if abs(truth[1]) < 1e-9 else []
+        yield systems, documents, *np.nanmean(hits, axis=0), float(np.mean(false)) if false else NAN
 
 
 def _covers(found: Interval, truth: float) -> float:
@@ -285,7 +309,7 @@ def gates(datasets: int) -> Iterator[Row]:
         )
 
 
-STUDIES = (flips, detectable, ranks, winners, strengths, adjusted, order, gates)
+STUDIES = (flips, detectable, ranks, judges, winners, strengths, adjusted, order, gates)
 
 
 def text_of(study: Callable[[int], Iterator[Row]], datasets: int) -> str:

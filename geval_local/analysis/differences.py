@@ -188,7 +188,9 @@ def _connected(linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _drawn_interval(value: float, drawn: Floats, units: int) -> Interval:
     """Interval from draws; means of n drawn units vary by (n - 1) / n of the variance of means of n (Efron, 1982)."""
     if np.isfinite(drawn).mean() < 0.9:
-        return Interval(value, warning="many draws of documents share none, and allow no interval")
+        return Interval(
+            value, warning="in many draws of the documents some systems share none, which allows no interval"
+        )
     error = float(np.nanstd(drawn, ddof=1)) * math.sqrt(units / max(1, units - 1))
     return t_interval(value, error, units)
 
@@ -492,8 +494,10 @@ def ranking_table(
         notes.append(
             "warning: no winner is named of systems that share no documents (Welch's t): what differs may be these"
         )
-    if left := ", ".join(f"{side.side} {side.left_out}" for side in ranking.systems if side.n and side.left_out):
-        notes.append(f"documents left out by {left}: nothing can be concluded about these")
+    if left := [f"{side.side} {side.left_out}" for side in ranking.systems if side.n and side.left_out]:
+        more = f" and {len(left) - MOST_PAIRS} others" if len(left) > MOST_PAIRS else ""
+        told = f"{', '.join(left[:MOST_PAIRS])}{more}"
+        notes.append(f"documents left out by {told}: nothing can be concluded about these")
     notes.append(f"intervals and tests hold for {ranking.holds_for}; every document weighs the same")
     if strengths is None:
         notes.append("`score` prints the mean of rows, where a document with more rows weighs more")

@@ -147,12 +147,10 @@ def study_pairs(found: Sequence[Preference], ratings: Ratings | None = None) -> 
     sides = [replace(side, mean=within(side.mean, 0.0, 1.0)) for side in sides if side.n]
     sides.sort(key=lambda side: (-np.nan_to_num(fitted[0][side.side].value), -side.mean.value, side.side))
     place = {side.side: at for at, side in enumerate(sides)}
+    pairs = {tuple(sorted(pair, key=place.__getitem__)): own for pair, own in _by_pair(_judged(named)).items()}
     tests = []
-    for pair, members in sorted(
-        _by_pair(_judged(named)).items(), key=lambda one: sorted(map(place.__getitem__, one[0]))
-    ):
-        first, second = sorted(pair, key=place.__getitem__)
-        test = gap(outputs_of(members, {}), first, second)
+    for first, second in sorted(pairs, key=lambda pair: (place[pair[0]], place[pair[1]])):
+        test = gap(outputs_of(pairs[first, second], {}), first, second)
         tests.append(replace(test, difference=within(test.difference, -1.0, 1.0)))
     words = ("ranks first", "of net preference, where 1 is always,")
     holds_for = f"new documents from the same {len(sides)} systems, not for new systems"
@@ -165,10 +163,11 @@ def _strengths(judged: Sequence[Preference]) -> tuple[dict[str, Interval], str]:
     systems = sorted({system for one in judged for system in (one.first, one.second)})
     if not systems:
         return {}, ""
+    place = {system: number for number, system in enumerate(systems)}
     fitted = fit_bradley_terry(
         len(systems),
-        np.array([systems.index(one.first) for one in judged], dtype=np.int64),
-        np.array([systems.index(one.second) for one in judged], dtype=np.int64),
+        np.array([place[one.first] for one in judged], dtype=np.int64),
+        np.array([place[one.second] for one in judged], dtype=np.int64),
         np.clip([one.value for one in judged], 0.0, 1.0),
         [one.document for one in judged],
     )

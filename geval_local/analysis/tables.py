@@ -98,7 +98,8 @@ def as_record(value: Any) -> Any:
 
 def number(value: float, digits: int = 3) -> str:
     """Write a figure; a dash where it is undefined."""
-    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+    # Nothing is not negative: + 0.0 turns -0.0 into 0.0.
+    return f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "-"
 
 
 def p_value(p: float) -> str:

@@ -97,3 +97,7 @@ def test_analysis_loads_neither_torch_nor_scipy_on_import():
         "assert not bad and not {'geval_local.models', 'geval_local.engine.interface'} & set(sys.modules), bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_nothing_is_not_negative():
+    assert [tables.number(value, 2) for value in (-0.001, 0.001, -0.006)] == ["0.00", "0.00", "-0.01"]

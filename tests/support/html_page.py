@@ -14,7 +14,8 @@ def as_shown(interval):
         return f"{ends[0]:.3f}"
     exponent = int(f"{interval['error']:e}".split("e")[1]) if interval["error"] else -2
     decimals = min(3, max(0, 1 - exponent))
-    value, low, high = (f"{end:.{decimals}f}" for end in ends)
+    texts = [f"{end:.{decimals}f}" for end in ends]
+    value, low, high = (text if float(text) else text.lstrip("-") for text in texts)
     return f"{value} [{low}, {high}]"
 
 
