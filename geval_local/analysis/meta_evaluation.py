@@ -156,7 +156,7 @@ def human_ceiling(
         average = mean_of(parts)
         less = minus(average, ceiling)
         in_steps = level == "system" and coefficient != "pearson"
-        own = less.interval(index, in_steps=in_steps), *less.p(index)
+        own = less.interval(index, in_steps=in_steps), *less.p(index, in_steps=in_steps)
         agreed = interval_at(average, coefficient, chosen, level)
         found[name] = JudgeBeside(agreed, *own, by_document=less.by_document(index))
     return Ceiling(

@@ -277,8 +277,8 @@ def consistency_table(figures: Mapping[str, Consistency]) -> Table:
     }
     notes = (
         "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
-        "flips: comparisons of which each order names another winner; circles: A over B over C over A, by chance one set "
-        "of three in four",
+        "flips: comparisons of which each order names another winner; circles: A over B over C over A, by chance in a "
+        "quarter of the sets of three",
     )
     shifts = {name: one.position_shift for name, one in figures.items()}
     return Table.over(figures, columns, (*notes, *mean_warnings(shifts)))

@@ -216,7 +216,8 @@ def compare(
     if second is None:
         sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
-    (p, why), least = difference.p(index, seed=seed), 0.0
+    in_steps = level == "system" and coefficient != "pearson"
+    (p, why), least = difference.p(index, in_steps=in_steps, seed=seed), 0.0
     if second is not None and level == "system" and target != "documents" and coefficient != "pearson":
         own = [item for items, _ in grounds for item in items[0]]
         exchange = Draws((), sorted({item.system for item in own}), "systems", count=PERMUTATIONS, seed=seed, swap=True)
@@ -231,9 +232,7 @@ def compare(
                 f"{RESAMPLES:,} draws."
             )
     most = 2.0 if coefficient in COEFFICIENTS and second is not None else 1.0
-    in_steps = level == "system" and coefficient != "pearson"
     interval = within(difference.interval(index, in_steps=in_steps), -most, most)
-    why += " Ranks go in steps: the interval holds the draws too, and may hold 0 where the test rejects." * in_steps
     widest = max((own[0] for own in found), key=lambda own: own.documents)
     if level == "system" and target == "documents" and widest.documents < FEW_OVER_SYSTEMS:
         why += f" It finds rather too little, with only {counted(widest.documents, 'document')}."
