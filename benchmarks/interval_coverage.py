@@ -198,16 +198,10 @@ def exchange(
     target: Target,
     coefficient: str = "kendall",
 ) -> None:
-    """Count the test in use, and beside it the others: Student's t with the bootstrap's error, and exchanges."""
+    """Count the test in use, and beside exchanges Student's t with the bootstrap's error."""
     found = compare(*judges, "system", coefficient, target=target)
     used = "PERM-SYSTEMS" if "PERM" in found.why else "t"
     p = {used: found.p, "t": t_test(found.difference.value, found.difference.error, found.difference.units)}
-    others: tuple[significance.Exchange, ...] = ("PERM-INPUTS",)
-    if target == "both":
-        others = ("PERM-SYSTEMS", "PERM-BOTH")
-    for test in others:
-        if test not in p:
-            p[test] = compare(*judges, "system", coefficient, target=target, test=test).p
     for own, value in p.items():
         table.count(
             kind if own == used or kind == "power" else "beside", f"{name}: {own}", data, documents, value < 0.05
@@ -432,7 +426,7 @@ def means_and_gaps(table: Table, documents: int, rng: Rng) -> None:
             table.cover("adjusted mean", "not at random", documents, -0.3 + 0.0, means["s0"][0])
     equal = items_of(easy + rng.normal(size=(documents, 4)), easy + rng.normal(size=(documents, 4)))
     told = any(pair.is_told_apart for pair in rank_systems(equal).pairs)
-    table.count("conservative", "any of 4 equal systems told apart (Holm)", "normal", documents, told)
+    table.count("conservative", "any of 4 equal systems told apart", "normal", documents, told)
     # As many documents as a large pilot asks for find the difference in four of five cases.
     need = plan_for({"a": mean_interval(0.5 + rng.normal(size=400))}, 0.5).needs["a"].documents[0.8]
     assert need is not None

@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from geval_local import Judge, Metric, score_file
-from geval_local.analysis.pair_study import consistency_table, pair_agreement_table, rank_table, study_pairs
+from geval_local.analysis.pair_study import consistency_table, pair_agreement_table, rank_table
 from geval_local.analysis.pairs import sources_of
 from geval_local.analysis.tables import Table, as_record, correlation_table, interval, p_value
 from geval_local.engine.window import WINDOW, plan_units
@@ -93,10 +93,10 @@ def main() -> None:
         )
     human = f"scores.{options.dimension}"
     sources = sources_of([directory / "alone", directory / compared], human=human)
-    studies = {source.name: study_pairs(source.found) for source in sources}
+    studies = {source.name: source.study for source in sources}
     agreements = {name: study.agreement for name, study in studies.items() if study.agreement is not None}
     for source in sources:
-        show(console, rank_table(studies[source.name], source.human), f"{source.name}: the systems")
+        show(console, rank_table(studies[source.name]), f"{source.name}: the systems")
     show(console, consistency_table({name: study.consistency for name, study in studies.items()}), "consistency")
     show(console, pair_agreement_table(agreements), "pairs against people's")
     levels = {f"{level}: {one.name}": correlate(one.items, level) for level in LEVELS for one in sources}

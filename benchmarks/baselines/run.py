@@ -27,6 +27,7 @@ from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.tables import correlation_table
 from geval_local.io.samples import Sample
 from geval_local.models.registry import find_judge
+from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.records import ScoredItem
 
@@ -94,7 +95,7 @@ def main() -> None:
         for name, own in found.items()
         for dimension, items in own.items()
     }
-    table = correlation_table(results)
+    table = correlation_table(results, COEFFICIENTS)
     for row in (table.headers, *table.rows):
         print("  ".join(row))
     print(json.dumps({name: result.spearman.value for name, result in results.items()}))

@@ -29,15 +29,14 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
-from geval_local.fields import counted
 from geval_local.grouping import documents_of
 from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
-from geval_local.statistics.resampling import Target
-from geval_local.statistics.significance import Comparison, corrected
+from geval_local.statistics.resampling import Target, attained
+from geval_local.statistics.significance import LEVEL, Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 
 #: Metric -> key of the signature -> its values.
@@ -241,6 +240,8 @@ class Need:
     pilot: int
     #: Systems that are planned for; 0 where systems are fixed.
     systems: int
+    #: Level of its test, as the correction of its table leaves it to the first of them.
+    significance: float
     #: Power -> documents; None where the pilot has no spread to plan from, or no number of documents suffices for so
     #: many systems.
     documents: Mapping[float, int | None]
@@ -258,8 +259,6 @@ class StudyPlan:
     """What every comparison of a pilot needs to find a true difference."""
 
     difference: float
-    #: Level of every single test, so that Holm's correction still rejects.
-    significance: float
     needs: Mapping[str, Need]
 
     def table(self) -> Table:
@@ -269,33 +268,39 @@ class StudyPlan:
             for name, need in self.needs.items()
         ]
         by_system = "systems" if any(need.systems for need in self.needs.values()) else None
+        levels = dict.fromkeys(f"{need.significance:.4f}" for need in self.needs.values())
         notes = (
             f"documents to find a true difference of {self.difference:g} with that probability, two-sided at "
-            f"{self.significance:.4f} (.05, for {counted(round(0.05 / self.significance), 'test')}); spread: the "
-            "pilot's, as uncertain as the pilot is small",
+            f"{' or '.join(levels)}, which is what the correction for all tests of its table leaves of .05; spread: "
+            "the pilot's, as uncertain as the pilot is small",
         )
         headers = ("", "spread", "pilot", by_system, *(f"documents ({p:.0%})" for p in POWERS))
         return Table.of(headers, rows, notes).titled("how many documents are needed?")
 
 
 def plan_for(
-    pilots: Mapping[str, Interval], difference: float, systems: Mapping[str, Interval] | None = None
+    pilots: Mapping[str, Interval],
+    difference: float,
+    systems: Mapping[str, Interval] | None = None,
+    *,
+    levels: Mapping[str, float] | None = None,
 ) -> StudyPlan:
     """Plan for differences on new documents, and on as many, twice and four times as many new `systems`.
 
     Intervals are those for new documents alone and for new systems alone; without the latter systems stay the same.
+    `levels` are those of the tests, after the correction of their tables; else of one table, by Bonferroni.
     """
-    level = 0.05 / max(1, len(pilots))
     needs = {}
     for name, pilot in pilots.items():
+        level = (levels or {}).get(name, LEVEL / len(pilots))
         spread, by_system = pilot.error * math.sqrt(pilot.units), (systems or {}).get(name)
         for times in (1, 2, 4) if by_system else (0,):
             count = times * by_system.units if by_system else 0
             # What more documents do not make less.
             rest = by_system.error**2 * by_system.units / max(1, count) if by_system else 0.0
             fewest = {p: _fewest(spread**2, rest, count or math.inf, difference, level, p) for p in POWERS}
-            needs[f"{name}, {count} systems" if by_system else name] = Need(spread, pilot.units, count, fewest)
-    return StudyPlan(difference, level, needs)
+            needs[f"{name}, {count} systems" if by_system else name] = Need(spread, pilot.units, count, level, fewest)
+    return StudyPlan(difference, needs)
 
 
 def _fewest(
@@ -305,8 +310,8 @@ def _fewest(
     from scipy.special import stdtrit
 
     def found(documents: int) -> bool:
-        degrees = min(documents, systems) - 1
-        quantiles = float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
+        degrees, level = min(documents, systems) - 1, significance * attained(documents)
+        quantiles = float(stdtrit(degrees, 1 - level / 2) + stdtrit(degrees, power))
         return quantiles * math.sqrt(variance / documents + rest) <= difference
 
     if not 0 < variance < math.inf or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
@@ -432,12 +437,62 @@ def compare(
     seed: int = 0,
     **reading: Unpack[Reading],
 ) -> RunComparison | SystemComparison:
-    """Say which system is better, or how two runs over the same rows differ.
+    """Say which system is better, or how two runs over the same rows differ: whichever the results look like.
+
+    Two results without `system` and `baseline` are two runs, unless their rows name one system each or most of their
+    outputs differ; all others are systems. Parameters are those of `compare_runs` and of `compare_systems`, which
+    guess nothing.
+    """
+    scored = [ScoredRun.of(one, **reading) for one in results]
+    named = (("`system`", scored[0].system), ("`baseline`", baseline))
+    reason = next((f"{option} is given" for option, value in named if value is not None), None)
+    if len(scored) == 2 and reason is None and "input" not in across:
+        _shared_metrics(scored, metrics)
+        guess = why_systems(*scored)
+        reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
+    if len(scored) == 2 and reason is None:
+        return compare_runs(
+            *scored,
+            metrics=metrics,
+            across=across,
+            human=human,
+            level=level,
+            coefficient=coefficient,
+            target=target,
+            largest=largest,
+            plan=plan,
+            seed=seed,
+        )
+    if level is not None or target not in (None, "documents"):
+        raise ConfigurationError(
+            "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
+            "documents",
+            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
+        )
+    found = compare_systems(
+        scored, metrics=metrics, baseline=baseline, tie=tie, across=across, human=human, plan=plan, seed=seed
+    )
+    return replace(found, reason=reason if len(scored) == 2 else None)
+
+
+def compare_systems(
+    results: Sequence[ResultsGiven | ScoredRun],
+    *,
+    metrics: Sequence[str] = (),
+    baseline: str | None = None,
+    tie: float = 0.0,
+    across: Sequence[str] = (),
+    human: HumanFields | None = None,
+    plan: float | None = None,
+    seed: int = 0,
+    **reading: Unpack[Reading],
+) -> SystemComparison:
+    """Say which system is better.
 
     Parameters
     ----------
     results : sequence of path, RunResult, rows or data frames
-        One with the systems in a column, one for each system, or two runs over the same rows.
+        One with the systems in a column, or one for each system.
     metrics : sequence of str
         Only these; by default all that the results share.
     baseline : str, optional
@@ -445,18 +500,13 @@ def compare(
     tie : float
         Documents whose scores differ by no more are counted as ties.
     across : sequence of str
-        Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
+        Keys of the signature in which the results may differ, ``versions`` or ``any``.
     human : str, sequence or mapping of str, optional
         Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
-    level, coefficient, target
-        Of the agreement with people, for two runs over the same rows.
-    largest : int
-        Disagreements to list.
     plan : float, optional
-        Say how many documents a true difference as large as this needs: of systems' means in units of the scale, of
-        runs in the coefficient.
+        Say how many documents a true difference of means as large as this needs, in units of the scale.
     seed : int
-        Seed of the permutations.
+        Seed of the draws and permutations.
     **reading
         Fields of the document and of the system, and how scores are read: see `Reading`.
 
@@ -467,32 +517,13 @@ def compare(
     DataError
         If the results cannot be used.
     """
-    if plan is not None and not plan > 0:
-        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
-    scored = [ScoredRun.of(one, **reading) for one in results]
+    _check_plan(plan)
+    scored = _read(results, reading)
     names = _shared_metrics(scored, metrics)
-    rated = rating_fields(human, names)
-    named = (("`system`", scored[0].system), ("`baseline`", baseline))
-    reason = next((f"{option} is given" for option, value in named if value is not None), None)
-    if len(scored) == 2 and reason is None and "input" not in across:
-        guess = why_systems(*scored)
-        reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
-    if len(scored) == 2 and reason is None:
-        if plan is not None and not rated:
-            raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
-        runs = (scored[0], scored[1])
-        differ = _differences(*runs, names, across)
-        return _compare_runs(runs, names, differ, rated, level, coefficient, target, largest, plan, seed)
-    if level is not None or target not in (None, "documents"):
-        raise ConfigurationError(
-            "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
-            "documents",
-            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
-        )
     check_single_outputs(scored, names)
     # What differs between the first file and each other, texts apart.
     others = {str(other.path): _differences(scored[0], other, names, across, texts=False) for other in scored[1:]}
-    together = gather(scored)
+    together, rated = gather(scored), rating_fields(human, names)
     rankings = {
         name: rank_systems(together.items(name, human=rated), baseline=baseline, tie=tie, seed=seed) for name in names
     }
@@ -503,25 +534,57 @@ def compare(
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     planned = None
     if plan is not None:
-        tests = {f"{n}: {p.first} - {p.second}": p.difference for n, own in rankings.items() for p in own.pairs}
-        planned = plan_for(tests, plan)
-    return SystemComparison(together, others, alone, rankings, reason if len(scored) == 2 else None, rated, planned)
+        tests = {f"{name}: {pair.name}": pair for name, own in rankings.items() for pair in own.pairs}
+        levels = {name: pair.significance for name, pair in tests.items()}
+        planned = plan_for({name: pair.difference for name, pair in tests.items()}, plan, levels=levels)
+    return SystemComparison(together, others, alone, rankings, None, rated, planned)
 
 
-def _compare_runs(
-    runs: tuple[ScoredRun, ScoredRun],
-    names: Sequence[str],
-    differ: Differ,
-    human: dict[str, str],
-    level: Level | None,
-    coefficient: str,
-    target: Target | None,
-    largest: int,
-    plan: float | None,
-    seed: int,
+def compare_runs(
+    first: ResultsGiven | ScoredRun,
+    second: ResultsGiven | ScoredRun,
+    *,
+    metrics: Sequence[str] = (),
+    across: Sequence[str] = (),
+    human: HumanFields | None = None,
+    level: Level | None = None,
+    coefficient: str = "spearman",
+    target: Target | None = None,
+    largest: int = 10,
+    plan: float | None = None,
+    seed: int = 0,
+    **reading: Unpack[Reading],
 ) -> RunComparison:
-    """Put two runs over the same rows side by side."""
-    documents, grouping = _documents(runs[:1], runs)
+    """Say how two runs over the same rows differ, and with ratings which of them agrees better with people.
+
+    Parameters
+    ----------
+    first, second : path, RunResult, rows or data frame
+        The runs.
+    metrics, human, seed, **reading
+        As in `compare_systems`.
+    across : sequence of str
+        Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
+    level, coefficient, target
+        Of the agreement with people.
+    largest : int
+        Disagreements to list.
+    plan : float, optional
+        Say how many documents a true difference of the coefficient as large as this needs; needs `human`.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `compare_systems`.
+    """
+    _check_plan(plan)
+    one, other = _read((first, second), reading)
+    names = _shared_metrics((one, other), metrics)
+    rated = rating_fields(human, names)
+    if plan is not None and not rated:
+        raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
+    differ = _differences(one, other, names, across)
+    documents, grouping = _documents((one,), (one, other))
     test = partial(compare_agreement, level=level or level_for(documents), coefficient=coefficient, seed=seed)
     found: dict[str, Difference] = {}
     doubt: dict[str, tuple[str, str]] = {}
@@ -529,19 +592,30 @@ def _compare_runs(
     pilots: dict[str, Interval] = {}
     systems: dict[str, Interval] = {}
     for name in names:
-        one, other = (run.items(name, human=human, group_by=documents) for run in runs)
-        found[name] = differences(one, other, count=largest)
-        doubt[name] = doubt_of(one), doubt_of(other)
-        if name in human:
-            tests[name] = test(one, other, target=target)
+        sides = tuple(run.items(name, human=rated, group_by=documents) for run in (one, other))
+        found[name] = differences(*sides, count=largest)
+        doubt[name] = doubt_of(sides[0]), doubt_of(sides[1])
+        if name in rated:
+            tests[name] = test(*sides, target=target)
         if plan is not None and name in tests:
             pilots[name] = tests[name].difference
             if tests[name].target != "documents":
-                pilots[name] = test(one, other, target="documents").difference
-                systems[name] = test(one, other, target="systems").difference
-    planned = None if plan is None else plan_for(pilots, plan, systems)
-    unpaired = unmatched(row_keys(runs[0].rows), row_keys(runs[1].rows), [str(run.path) for run in runs])
-    return RunComparison(runs, differ, grouping, unpaired, found, corrected(tests), human, doubt, planned)
+                pilots[name] = test(*sides, target="documents").difference
+                systems[name] = test(*sides, target="systems").difference
+    tests = corrected(tests)
+    levels = {name: own.significance for name, own in tests.items()}
+    planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)
+    unpaired = unmatched(row_keys(one.rows), row_keys(other.rows), [str(one.path), str(other.path)])
+    return RunComparison((one, other), differ, grouping, unpaired, found, tests, rated, doubt, planned)
+
+
+def _read(results: Sequence[ResultsGiven | ScoredRun], reading: Reading) -> list[ScoredRun]:
+    return [one if isinstance(one, ScoredRun) else ScoredRun.of(one, **reading) for one in results]
+
+
+def _check_plan(plan: float | None) -> None:
+    if plan is not None and not plan > 0:
+        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:

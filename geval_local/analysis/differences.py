@@ -1,7 +1,7 @@
 """Differences on documents: of two sides, of all systems, with what can and what cannot be told apart.
 
-Every pair of systems is compared on the documents that both answered, by the test of `gap`, with Holm's correction over
-all pairs. Where systems answered different documents they are ranked by means adjusted for documents, those of the
+Every pair of systems is compared on the documents that both answered, by the test of `gap`, corrected for all pairs
+(`corrected`). Where systems answered different documents they are ranked by means adjusted for documents, those of the
 additive model of documents and systems (least squares), since easy documents make high means; by these are compared two
 that share hardly any document, if others connect them. Groups of systems that
 cannot be told apart are those of a compact letter display (Piepho, 2004): two systems share a group exactly where their
@@ -13,30 +13,26 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.tables import Table, interval_warnings, mean_warnings, number, p_value
+from geval_local.analysis.tables import Table, digits, interval, interval_warnings, mean_warnings, number, p_value
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem, mean_mass
-from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, Draws, paired_test
-from geval_local.statistics.significance import corrected
+from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
+from geval_local.statistics.significance import LEVEL, corrected, how_corrected
 
 #: With fewer documents that both sides share, documents are compared unpaired; what differs may then be the documents,
 #: unless chance gave every side its own.
 SHARED = 2
 WELCH, ADJUSTED = "Welch t", "t (adjusted means)"
 Floats = NDArray[np.float64]
-#: Two systems are told apart where the corrected p is below this.
-SIGNIFICANT = 0.05
-#: So that Holm's correction can reject: the smallest p of a permutation test is two in the number of arrangements.
-PERMUTATIONS_PER_TEST = 100
 # Means of equal scores, summed in another order, differ by less.
 _EQUAL = 1e-9
 #: More pairs than this are not all listed where there is little room.
@@ -51,11 +47,14 @@ class SideMean:
     side: str
     #: Mean over its documents of their mean score.
     mean: Interval
-    #: Mean human rating of the same items, weighed alike, where they are rated, else NaN.
+    #: Mean human rating of its scored items, weighed alike, where they are rated, else NaN; and how many are rated.
     human: float
+    rated: int
     #: Scored items, and items without a score.
     n: int
     unscored: int
+    #: Documents that others answered, and it did not.
+    left_out: int = 0
     #: The mean as if it had every document; None where all sides have the same, or none can be adjusted.
     adjusted: Interval | None = None
 
@@ -78,8 +77,8 @@ class Gap:
     difference: Interval
     #: Two-sided p-value of the test; NaN where there are too few documents.
     p: float
-    #: The same, corrected for the number of tests in its table; NaN where it stands alone.
-    p_holm: float
+    #: The same, adjusted for all tests of its table; NaN where it stands alone.
+    p_adjusted: float
     #: Smallest true gap that would have been found with 80 % probability.
     detectable: float
     #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation), ``t (adjusted means)``
@@ -93,6 +92,10 @@ class Gap:
     wins: int | None = None
     ties: int | None = None
     losses: int | None = None
+    #: The difference on every document that both have; empty where documents are not paired.
+    by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
+    #: Level that the correction leaves it, if it is the first of its table.
+    significance: float = field(default=LEVEL, repr=False)
 
     @property
     def name(self) -> str:
@@ -101,8 +104,13 @@ class Gap:
 
     @property
     def is_told_apart(self) -> bool:
-        """Whether the corrected p is significant."""
-        return self.p_holm < SIGNIFICANT
+        """Whether the adjusted p is significant; never of different documents, which may be what differs."""
+        return self.p_adjusted < LEVEL and self.test != WELCH
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both have the same score on every document that both have."""
+        return self.wins is not None and max(map(abs, self.by_document.values())) <= _EQUAL
 
     @property
     def better(self) -> str | None:
@@ -115,20 +123,24 @@ class Gap:
 def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
     """Mean score per side, the system of its items, in order of appearance."""
     result = []
+    everything = {item.group for item in items if math.isfinite(item.predicted)}
     for side in dict.fromkeys(item.system for item in items):
         members = [item for item in items if item.system == side]
-        scored = sum(math.isfinite(item.predicted) for item in members)
+        scored = [item for item in members if math.isfinite(item.predicted)]
         means, ratings = (list(document_means(members, side, of).values()) for of in ("predicted", "human"))
         mean = mean_interval(means) if means else Interval(math.nan)
         rating = float(np.mean(ratings)) if ratings else math.nan
-        result.append(SideMean(side, mean, rating, scored, len(members) - scored))
+        rated = sum(math.isfinite(item.human) for item in scored)
+        unscored, left_out = len(members) - len(scored), len(everything) - len(means)
+        result.append(SideMean(side, mean, rating, rated, len(scored), unscored, left_out))
     return result
 
 
 def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, tuple[Interval, Floats]]:
     """Mean of every system as if it had all documents; empty where all have the same, or they share too few.
 
-    The error is that of drawing whole documents with replacement; the means in every draw are given too.
+    The error is that of drawing whole documents with replacement; the means in every draw are given too, NaN where it
+    falls apart into systems that share none. If more than a tenth of the draws do, there is no interval.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -154,21 +166,36 @@ def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, t
 
     value = solve(np.ones((1, len(documents))))[0]
     drawn = Draws(documents, (), "documents", count=max(200, min(RESAMPLES, 2_000_000 // len(names) ** 2)), seed=seed)
-    means = solve(drawn.documents(documents)).T
-    units = there.sum(axis=0).astype(int)
-    spread = zip(names, value.tolist(), means, units.tolist(), strict=True)
-    return {name: (t_interval(own, float(drew.std(ddof=1)), count), drew) for name, own, drew, count in spread}
+    weights = drawn.documents(documents)
+    whole = _connected(np.tensordot(weights, there[:, :, None] * there[:, None], axes=1) > 0)
+    means = np.where(whole[:, None], solve(weights), np.nan).T
+    units = there.sum(axis=0).astype(int).tolist()
+    return {
+        name: (_drawn_interval(own, drew, count), drew)
+        for name, own, drew, count in zip(names, value.tolist(), means, units, strict=True)
+    }
 
 
-def gap(
-    items: Sequence[ScoredItem],
-    first: str,
-    second: str,
-    *,
-    permutations: int = PERMUTATIONS,
-    tie: float = 0.0,
-    seed: int = 0,
-) -> Gap:
+def _connected(linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Tell of every graph, shape (graphs, systems, systems), whether every system is reached from the first."""
+    reached = np.zeros(linked.shape[:2], dtype=bool)
+    reached[:, 0] = True
+    for _ in range(linked.shape[1] - 1):
+        reached |= (linked & reached[:, None]).any(axis=2)
+    return np.asarray(reached.all(axis=1))
+
+
+def _drawn_interval(value: float, drawn: Floats, units: int) -> Interval:
+    """Interval from draws; means of n drawn units vary by (n - 1) / n of the variance of means of n (Efron, 1982)."""
+    if np.isfinite(drawn).mean() < 0.9:
+        return Interval(
+            value, warning="in many draws of the documents some systems share none, which allows no interval"
+        )
+    error = float(np.nanstd(drawn, ddof=1)) * math.sqrt(units / max(1, units - 1))
+    return t_interval(value, error, units)
+
+
+def gap(items: Sequence[ScoredItem], first: str, second: str, *, tie: float = 0.0, seed: int = 0) -> Gap:
     """Test whether one side, a system of the items, is scored above another.
 
     Paired by document on all documents that have both sides, if there are at least `SHARED`, so that easy and hard
@@ -182,18 +209,17 @@ def gap(
             raise DataError(f"no scored item belongs to {side!r}", hint=f"Sides: {', '.join(sides)}.")
     documents = len(means[0].keys() | means[1].keys())
     shared = _paired(means[0], means[1])
-    counts: tuple[int | None, ...] = (None, None, None)
-    if shared:
-        a, b = (np.array([own[group] for group in shared]) for own in means)
-        difference = mean_interval(a - b)
-        p, test = paired_test(a - b, difference, permutations=permutations, seed=seed)
-        left_out = documents - len(shared)
-        wins, losses = int((a - b > tie + _EQUAL).sum()), int((b - a > tie + _EQUAL).sum())
-        counts = wins, len(shared) - wins - losses, losses
-    else:
-        a, b = (np.array(list(own.values())) for own in means)
+    if not shared:
+        a, b = (np.array([own[name] for name in sorted(own)]) for own in means)
         difference = _welch(a, b)
-        p, test, left_out = t_test(difference.value, difference.error, difference.units), WELCH, 0
+        p = t_test(difference.value, difference.error, difference.units)
+        ends = float(a.mean()), float(b.mean())
+        return Gap(first, second, ends, difference, p, math.nan, difference.detectable(), WELCH, documents, 0)
+    a, b = (np.array([own[name] for name in shared]) for own in means)
+    by_document = dict(zip(shared, (a - b).tolist(), strict=True))
+    difference = mean_interval(a - b)
+    p, test = paired_test(by_document, difference, seed=seed)
+    wins, losses = int((a - b > tie + _EQUAL).sum()), int((b - a > tie + _EQUAL).sum())
     return Gap(
         first,
         second,
@@ -203,9 +229,12 @@ def gap(
         math.nan,
         difference.detectable(),
         test,
-        documents - left_out,
-        left_out,
-        *counts,
+        len(shared),
+        documents - len(shared),
+        wins,
+        len(shared) - wins - losses,
+        losses,
+        by_document,
     )
 
 
@@ -223,7 +252,7 @@ def document_means(
 
 def _paired(one: dict[str, float], other: dict[str, float]) -> list[str]:
     """Documents by which two sides are compared: those of both, if there are enough or no others; else none."""
-    shared = [group for group in one if group in other]
+    shared = sorted(one.keys() & other.keys())
     return shared if len(shared) >= SHARED or len(shared) == len(one.keys() | other.keys()) else []
 
 
@@ -242,24 +271,11 @@ def _welch(a: Floats, b: Floats) -> Interval:
     return t_interval(value, error, math.floor(degrees) + 1, warning=warning)
 
 
-class Grouped:
-    """Systems in groups that cannot be told apart."""
-
-    groups: tuple[tuple[str, ...], ...]
-
-    def letters(self, system: str) -> str:
-        """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
-        own = [index for index, members in enumerate(self.groups) if system in members]
-        if len(self.groups) > 26:
-            return ",".join(str(index + 1) for index in own)
-        return "".join(chr(ord("a") + index) for index in own)
-
-
 @dataclass(frozen=True)
-class Ranking(Grouped):
-    """Systems by their mean score."""
+class Ranking:
+    """Systems by their mean score, or by how far they are preferred."""
 
-    #: Highest mean first, adjusted for documents where these differ; systems without a score last.
+    #: Highest mean first, adjusted for documents where these differ, or the strongest; systems without a score last.
     systems: tuple[SideMean, ...]
     #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
     pairs: tuple[Gap, ...]
@@ -274,6 +290,13 @@ class Ranking(Grouped):
     told: str
     #: Why nothing can be concluded, in a sentence; empty where the judge answers.
     doubt: str = ""
+
+    def letters(self, system: str) -> str:
+        """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
+        own = [index for index, members in enumerate(self.groups) if system in members]
+        if len(self.groups) > 26:
+            return ",".join(str(index + 1) for index in own)
+        return "".join(chr(ord("a") + index) for index in own)
 
 
 def doubt_of(items: Sequence[ScoredItem]) -> str:
@@ -314,34 +337,43 @@ def rank_systems(
         raise ConfigurationError(
             f"there is no system {baseline!r} with a score", hint=f"The systems are: {', '.join(ranked)}."
         )
-    chosen = [(one, other) for one, other in combinations(ranked, 2) if baseline in (None, one, other)]
-    permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(chosen))
     by_system = {name: [item for item in items if item.system == name] for name in ranked}
-    tests = {}
-    for one, other in chosen:
-        own = [*by_system[one], *by_system[other]]
-        test = gap(own, one, other, permutations=permutations, tie=tie, seed=seed)
-        tests[one, other] = _adjusted(test, adjusted) if adjusted and test.test == WELCH else test
-    pairs = tuple(corrected(tests).values())
-    doubt = doubt_of(items)
-    groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
-    return Ranking(
-        tuple(means),
-        pairs,
-        groups if baseline is None else (),
-        baseline,
-        f"new documents from the same {len(ranked)} systems, not for new systems",
-        doubt or _told(ranked, pairs, baseline),
-        doubt,
-    )
+    tests = []
+    for one, other in combinations(ranked, 2):
+        if baseline in (None, one, other):
+            test = gap([*by_system[one], *by_system[other]], one, other, tie=tie, seed=seed)
+            tests.append(_adjusted(test, adjusted) if adjusted and test.test == WELCH else test)
+    holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"
+    return ranking_of(means, tests, holds_for, doubt_of(items), baseline=baseline)
+
+
+def ranking_of(
+    systems: Sequence[SideMean],
+    tests: Sequence[Gap],
+    holds_for: str,
+    doubt: str,
+    *,
+    baseline: str | None = None,
+    words: tuple[str, str] = ("has the highest mean", "in units of the scale"),
+) -> Ranking:
+    """Correct the tests of ranked systems, group those that are not told apart, and say what came out.
+
+    Groups need every pair: none would call systems alike that were never compared.
+    """
+    ranked = [side.side for side in systems if side.n]
+    pairs = tuple(corrected({(test.first, test.second): test for test in tests}).values())
+    is_complete = baseline is None and len(pairs) == len(ranked) * (len(ranked) - 1) // 2
+    apart = [(pair.first, pair.second) for pair in pairs if pair.is_told_apart]
+    groups = letter_groups(ranked, apart) if ranked and is_complete else ()
+    told = doubt or (_told(ranked, pairs, baseline, words) if pairs else "")
+    return Ranking(tuple(systems), pairs, groups, baseline, holds_for, told, doubt)
 
 
 def _adjusted(test: Gap, means: Mapping[str, tuple[Interval, Floats]]) -> Gap:
     """Compare by adjusted means two systems that share hardly any document."""
     (one, drew), (other, drew_too) = means[test.first], means[test.second]
-    error, units = float((drew - drew_too).std(ddof=1)), min(one.units, other.units)
-    difference = t_interval(one.value - other.value, error, units)
-    p = t_test(difference.value, error, difference.units)
+    difference = _drawn_interval(one.value - other.value, drew - drew_too, min(one.units, other.units))
+    p = t_test(difference.value, difference.error, difference.units)
     return replace(test, means=(one.value, other.value), difference=difference, p=p, test=ADJUSTED)
 
 
@@ -360,40 +392,58 @@ def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tu
     return tuple(sorted(ordered, key=lambda own: [place[name] for name in own]))
 
 
-def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None) -> str:
+def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None, words: tuple[str, str]) -> str:
     """Say what came out, in a sentence."""
     if len(pairs) == 1:
-        return _told_pair(pairs[0])
+        return _told_pair(pairs[0], words[1])
     anchor = ranked[0] if baseline is None else baseline
-    own = [(p.second if p.first == anchor else p.first, p.better) for p in pairs if anchor in (p.first, p.second)]
-    below, even = ([other for other, better in own if better == which] for which in (anchor, None))
-    above = [other for other, better in own if better == other]
+    outcomes: dict[str, list[str]] = defaultdict(list)
+    for pair in pairs:
+        if anchor in (pair.first, pair.second):
+            outcomes[_outcome(pair, anchor)].append(pair.second if pair.first == anchor else pair.first)
+    told = {
+        "better": ("it is better than {}", "{} {is} worse than {anchor}"),
+        "even": ("it is not told apart from {}", "{} {is} not told apart from {anchor}"),
+        "equal": ("it has the same scores as {}", "{} {has} the same scores as {anchor}"),
+        "worse": ("on the documents that both answered it is worse than {}", "{} {is} better than {anchor}"),
+        "apart": ("it answered other documents than {}", "{} answered other documents than {anchor}"),
+    }
+    parts = []
+    for outcome in ("worse", "better", "even", "equal", "apart") if baseline else told:
+        if names := outcomes.get(outcome):
+            be = {"is": "is", "has": "has"} if len(names) == 1 else {"is": "are", "has": "have"}
+            parts.append(told[outcome][baseline is not None].format(", ".join(names), anchor=anchor, **be))
+    how = f"({how_corrected(pairs)}, p < {LEVEL:g})"
     if baseline is not None:
-        outcomes = {"better than": above, "worse than": below, "not told apart from": even}
-        parts = [
-            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how} {baseline}"
-            for how, names in outcomes.items()
-            if names
-        ]
-        return f"By this judge, {'; '.join(parts)} (Holm, p < {SIGNIFICANT:g})."
-    outcomes = {"it is better than": below, "it is not told apart from": even}
-    outcomes["on the documents that both answered it is worse than"] = above
-    parts = [f"{how} {', '.join(names)}" for how, names in outcomes.items() if names]
+        return f"By this judge, {'; '.join(parts)} {how}."
     apart = sum(pair.is_told_apart for pair in pairs)
     return (
-        f"By this judge {anchor} has the highest mean of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
-        f"{len(pairs)} pairs are told apart (Holm, p < {SIGNIFICANT:g}, two-sided)."
+        f"By this judge {anchor} {words[0]} of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
+        f"{len(pairs)} pairs are told apart {how}."
     )
 
 
-def _told_pair(pair: Gap) -> str:
+def _outcome(pair: Gap, anchor: str) -> str:
+    if pair.test == WELCH:
+        return "apart"
+    return "equal" if pair.is_equal else {None: "even", anchor: "better"}.get(pair.better, "worse")
+
+
+def _told_pair(pair: Gap, unit: str) -> str:
     d = pair.difference
     ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
-    low, high = (d.low, d.high) if d.value >= 0 else (-d.high, -d.low)
-    size = f"{abs(d.value):.3f}" + (f" [{low:.3f}, {high:.3f}]" if math.isfinite(low) else "")
+    if pair.is_equal:
+        which = f"{pair.documents} documents{' that both answered' if pair.left_out else ''}"
+        return f"By this judge {pair.first} and {pair.second} have the same scores on all {which}."
+    size = interval(d if d.value >= 0 else replace(d, value=-d.value, low=-d.high, high=-d.low))
     p = "too few for an interval or a test"
     if math.isfinite(pair.p):
         p = f"{pair.test} p {'' if pair.p < 1e-4 else '= '}{p_value(pair.p)}"
+    if pair.test == WELCH:
+        return (
+            f"By this judge {ahead} scored higher than {behind}, on other documents, by {size} {unit} "
+            f"on {pair.documents} documents ({p}): what differs may be the documents."
+        )
     noun = "document" if pair.documents == 1 else "documents"
     on = f"on {pair.documents} {'shared ' if pair.wins is not None else ''}{noun} ({p})"
     counted = ""
@@ -401,28 +451,39 @@ def _told_pair(pair: Gap) -> str:
         won, lost = (pair.wins, pair.losses) if d.value >= 0 else (pair.losses, pair.wins)
         counted = f"; {ahead} wins {won}, ties {pair.ties} and loses {lost}"
     if pair.better is not None:
-        return f"By this judge {ahead} is better than {behind}, by {size} in units of the scale {on}{counted}."
+        return f"By this judge {ahead} is better than {behind}, by {size} {unit} {on}{counted}."
     missed = ""
     if math.isfinite(pair.detectable):
-        missed = f" A true difference of {pair.detectable:.3f} would have been found with 80 % probability."
+        found = number(pair.detectable, digits(d))
+        missed = f" Only a true difference above {found} would have been found with 80 % probability."
     return (
-        f"By this judge {ahead} and {behind} cannot be told apart: {ahead} is ahead by {size} in units of the scale "
+        f"By this judge {ahead} and {behind} cannot be told apart: {ahead} is ahead by {size} {unit} "
         f"{on}{counted}.{missed}"
     )
 
 
-def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
+def ranking_table(
+    ranking: Ranking,
+    human: str | None = None,
+    *,
+    mean: str = "mean score",
+    strengths: Mapping[str, Interval] | None = None,
+) -> Table:
     """One row per system, the best first; `human` is the field of the ratings."""
-    rated = any(side.human == side.human for side in ranking.systems)
     adjusted = any(side.adjusted is not None for side in ranking.systems)
-    rows = [
-        (m.side, place, m.shown, m.mean.value, ranking.letters(m.side) or "-", m.human, m.n, m.unscored)
-        for place, m in enumerate(ranking.systems, start=1)
-    ]
-    means = ("adjusted mean", "own mean") if adjusted else ("mean score", None)
-    optional = ("group" if ranking.groups else None, f"mean {human or 'human'}" if rated else None)
-    headers = ("", "rank", *means, *optional, "n", "unscored")
-    notes = [] if ranking.doubt else [ranking.told]  # a doubt stands above the table
+    columns: dict[str, Callable[[SideMean], Any]] = {
+        "rank": lambda side: 1 + ranking.systems.index(side),
+        "adjusted mean" if adjusted else mean: lambda side: side.shown,
+        "own mean": lambda side: number(side.mean.value, digits(side.mean)),
+        "Bradley-Terry": lambda side: (strengths or {})[side.side],
+        "group": lambda side: ranking.letters(side.side) or "-",
+        f"mean {human or 'human'} (n)": lambda side: f"{number(side.human)} ({side.rated})",
+        "n": lambda side: side.n,
+        "unscored": lambda side: side.unscored,
+    }
+    shown = (True, True, adjusted, strengths, ranking.groups, any(side.rated for side in ranking.systems), True, True)
+    columns = {name: said for (name, said), is_shown in zip(columns.items(), shown, strict=True) if is_shown}
+    notes = [] if ranking.doubt or not ranking.told else [ranking.told]  # a doubt stands above the table
     if adjusted:
         few = " or by these means where they share hardly any" if any(p.test == ADJUSTED for p in ranking.pairs) else ""
         notes.append(
@@ -431,18 +492,23 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
         )
     if any(pair.test == WELCH for pair in ranking.pairs):
         notes.append(
-            "warning: systems that share no documents are compared by Welch's t: what differs may be their documents"
+            "warning: no winner is named of systems that share no documents (Welch's t): what differs may be these"
         )
+    if left := [f"{side.side} {side.left_out}" for side in ranking.systems if side.n and side.left_out]:
+        more = f" and {len(left) - MOST_PAIRS} others" if len(left) > MOST_PAIRS else ""
+        told = f"{', '.join(left[:MOST_PAIRS])}{more}"
+        notes.append(f"documents left out by {told}: nothing can be concluded about these")
     notes.append(f"intervals and tests hold for {ranking.holds_for}; every document weighs the same")
-    notes.append("`score` prints the mean of rows, where a document with more rows weighs more")
+    if strengths is None:
+        notes.append("`score` prints the mean of rows, where a document with more rows weighs more")
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")
     notes += mean_warnings({side.side: side.shown for side in ranking.systems})
-    return Table.of(headers, rows, notes)
+    return Table.over({side.side: side for side in ranking.systems}, columns, notes)
 
 
 def all_pairs(count: int) -> str:
-    """Name the tests that Holm's correction is for."""
+    """Name the tests that p-values are adjusted for."""
     return "this pair" if count == 1 else f"all {count} pairs"
 
 
@@ -460,19 +526,19 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
     """One row per gap, such as one per human preference; gaps of systems are named by them, with wins and losses."""
     columns: dict[str, Callable[[Gap], Any]] = {
         "gap": lambda own: own.name,
-        "means": lambda own: f"{number(own.means[0])} / {number(own.means[1])}",
+        "means": lambda own: " / ".join(number(mean, digits(own.difference)) for mean in own.means),
         "difference": lambda own: own.difference,
         "p": lambda own: p_value(own.p),
-        "p (Holm)": lambda own: p_value(own.p_holm),
+        "p (adjusted)": lambda own: p_value(own.p_adjusted),
         "win / tie / loss": lambda own: "-" if own.wins is None else f"{own.wins} / {own.ties} / {own.losses}",
-        "detectable": lambda own: own.detectable,
+        "detectable": lambda own: number(own.detectable, digits(own.difference)),
         "documents": lambda own: f"{own.documents} ({own.left_out} left out)" if own.left_out else own.documents,
     }
     del columns["gap" if of_systems else "win / tie / loss"]
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
     notes = [
-        f"p: two-sided, {tests}; p (Holm): for {what}; detectable: the difference found with 80 % probability "
-        "after Holm's correction"
+        f"p: two-sided, {tests}; p (adjusted): for {what} ({how_corrected(gaps.values())}); detectable: "
+        "smaller true differences are found with less than 80 % probability by the adjusted test"
     ]
     if any(own.left_out for own in gaps.values()):
         notes.append("left out: documents that one of the two did not answer")
@@ -490,6 +556,6 @@ def telling_pairs(ranking: Ranking) -> list[Gap]:
 
 def side_table(means: Sequence[SideMean]) -> Table:
     """Build a table with one row per side."""
-    rows = [(m.side, m.mean, m.human, m.n, m.unscored) for m in means]
+    rows = [(m.side, m.mean, f"{number(m.human)} ({m.rated})", m.n, m.unscored) for m in means]
     notes = ("every document weighs the same", *interval_warnings({m.side: m.mean for m in means}))
-    return Table.of(("", "mean score", "mean human", "n", "unscored"), rows, notes)
+    return Table.of(("", "mean score", "mean human (n)", "n", "unscored"), rows, notes)

@@ -24,10 +24,12 @@ from geval_local.analysis.ratings.responses import ParsedResponses
 from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items, ratings_of
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
+    Columns,
     Study,
     Table,
     agreement_table,
     as_record,
+    columns_of,
     comparison_table,
     correlation_table,
     interval_warnings,
@@ -37,7 +39,7 @@ from geval_local.analysis.tables import (
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 from geval_local.score import Estimator
-from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
+from geval_local.statistics.coefficients import ALL_COEFFICIENTS
 from geval_local.statistics.correlation import (
     Agreement,
     Correlation,
@@ -52,7 +54,7 @@ from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import FiguresWithErrors, Target, mean_of, minus
-from geval_local.statistics.significance import Comparison, compare_all, corrected
+from geval_local.statistics.significance import Comparison, compare_all, corrected, how_corrected
 
 #: What scores that know nothing are called.
 CHANCE = "chance"
@@ -84,9 +86,12 @@ class JudgeBeside:
     agreement: Interval
     #: That minus people's: below 0 if another person would agree better than the judge.
     difference: Interval
-    #: Two-sided p-value of "no difference", and the same corrected for the number of judges.
+    #: Two-sided p-value of "no difference", the test in words, and p adjusted for all judges.
     p: float
-    p_holm: float = math.nan
+    why: str
+    p_adjusted: float = math.nan
+    #: The difference by document, where it is the mean of these.
+    by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -150,14 +155,17 @@ def human_ceiling(
     for name, parts in beside.items():
         average = mean_of(parts)
         less = minus(average, ceiling)
-        found[name] = JudgeBeside(interval_at(average, coefficient, chosen), less.interval(index), less.p(index)[0])
+        in_steps = level == "system" and coefficient != "pearson"
+        own = less.interval(index, in_steps=in_steps), *less.p(index, in_steps=in_steps)
+        agreed = interval_at(average, coefficient, chosen, level)
+        found[name] = JudgeBeside(agreed, *own, by_document=less.by_document(index))
     return Ceiling(
         level,
         coefficient,
         len(table),
         int(several.sum()),
         krippendorff_alpha(table),
-        interval_at(ceiling, coefficient, chosen),
+        interval_at(ceiling, coefficient, chosen, level),
         corrected(found),
     )
 
@@ -166,16 +174,17 @@ def ceiling_table(ceiling: Ceiling) -> Table:
     """Build a table of people with each other, and each judge in place of one of them."""
     rows: list[Sequence[Any]] = [("people, leave one out", ceiling.people, "-", "-", "-")]
     rows += [
-        (name, one.agreement, one.difference, p_value(one.p), p_value(one.p_holm))
+        (name, one.agreement, one.difference, p_value(one.p), p_value(one.p_adjusted))
         for name, one in ceiling.judges.items()
     ]
     notes = (
         f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
         f"{number(ceiling.alpha)} (interval data)",
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
-        'p: two-sided, "no difference from people"; p (Holm): for all judges of this table',
+        f'p: two-sided, "no difference from people"; p (adjusted): for all judges of this table '
+        f"({how_corrected(ceiling.judges.values())})",
     )
-    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (Holm)")
+    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (adjusted)")
     return Table.of(headers, rows, (*notes, *interval_warnings({"people": ceiling.people})))
 
 
@@ -237,6 +246,8 @@ class MetaEvaluation(Study):
     ceiling: Ceiling | None = None
     #: What is known of judges besides correlations.
     good_enough: GoodEnough = field(default_factory=GoodEnough)
+    #: Coefficients in tables.
+    columns: Columns = "one"
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
@@ -271,9 +282,9 @@ class MetaEvaluation(Study):
     def shown(self) -> Iterator[Table]:
         """Give the paper's table, then the figures that it rests on."""
         benchmark, level = self.rated.benchmark, self.level
-        coefficients: Sequence[str] = COEFFICIENTS
+        coefficients = columns_of(self.columns, self.coefficient)
         if benchmark is not None and benchmark.level == level:
-            coefficients = benchmark.columns
+            coefficients = (*benchmark.columns, *coefficients)
             paper = published_table(benchmark.name)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
             yield benchmark_table(self.correlations, paper, benchmark.published).titled(title)
@@ -329,6 +340,7 @@ def meta_evaluate(
     level: Level | None = None,
     coefficient: str | None = None,
     target: Target | None = None,
+    coefficients: Columns = "one",
     seed: int = 0,
 ) -> MetaEvaluation:
     """Hold scores against people, and against each other.
@@ -349,6 +361,8 @@ def meta_evaluate(
         Whether length, ROUGE, BLEU and chrF stand beside the scores.
     level, coefficient, target
         What is compared first, by which coefficient, and what intervals generalise to.
+    coefficients : ``one`` or ``all``
+        Whether tables show the compared coefficient or all; the record holds all.
     seed : int
         Seed of the permutations.
 
@@ -417,6 +431,7 @@ def meta_evaluate(
             _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
             _known(alternative),
         ),
+        coefficients,
     )
 
 

@@ -10,45 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, Grouped, all_pairs, letter_groups
-from geval_local.analysis.preferences import Preference
-from geval_local.analysis.tables import Table, as_record, mean_warnings, number, p_value
+from geval_local.analysis.differences import Ranking, gap, ranking_of, ranking_table, side_means
+from geval_local.analysis.preferences import Preference, Ratings, outputs_of
+from geval_local.analysis.tables import Table, as_record, mean_warnings, number
 from geval_local.errors import DataError
 from geval_local.score import silence
-from geval_local.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
+from geval_local.statistics.bradley_terry import fit_bradley_terry
 from geval_local.statistics.coefficients import FOLDS, tie_threshold
 from geval_local.statistics.correlation import within
 from geval_local.statistics.interval import Interval, mean_interval
-from geval_local.statistics.resampling import PERMUTATIONS, group_folds, paired_test
-from geval_local.statistics.significance import corrected
+from geval_local.statistics.resampling import group_folds
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class SystemPreference:
-    """How two systems compare."""
-
-    #: The systems, in the order in which they first appear.
-    first: str
-    second: str
-    #: Comparisons judged, and not judged.
-    n: int
-    unscored: int
-    #: Mean preference for the first: 1 always better, 0 never, half of every tie included.
-    preference: Interval
-    #: Mean probability of a tie.
-    tie: float
-    #: Two-sided p-value of "neither is preferred": signs of the documents' preferences beyond one half are flipped at
-    #: random, or Student's t where they are fewer than six. NaN with fewer than two documents.
-    p: float
-    #: The same, corrected for all pairs of systems.
-    p_holm: float = math.nan
-
-    @property
-    def is_told_apart(self) -> bool:
-        """Whether one of the two is preferred beyond chance, after the correction."""
-        return self.p_holm < SIGNIFICANT
 
 
 #: A judge of whose comparisons more than this share name another winner in the other order goes by the order alone.
@@ -74,38 +47,19 @@ class Consistency:
     #: Sets of three systems that were all compared, and those in which each beats the next in a circle.
     triads: int
     cyclic: int
-    #: The same within single documents.
-    document_triads: int
-    document_cyclic: int
 
 
 @dataclass(frozen=True)
-class SystemRank:
-    """A system among all."""
-
-    #: Which one.
-    system: str
-    #: Comparisons of it that were judged.
-    n: int
-    #: Mean preference for it over all of them.
-    preference: Interval
-    #: Bradley-Terry strength, in log-odds, mean 0 over the systems.
-    strength: Interval
-
-
-@dataclass(frozen=True)
-class PairStudy(Grouped):
+class PairStudy:
     """All that a set of comparisons says; command and page show these figures."""
 
-    #: The systems, the strongest first; see `ranked`.
-    ranks: list[SystemRank]
-    #: Why there are no Bradley-Terry strengths; empty otherwise.
+    #: The systems, the strongest first, by their mean preference: 1 always better, 0 never, half of every tie included.
+    #: Differences of two are of their preferences where they met, -1 to 1: 0 for neither.
+    ranking: Ranking
+    #: Bradley-Terry strengths, in log-odds, mean 0 over the systems.
+    strengths: dict[str, Interval]
+    #: Why there are none, or none with intervals; empty otherwise.
     warning: str
-    #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty where not every
-    #: two systems were compared.
-    groups: tuple[tuple[str, ...], ...]
-    #: Every two systems that were compared.
-    pairs: list[SystemPreference]
     #: How far the judge agrees with itself.
     consistency: Consistency
     #: How far it agrees with people, where their preferences are known.
@@ -113,47 +67,29 @@ class PairStudy(Grouped):
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        record = {"systems": self.ranks, "warning": self.warning or None, "groups": self.groups, "told": self.told}
-        rest = {"pairs": self.pairs, "consistency": self.consistency, "agreement": self.agreement}
-        return dict(as_record(record | rest))
+        record = as_record(self.ranking)
+        for side in record["systems"]:
+            side["strength"] = as_record(self.strengths.get(side["side"]))
+        rest = {"warning": self.warning or None, "consistency": self.consistency, "agreement": self.agreement}
+        return dict(record | as_record(rest))
 
     @property
-    def doubt(self) -> str:
-        """Why nothing can be concluded, in a sentence: the judge does not answer, or goes by the order; else empty."""
-        own = self.consistency
-        if told := silence(math.fsum(own.masses) / 2, "A, B or tie"):
-            return f"Nothing can be concluded: {told}."
-        if own.flip_rate.value > ALWAYS_FLIPS:
-            which = "first" if own.position_shift.value > 0 else "second"
-            return (
-                f"Nothing can be concluded: this judge goes by the order, and prefers whatever is shown {which} "
-                f"({own.flip_rate.value:.0%} of the comparisons name another winner in the other order)."
-            )
-        return ""
+    def names(self) -> list[str]:
+        """Give the systems, the strongest first."""
+        return [side.side for side in self.ranking.systems]
 
-    @property
-    def told(self) -> str:
-        """What came out for the systems, in a sentence; empty where no two systems were judged."""
-        judged = [pair for pair in self.pairs if pair.n]
-        if not judged:
-            return ""
-        if self.doubt:
-            return self.doubt
-        apart = sum(pair.is_told_apart for pair in judged)
-        if len(judged) == 1:
-            (pair,) = judged
-            value = pair.preference.value
-            ahead, behind = (pair.first, pair.second) if value >= 0.5 else (pair.second, pair.first)
-            by = f"by {max(value, 1 - value):.3f}, where one half is no preference"
-            if apart:
-                return f"This judge prefers {ahead} to {behind} {by}."
-            if abs(value - 0.5) < 5e-4:
-                return f"This judge cannot tell {ahead} and {behind} apart: it prefers neither."
-            few = "" if math.isfinite(pair.p) else ", and one document allows no test"
-            return f"This judge cannot tell {ahead} and {behind} apart: it prefers the first {by}{few}."
-        first, systems = self.ranks[0].system, len(self.ranks)
-        told = f"{apart} of {len(judged)} pairs of systems are told apart (Holm, p < {SIGNIFICANT:g})"
-        return f"This judge ranks {first} first of {systems} systems; {told}."
+
+def doubt_of(own: Consistency) -> str:
+    """Say in a sentence why nothing can be concluded: the judge does not answer, or goes by the order; else empty."""
+    if told := silence(math.fsum(own.masses) / 2, "A, B or tie"):
+        return f"Nothing can be concluded: {told}."
+    if own.flip_rate.value > ALWAYS_FLIPS:
+        which = "first" if own.position_shift.value > 0 else "second"
+        return (
+            f"Nothing can be concluded: this judge goes by the order, and prefers whatever is shown {which} "
+            f"({own.flip_rate.value:.0%} of the comparisons name another winner in the other order)."
+        )
+    return ""
 
 
 @dataclass(frozen=True)
@@ -187,41 +123,13 @@ def _mean(values: Sequence[float] | Floats, documents: Sequence[str], low: float
     return within(mean_interval(values, documents), low, low + 1) if len(values) else Interval(math.nan)
 
 
-def systems_of(found: Sequence[Preference]) -> list[str]:
-    """List the systems in the order in which they first appear."""
-    return list(dict.fromkeys(system for one in found for system in (one.first, one.second) if system))
-
-
 def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
-    """Gather the comparisons of every two systems, of which the one that appears first comes first."""
-    systems = systems_of(found)
-    groups: dict[tuple[int, int], list[Preference]] = {}
+    """Gather the comparisons of every two systems, by name; one of a system with itself says nothing."""
+    groups: dict[tuple[str, str], list[Preference]] = {}
     for one in found:
-        if one.first and one.second:
-            first, second = sorted(map(systems.index, (one.first, one.second)))
-            groups.setdefault((first, second), []).append(one)
-    return {(systems[first], systems[second]): own for (first, second), own in sorted(groups.items())}
-
-
-def system_pairs(found: Sequence[Preference]) -> list[SystemPreference]:
-    """Compare every two systems that were held against each other, with tests that are corrected for their number."""
-    groups = _by_pair(found)
-    permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(groups))
-    pairs = {}
-    for (first, second), members in groups.items():
-        judged = _judged(members)
-        values, documents = [one.value_for(first) for one in judged], [one.document for one in judged]
-        preference = _mean(values, documents)
-        pairs[first, second] = SystemPreference(
-            first,
-            second,
-            len(judged),
-            len(members) - len(judged),
-            preference,
-            float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
-            _p_of(values, documents, preference, permutations),
-        )
-    return list(corrected(pairs).values())
+        if one.first and one.second and one.first != one.second:
+            groups.setdefault((min(one.first, one.second), max(one.first, one.second)), []).append(one)
+    return groups
 
 
 def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
@@ -229,54 +137,41 @@ def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
     return {pair: float(np.mean([one.value_for(pair[0]) for one in own])) for pair, own in _by_pair(judged).items()}
 
 
-def _p_of(values: Sequence[float], documents: Sequence[str], preference: Interval, permutations: int) -> float:
-    """Test whether comparisons of two systems prefer neither; documents are independent, their comparisons are not."""
-    beyond: dict[str, float] = {}
-    for value, document in zip(values, documents, strict=True):
-        beyond[document] = beyond.get(document, 0.0) + value - 0.5
-    mean = replace(preference, value=preference.value - 0.5)
-    return paired_test(np.array(list(beyond.values())), mean, permutations=permutations)[0]
-
-
-def study_pairs(found: Sequence[Preference]) -> PairStudy:
-    """Find all that a set of comparisons says."""
-    ranks, warning = ranked(found)
-    pairs = system_pairs(found)
-    order = [one.system for one in ranks]
-    apart = [(pair.first, pair.second) for pair in pairs if pair.is_told_apart]
-    is_complete = sum(bool(pair.n) for pair in pairs) == len(order) * (len(order) - 1) // 2
+def study_pairs(found: Sequence[Preference], ratings: Ratings | None = None) -> PairStudy:
+    """Find all that a set of comparisons says; with people's ratings of the outputs, their means too."""
+    own = consistency(found)
     rated = any(math.isfinite(one.human) for one in _judged(found))
-    return PairStudy(
-        ranks,
-        warning,
-        letter_groups(order, apart) if order and is_complete else (),
-        pairs,
-        consistency(found),
-        agreement(found) if rated else None,
-    )
+    named = [one for one in found if one.first and one.second]
+    fitted = _strengths(_judged(named))
+    sides = side_means(outputs_of(named, ratings or {}))
+    sides = [replace(side, mean=within(side.mean, 0.0, 1.0)) for side in sides if side.n]
+    sides.sort(key=lambda side: (-np.nan_to_num(fitted[0][side.side].value), -side.mean.value, side.side))
+    place = {side.side: at for at, side in enumerate(sides)}
+    pairs = {tuple(sorted(pair, key=place.__getitem__)): own for pair, own in _by_pair(_judged(named)).items()}
+    tests = []
+    for first, second in sorted(pairs, key=lambda pair: (place[pair[0]], place[pair[1]])):
+        test = gap(outputs_of(pairs[first, second], {}), first, second)
+        tests.append(replace(test, difference=within(test.difference, -1.0, 1.0)))
+    words = ("ranks first", "of net preference, where 1 is always,")
+    holds_for = f"new documents from the same {len(sides)} systems, not for new systems"
+    ranking = ranking_of(sides, tests, holds_for, doubt_of(own), words=words)
+    return PairStudy(ranking, *fitted, own, agreement(found) if rated else None)
 
 
-def ranked(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
-    """Rank the systems, the strongest first."""
-    judged = [one for one in _judged(found) if one.first and one.second]
-    systems = systems_of(judged)
+def _strengths(judged: Sequence[Preference]) -> tuple[dict[str, Interval], str]:
+    """Fit Bradley-Terry strengths, and say why there are none."""
+    systems = sorted({system for one in judged for system in (one.first, one.second)})
+    if not systems:
+        return {}, ""
     place = {system: number for number, system in enumerate(systems)}
-    fitted = BradleyTerry(())
-    if judged:
-        fitted = fit_bradley_terry(
-            len(systems),
-            np.array([place[one.first] for one in judged], dtype=np.int64),
-            np.array([place[one.second] for one in judged], dtype=np.int64),
-            np.clip([one.value for one in judged], 0.0, 1.0),
-            [one.document for one in judged],
-        )
-    ranks = []
-    for system, strength in zip(systems, fitted.strengths, strict=True):
-        own = [one for one in judged if system in (one.first, one.second)]
-        preference = _mean([one.value_for(system) for one in own], [one.document for one in own])
-        ranks.append(SystemRank(system, len(own), preference, strength))
-    ranks.sort(key=lambda one: (-one.strength.value if math.isfinite(one.strength.value) else 0, -one.preference.value))
-    return ranks, fitted.warning
+    fitted = fit_bradley_terry(
+        len(systems),
+        np.array([place[one.first] for one in judged], dtype=np.int64),
+        np.array([place[one.second] for one in judged], dtype=np.int64),
+        np.clip([one.value for one in judged], 0.0, 1.0),
+        [one.document for one in judged],
+    )
+    return dict(zip(systems, fitted.strengths, strict=True)), fitted.warning
 
 
 def consistency(found: Sequence[Preference]) -> Consistency:
@@ -286,11 +181,7 @@ def consistency(found: Sequence[Preference]) -> Consistency:
     documents = [one.document for one in ordered]
     shown = [_by_order(one.orders) for one in ordered]
     masses = [float(np.mean(own)) for own in zip(*(_by_order(one.masses) for one in ordered), strict=True)]
-    by_document: dict[str, list[Preference]] = {}
-    for one in judged:
-        by_document.setdefault(one.document, []).append(one)
     triads, cyclic = _circles(_means(judged))
-    inner = [_circles(_means(own)) for own in by_document.values()]
     return Consistency(
         n=len(judged),
         unscored=len(found) - len(judged),
@@ -300,8 +191,6 @@ def consistency(found: Sequence[Preference]) -> Consistency:
         masses=tuple(masses) or (math.nan, math.nan),
         triads=triads,
         cyclic=cyclic,
-        document_triads=sum(count for count, _ in inner),
-        document_cyclic=sum(count for _, count in inner),
     )
 
 
@@ -369,34 +258,11 @@ def _tie_within(human: Floats, gap: Floats, chosen: NDArray[np.int64]) -> float:
     return found
 
 
-def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
+def rank_table(study: PairStudy) -> Table:
     """Systems by strength, with the groups that cannot be told apart; with people's mean ratings where known."""
-    rated = any(one.system in human for one in study.ranks)
-    rows = [
-        (one.system, one.preference, one.strength, study.letters(one.system), human.get(one.system, math.nan), one.n)
-        for one in study.ranks
-    ]
-    optional = ("group" if study.groups else None, "people's mean" if rated else None)
-    notes = [study.told] if study.told and not study.doubt else []
-    notes.append("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0")
-    if study.groups:
-        notes.append("systems that share a letter cannot be told apart")
-    if study.warning:
-        notes.append(f"no Bradley-Terry strengths: {study.warning}")
-    notes += mean_warnings({one.system: one.preference for one in study.ranks})
-    return Table.of(("system", "preferred", "Bradley-Terry", *optional, "comparisons"), rows, notes)
-
-
-def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
-    """Every two systems that were compared."""
-    named = {f"{one.first} / {one.second}": one for one in pairs}
-    rows = [
-        (name, one.preference, one.tie, p_value(one.p), p_value(one.p_holm), one.n, one.unscored)
-        for name, one in named.items()
-    ]
-    headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
-    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for {all_pairs(len(pairs))}"]
-    return Table.of(headers, rows, notes + mean_warnings({name: one.preference for name, one in named.items()}))
+    found = ranking_table(study.ranking, mean="preferred", strengths=study.strengths)
+    told = ("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0",)
+    return replace(found, notes=(*found.notes, *told, *filter(None, (study.warning,))))
 
 
 def consistency_table(figures: Mapping[str, Consistency]) -> Table:
@@ -407,12 +273,12 @@ def consistency_table(figures: Mapping[str, Consistency]) -> Table:
         "p(tie)": lambda one: one.tie,
         "mass AB / BA": lambda one: " / ".join(map(number, one.masses)),
         "circles": lambda one: f"{one.cyclic}/{one.triads}",
-        "in documents": lambda one: f"{one.document_cyclic}/{one.document_triads}",
         "n / unscored": lambda one: f"{one.n} / {one.unscored}",
     }
     notes = (
         "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
-        "flips: comparisons of which each order names another winner; circles: A over B over C over A",
+        "flips: comparisons of which each order names another winner; circles: A over B over C over A, by chance in a "
+        "quarter of the sets of three",
     )
     shifts = {name: one.position_shift for name, one in figures.items()}
     return Table.over(figures, columns, (*notes, *mean_warnings(shifts)))

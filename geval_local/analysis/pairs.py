@@ -12,13 +12,13 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from geval_local.analysis.differences import pair_table
 from geval_local.analysis.pair_study import (
     PairStudy,
     consistency_table,
     pair_agreement_table,
     rank_table,
     study_pairs,
-    system_pair_table,
 )
 from geval_local.analysis.preferences import (
     Preference,
@@ -39,7 +39,16 @@ from geval_local.analysis.results import (
     rating_fields,
     read_rows,
 )
-from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
+from geval_local.analysis.tables import (
+    FOLDED_TESTS,
+    Columns,
+    Study,
+    Table,
+    as_record,
+    columns_of,
+    comparison_table,
+    correlation_table,
+)
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS
 from geval_local.grouping import document_field
@@ -58,14 +67,13 @@ class Source:
 
     name: str
     found: list[Preference]
-    #: Outputs with their ratings, and every system's mean rating, where people rated.
+    #: Outputs with their ratings, where people rated.
     items: list[ScoredItem] = field(default_factory=list)
-    human: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def study(self) -> PairStudy:
         """What its comparisons say."""
-        return study_pairs(self.found)
+        return study_pairs(self.found, {(item.group, item.system): item.human for item in self.items})
 
 
 def sources_of(
@@ -85,18 +93,13 @@ def sources_of(
         given = [(run.rows, run.path) for run, key in runs if key is None]
         for rows, path in given if ratings is None else [(read_rows(ratings), ratings)]:
             people |= _ratings(rows, path, rating_field, group_by, system)
-    by_system: dict[str, list[float]] = {}
-    for (_, writer), rating in people.items():
-        if math.isfinite(rating):
-            by_system.setdefault(writer, []).append(rating)
-    means = {writer: sum(values) / len(values) for writer, values in by_system.items()}
     sources: list[Source] = []
     for run, key in runs:
         name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
         if key is not None:
             found = read_preferences(run, key)
             found = with_people(found, people) if people else found
-            sources.append(Source(name, found, outputs_of(found, people) if people else [], means))
+            sources.append(Source(name, found, outputs_of(found, people) if people else []))
             continue
         own_metric = run.one_metric(metric)
         items = run.items(own_metric, group_by=_documents(run.rows, run.path, group_by))
@@ -108,7 +111,7 @@ def sources_of(
         for told, by_score in (("distributions", False), ("scores", True)):
             found = preferences_from_scores(rated, scale, by_score=by_score)
             own = rated if by_score else outputs_of(found, people)
-            sources.append(Source(f"{name}, {told}", found, own if people else [], means))
+            sources.append(Source(f"{name}, {told}", found, own if people else []))
     return sources
 
 
@@ -167,24 +170,26 @@ class Preferences(Study):
     tests: dict[str, Comparison]
     #: Whether a table lists every two systems.
     every_pair: bool = False
+    #: Coefficients in tables.
+    coefficients: Sequence[str] = ("spearman",)
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        records = {one.name: {**one.study.to_dict(), "human_means": one.human or None} for one in self.sources}
+        records = {one.name: one.study.to_dict() for one in self.sources}
         return {"sources": records, "against_people": as_record(self.correlations), "tests": as_record(self.tests)}
 
     def lines(self) -> list[str]:
         """Say of which sources nothing can be concluded, and why."""
-        return [f"{one.name}: {one.study.doubt}" for one in self.sources if one.study.doubt]
+        return [f"{one.name}: {doubt}" for one in self.sources if (doubt := one.study.ranking.doubt)]
 
     def shown(self) -> Iterator[Table]:
         """Give ranks of every source, its consistency, and its agreement with people."""
         for source in self.sources:
             study = source.study
-            if study.ranks:
-                yield rank_table(study, source.human).titled(f"{source.name}: the systems")
+            if study.names:
+                yield rank_table(study).titled(f"{source.name}: the systems")
             if self.every_pair:
-                yield system_pair_table(study.pairs).titled(f"{source.name}: every pair of systems")
+                yield pair_table(study.ranking).titled(f"{source.name}: every pair of systems")
         figures = {source.name: source.study.consistency for source in self.sources}
         yield consistency_table(figures).titled("how far the judge agrees with itself")
         agreements = {one.name: own for one in self.sources if (own := one.study.agreement) is not None}
@@ -192,7 +197,7 @@ class Preferences(Study):
             yield pair_agreement_table(agreements).titled("comparisons against people's")
         if self.correlations:
             title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
-            yield correlation_table(self.correlations).titled(title, fold=("n",))
+            yield correlation_table(self.correlations, self.coefficients).titled(title, fold=("n",))
         if self.tests:
             yield comparison_table(self.tests).titled("which way agrees better with people?", fold=FOLDED_TESTS)
 
@@ -204,6 +209,7 @@ def rank(
     human: HumanFields | None = None,
     ratings: str | Path | None = None,
     coefficient: Coefficient = "spearman",
+    coefficients: Columns = "one",
     target: Target | None = None,
     every_pair: bool = False,
     **reading: Unpack[Reading],
@@ -222,6 +228,8 @@ def rank(
         Rows that hold the ratings; results of `score` hold them themselves.
     coefficient, target
         Of the agreement with people.
+    coefficients : ``one`` or ``all``
+        Whether tables show that coefficient or all.
     every_pair : bool
         Whether a table lists every two systems.
     **reading
@@ -246,7 +254,9 @@ def rank(
         pairs = {f"{level}: {one.name} less {other.name}": (one.items, other.items) for one, other in couples}
         # Without common ground there is no test, which the counts beside show.
         tests |= compare_all(pairs, level, coefficient, target=target)[0]
-    return Preferences(tuple(sources), correlations, corrected(tests), every_pair)
+    return Preferences(
+        tuple(sources), correlations, corrected(tests), every_pair, columns_of(coefficients, coefficient)
+    )
 
 
 def rank_run(path: Path, metric: str) -> Preferences:

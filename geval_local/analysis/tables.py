@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
 
 from geval_local.io.columns import plain
-from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.coefficients import ALL_COEFFICIENTS
 from geval_local.statistics.correlation import Agreement, Correlation
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.significance import Comparison
+from geval_local.statistics.significance import Comparison, how_corrected
 
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("items / documents", "kept by each")
 _Row = TypeVar("_Row")
+#: Coefficients in tables: the one that is compared, or all.
+Columns = Literal["one", "all"]
+
+
+def columns_of(columns: Columns, coefficient: str) -> Sequence[str]:
+    """Give the coefficients that a table shows."""
+    return ALL_COEFFICIENTS if columns == "all" else (coefficient,)
 
 
 @dataclass(frozen=True)
@@ -80,9 +87,10 @@ class Study:
 def as_record(value: Any) -> Any:
     """Turn results into plain JSON values; an undefined figure (NaN) is None."""
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, dict):
-        return {str(key): as_record(item) for key, item in value.items()}
+        # What a result's text leaves out is what it was computed from.
+        return {own.name: as_record(getattr(value, own.name)) for own in fields(value) if own.repr}
+    if isinstance(value, Mapping):
+        return {plain(str(key)): as_record(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_record(item) for item in value]
     return plain(value)
@@ -90,7 +98,8 @@ def as_record(value: Any) -> Any:
 
 def number(value: float, digits: int = 3) -> str:
     """Write a figure; a dash where it is undefined."""
-    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+    # Nothing is not negative: + 0.0 turns -0.0 into 0.0.
+    return f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "-"
 
 
 def p_value(p: float) -> str:
@@ -98,11 +107,19 @@ def p_value(p: float) -> str:
     return "-" if not math.isfinite(p) else "< .0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
 
 
-def interval(value: Interval, digits: int = 3) -> str:
+def digits(value: Interval) -> int:
+    """Count the decimals to write of a figure: up to the second digit of its error, three at most."""
+    is_known = math.isfinite(value.error) and value.error > 0
+    return max(0, min(3, 1 - math.floor(math.log10(value.error)))) if is_known else 3
+
+
+def interval(value: Interval) -> str:
     """Write a figure with its interval, where it has one."""
-    if not (math.isfinite(value.value) and math.isfinite(value.low)):
-        return number(value.value, digits)
-    return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    shown = (value.value, value.low, value.high)
+    if not all(map(math.isfinite, shown)):
+        return number(value.value)
+    middle, low, high = (number(own, digits(value)) for own in shown)
+    return f"{middle} [{low}, {high}]"
 
 
 def cell(value: Any) -> str:
@@ -123,7 +140,9 @@ def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
 
 def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
     """Say of means over documents which intervals are not to be relied upon, and which have none."""
-    without = [name for name, one in means.items() if math.isfinite(one.value) and not math.isfinite(one.low)]
+    without = [
+        n for n, one in means.items() if math.isfinite(one.value) and not (math.isfinite(one.low) or one.warning)
+    ]
     told = [f"no interval, since one document allows none: {', '.join(without)}"] if without else []
     return interval_warnings(means) + told
 
@@ -143,20 +162,13 @@ def folded(table: Table, headers: Collection[str]) -> Table:
     return Table(tuple(table.headers[index] for index in kept), rows, (f"in all rows: {same}", *table.notes))
 
 
-def correlation_table(
-    results: Mapping[str, Correlation],
-    coefficients: Sequence[str] = COEFFICIENTS,
-) -> Table:
+def correlation_table(results: Mapping[str, Correlation], coefficients: Sequence[str] = ("spearman",)) -> Table:
     """Build a table with one row per name: coefficients and counts; ties and what is missing stand in the notes.
 
-    The accuracy is shown if every row has one, with what chance gives, the AUC if any has.
+    A coefficient that no row has gets no column; beside the accuracy stands what chance gives.
     """
-    wanted = [*coefficients]
-    if results and all(math.isfinite(result.accuracy.value) for result in results.values()):
-        wanted.append("accuracy")
-    if any(math.isfinite(result.auc.value) for result in results.values()):
-        wanted.append("auc")
-    wanted = list(dict.fromkeys(wanted))
+    known = {c for c in coefficients if any(math.isfinite(getattr(r, c).value) for r in results.values())}
+    wanted = [one for one in dict.fromkeys(coefficients) if one in known] or list(coefficients[:1])
     rows: list[Sequence[Any]] = [
         (name, *(getattr(r, one) for one in wanted), r.n, f"{r.points}{f'/{r.groups}' if r.level == 'summary' else ''}")
         for name, r in results.items()
@@ -207,16 +219,16 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
         "first / second": lambda one: f"{number(one.first)} / {number(one.second)}",
         "difference": lambda one: one.difference,
         "p": lambda one: p_value(one.p),
-        "p (Holm)": lambda one: p_value(one.p_holm),
-        "detectable": lambda one: one.detectable,
+        "p (adjusted)": lambda one: p_value(one.p_adjusted),
+        "detectable": lambda one: number(one.detectable, digits(one.difference)),
         "items / documents": lambda one: f"{one.n} / {one.groups}",
         "kept by each": lambda one: f"{one.kept[0]} / {one.kept[1]}",
     }
     notes = [
         *(f"{result.level} {result.coefficient}: {result.why}" for result in results.values()),
         *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
-        "detectable: smallest true difference found with 80 % probability after Holm's correction; p (Holm): for all "
-        "tests of this table",
+        "detectable: smaller true differences are found with less than 80 % probability by the adjusted test; p "
+        f"(adjusted): for all tests of this table ({how_corrected(results.values())})",
         *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
     return Table.over(results, columns, dict.fromkeys(notes))

@@ -330,6 +330,9 @@ Level = Annotated[
     ),
 ]
 Coefficient = Annotated[CoefficientName, typer.Option(help="Coefficient to compare.")]
+Coefficients = Annotated[
+    Literal["one", "all"], typer.Option(help="Coefficients in tables: the one that is compared, or all.")
+]
 New = Annotated[
     Literal["documents", "systems", "both"] | None,
     typer.Option(

@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table
+from geval_local.analysis.differences import Gap, Ranking, pair_table, rank_systems, ranking_table
 from geval_local.analysis.pair_study import (
-    PairStudy,
     consistency_table,
     pair_agreement_table,
     rank_table,
     study_pairs,
-    system_pair_table,
 )
 from geval_local.analysis.preferences import holds_pairs, preference_of
 from geval_local.analysis.tables import Table, interval, number
@@ -156,42 +154,39 @@ def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
     study = study_pairs(
         [preference_of(record.columns, own, f"{run.name}, row {record.number}") for record, own in rows]
     )
-    names = tuple(one.system for one in study.ranks)
+    ranking, names = study.ranking, tuple(study.names)
     shown = names if 2 <= len(names) <= MOST_SYSTEMS else ()
-    letters = {name: study.letters(name) for name in names}
-    grouped = "; systems that share a letter cannot be told apart" if study.groups else ""
+    letters = {name: ranking.letters(name) for name in names}
+    grouped = "; systems that share a letter cannot be told apart" if ranking.groups else ""
     return {
         "metric": metric,
-        "told": study.told,
+        "told": ranking.told,
         "chart": interval_chart(
             "Mean preference for each system, with 95 % intervals",
-            {one.system: one.preference for one in study.ranks},
+            {side.side: side.mean for side in ranking.systems},
             f"preferred{grouped}",
             remarks=letters,
         ),
         "strengths": interval_chart(
             "Bradley-Terry strength of each system, with 95 % intervals",
-            {one.system: one.strength for one in study.ranks},
+            {name: study.strengths[name] for name in names},
             "strength in log-odds, mean 0",
         ),
-        "ranks": _without_sentence(rank_table(study, {}), study.told) if names else None,
-        "pairs": system_pair_table(study.pairs) if study.pairs else None,
+        "ranks": _without_sentence(rank_table(study), ranking.told) if names else None,
+        "pairs": pair_table(ranking) if ranking.pairs else None,
         "names": shown,
-        "matrix": _matrix(study, shown),
+        "matrix": _matrix(ranking.pairs, shown),
         "consistency": consistency_table({metric: study.consistency}),
         "agreement": None if study.agreement is None else pair_agreement_table({metric: study.agreement}),
     }
 
 
-def _matrix(study: PairStudy, names: tuple[str, ...]) -> tuple[tuple[MatrixCell, ...], ...]:
+def _matrix(pairs: Sequence[Gap], names: tuple[str, ...]) -> tuple[tuple[MatrixCell, ...], ...]:
     found = {}
-    for pair in study.pairs:
-        value = pair.preference.value
-        if math.isfinite(value):
-            told = f"first preferred {interval(pair.preference)}, n {pair.n}"
-            ends = f"{pair.first} / {pair.second}: {told}"
-            found[pair.first, pair.second] = MatrixCell(number(value), ends, _level(value))
-            found[pair.second, pair.first] = MatrixCell(number(1 - value), ends, _level(1 - value))
+    for pair in pairs:
+        ends = f"{pair.first} / {pair.second}: {interval(pair.difference)} on {pair.documents} documents"
+        found[pair.first, pair.second] = MatrixCell(number(pair.means[0]), ends, _level(pair.means[0]))
+        found[pair.second, pair.first] = MatrixCell(number(pair.means[1]), ends, _level(pair.means[1]))
     return tuple(tuple(found.get((one, other), MatrixCell()) for other in names) for one in names)
 
 

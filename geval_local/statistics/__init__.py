@@ -5,7 +5,8 @@
 - `coefficients`: Pearson, Spearman, Kendall, pairwise accuracy with calibrated ties, AUC
 - `levels`: coefficients within documents, pooled, and over systems, on draws of documents and systems
 - `correlation`: scores against human ratings, in one result; judges with each other, without people
-- `significance`: two judges on common documents; Holm's correction
+- `significance`: two judges on common documents; the correction of all tests of a table
+- `noninferiority`: a candidate that is not worse than its baseline, once or at every look
 - `prediction_powered`: means from many scores and few ratings
 - `resampling`: the bootstrap behind intervals, sign-flip tests, exchanges of judges, folds of documents
 - `bradley_terry`: strengths of systems from comparisons

@@ -22,6 +22,11 @@ Ints = NDArray[np.int64]
 NO_CHOIX = "they need choix; install it with `pip install 'geval-local[pairs]'`"
 
 
+ONE_DOCUMENT = (
+    "no intervals of Bradley-Terry strengths: without one of the documents some systems win, or lose, every comparison"
+)
+
+
 @dataclass(frozen=True)
 class BradleyTerry:
     """Strengths of systems."""
@@ -33,29 +38,31 @@ class BradleyTerry:
 def fit_bradley_terry(
     systems: int, first: Ints, second: Ints, preference: Floats, documents: Sequence[str]
 ) -> BradleyTerry:
-    """Fit the strengths of systems, with Student's interval from leaving out one document at a time."""
+    """Fit the strengths of systems, with Student's interval from leaving out one document at a time.
+
+    There is no interval if some strength has no bound without one of the documents: that document moves it most.
+    """
+    none = tuple(Interval(float("nan")) for _ in range(systems))
     if preference.size and not ((preference >= 0) & (preference <= 1)).all():
         raise DataError("a preference is not between 0 and 1")
     codes = np.unique(np.asarray(documents), return_inverse=True)[1].reshape(-1)
     wins = _wins(systems, first, second, preference)
-    missing = _unconnected(wins)
-    if missing:
-        return BradleyTerry(tuple(Interval(float("nan")) for _ in range(systems)), missing)
+    if missing := _unconnected(wins):
+        return BradleyTerry(none, f"no Bradley-Terry strengths: {missing}")
     if find_spec("choix") is None:
-        return BradleyTerry(tuple(Interval(float("nan")) for _ in range(systems)), NO_CHOIX)
+        return BradleyTerry(none, f"no Bradley-Terry strengths: {NO_CHOIX}")
     strengths = _fit(wins)
     units = int(codes.max()) + 1 if codes.size else 0
-    without = np.full((units, systems), np.nan)
-    for document in range(units):
-        own = codes == document
+    without = []
+    for own in (codes == document for document in range(units)):
         rest = wins - _wins(systems, first[own], second[own], preference[own])
         rest = np.where(rest < 1e-12, 0.0, rest)  # what subtracting leaves of nothing
-        if not _unconnected(rest):
-            without[document] = _fit(rest)
-    errors = _left_out_error(without) if units > 1 else np.full(systems, np.nan)
-    return BradleyTerry(
-        tuple(t_interval(float(value), float(error), units) for value, error in zip(strengths, errors, strict=True))
-    )
+        if _unconnected(rest):
+            return BradleyTerry(tuple(Interval(float(value)) for value in strengths), ONE_DOCUMENT if units > 1 else "")
+        without.append(_fit(rest))
+    errors = np.sqrt(((without - np.mean(without, axis=0)) ** 2).sum(axis=0) * (units - 1) / units)
+    found = zip(strengths.tolist(), errors.tolist(), strict=True)
+    return BradleyTerry(tuple(t_interval(value, error, units) for value, error in found))
 
 
 def _wins(systems: int, first: Ints, second: Ints, preference: Floats) -> Floats:
@@ -82,14 +89,3 @@ def _fit(wins: Floats) -> Floats:
 
     found = np.asarray(choix.ilsr_pairwise_dense(wins, max_iter=1000), dtype=np.float64)
     return np.asarray(found - found.mean())
-
-
-def _left_out_error(values: Floats) -> Floats:
-    """Compute standard errors by the jackknife from strengths without each document, shape (documents, systems)."""
-    defined = np.isfinite(values)
-    count = defined.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centre = np.where(defined, values, 0.0).sum(axis=0) / count
-        squares = np.where(defined, (values - centre) ** 2, 0.0).sum(axis=0)
-        error = np.sqrt(squares * (count - 1) / count)
-    return np.asarray(np.where((count >= 2) & (count >= 0.9 * len(values)), error, np.nan))

@@ -85,7 +85,7 @@ def correlate(
     kept, left_out = usable(items)
     target = known_target(level, target)
     found = level_figures(kept, level, target, accuracy=accuracy)
-    intervals = {name: interval_at(found.figures, name, target) for name in ALL_COEFFICIENTS}
+    intervals = {name: interval_at(found.figures, name, target, level) for name in ALL_COEFFICIENTS}
     tied = found.ties.human / found.ties.pairs if found.ties.pairs else math.nan
     return Correlation(
         level,
@@ -105,10 +105,11 @@ def correlate(
     )
 
 
-def interval_at(figures: FiguresWithErrors, coefficient: str, target: Target) -> Interval:
+def interval_at(figures: FiguresWithErrors, coefficient: str, target: Target, level: Level) -> Interval:
     """Return the interval of one coefficient."""
     on_z = coefficient == "pearson" and target != "documents"
-    found = figures.interval(ALL_COEFFICIENTS.index(coefficient), on_z=on_z)
+    in_steps = coefficient != "pearson" and level == "system"
+    found = figures.interval(ALL_COEFFICIENTS.index(coefficient), on_z=on_z, in_steps=in_steps)
     return within(found, -1.0 if coefficient in COEFFICIENTS else 0.0, 1.0)
 
 
@@ -134,7 +135,7 @@ def average_interval(
     chosen, wanted = known_target(level, target), coefficient == "accuracy"
     draws = draws_for(rated, level, chosen)
     figures = [level_figures(own, level, chosen, accuracy=wanted, draws=draws).figures for own in rated]
-    return interval_at(mean_of(figures), coefficient, chosen)
+    return interval_at(mean_of(figures), coefficient, chosen, level)
 
 
 def known_target(level: Level, target: Target | None) -> Target:

@@ -21,14 +21,14 @@ from geval_local.errors import ConfigurationError
 from geval_local.statistics.interval import Interval, t_interval, t_test
 
 Target = Literal["documents", "systems", "both"]
-#: Enough for rejections after Holm's correction of a hundred tests; all arrangements if there are fewer.
+#: All arrangements if there are fewer.
 PERMUTATIONS = 9_999
 #: Draws of every bootstrap.
 RESAMPLES = 1_000
 #: From six groups on a sign-flip test can reject at .05; with fewer it never can.
 SIGN_FLIP_GROUPS = 6
-# With more groups the permutation distribution is Student's t to every digit shown, at a fraction of the time.
-_MOST_PERMUTED = 2_000
+#: With more groups the permutation distribution is Student's t to every digit shown, at a fraction of the time.
+MOST_FLIPPED = 2_000
 
 Floats = NDArray[np.float64]
 
@@ -99,11 +99,13 @@ class FiguresWithErrors:
     #: Their name.
     unit: str = "documents"
 
-    def interval(self, index: int, *, on_z: bool = False) -> Interval:
+    def interval(self, index: int, *, on_z: bool = False, in_steps: bool = False) -> Interval:
         """Return the 95 % interval of one figure: Student's t, with the spread of the draws as its error.
 
         Percentiles of draws are too short for few units, and a draw of ranks is nearer to 0 than the data, which moves
-        them aside (benchmarks/interval_coverage.py). `on_z` is for Pearson's correlation over drawn systems.
+        them aside (benchmarks/interval_coverage.py). `on_z` is for Pearson's correlation over drawn systems. Ranks of
+        few systems go `in_steps`: two that are nearly alike change places in half of the draws, and Student's interval
+        never reaches the other step; the middle 95 % of the draws are then added to it (inference_edges.py).
         """
         value = float(self.value[index])
         if self.parts:
@@ -112,6 +114,9 @@ class FiguresWithErrors:
             return self._unless_alike(t_interval(value, error, own.size))
         error = self._error(index)
         plain = t_interval(value, error, self.units, unit=self.unit)
+        if in_steps and self.draws is not None and math.isfinite(plain.low):
+            low, high = np.nanquantile(self.draws[:, index], (0.025, 0.975)).tolist()
+            plain = replace(plain, low=min(plain.low, low), high=max(plain.high, high))
         if not on_z or not math.isfinite(plain.low) or abs(value) > 1 - 1e-9:
             return self._unless_alike(plain)
         z = t_interval(math.atanh(value), self._error(index, on_z=True), self.units)
@@ -123,12 +128,18 @@ class FiguresWithErrors:
             return found
         return replace(found, low=math.nan, high=math.nan, warning=f"all {self.unit} are alike, and allow no interval")
 
-    def p(self, index: int, *, seed: int = 0) -> tuple[float, str]:
+    def by_document(self, index: int) -> dict[str, float]:
+        """Return one figure of every document, where the value is their mean; else nothing."""
+        return {name: float(part[index]) for name, part in self.parts.items()}
+
+    def p(self, index: int, *, in_steps: bool = False, seed: int = 0) -> tuple[float, str]:
         """Return the two-sided p-value of "the true figure is 0", and the test in words."""
-        own = np.array([part[index] for part in self.parts.values()])
-        p, test = paired_test(own, self.interval(index), seed=seed)
+        p, test = paired_test(self.by_document(index), self.interval(index), seed=seed)
         if test == "sign-flip":
             return p, "Sign-flip permutation test over documents, two-sided; Student's t interval."
+        if in_steps and self.draws is not None:
+            # Not below that of the draws: else a near tie of one judge alone tells equal judges apart.
+            p = max(p, min(1.0, 2 * min(float(np.nanmean(sign * self.draws[:, index] >= 0)) for sign in (1, -1))))
         told = "." if self.parts else f"; standard error from {RESAMPLES:,} draws of {self.unit} (bootstrap)."
         return p, f"Student's t test, two-sided{told}"
 
@@ -194,41 +205,78 @@ def swapped_p(observed: float, drawn: Floats) -> float:
     return float((np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-9) + 1) / (drawn.size + 1))
 
 
-def paired_test(
-    values: Floats, mean: Interval, *, permutations: int = PERMUTATIONS, seed: int = 0
-) -> tuple[float, str]:
-    """Two-sided p-value of "no difference" from one value a document, and the test: by signs, or of few Student's t."""
-    if values.size >= SIGN_FLIP_GROUPS and np.isfinite(values).all():
-        return sign_flip(values, permutations=permutations, seed=seed), "sign-flip"
+def paired_test(values: Mapping[str, float], mean: Interval, *, seed: int = 0) -> tuple[float, str]:
+    """Two-sided p-value of "no difference" from one value a document, and the test: by signs, or Student's t.
+
+    Of fewer than six documents flips cannot reject, of more than `MOST_FLIPPED` they have the p of Student's t, their
+    limit. Documents are taken by their names, so that p does not depend on the order of the rows. For two judges it is
+    the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps the
+    sign of the difference of their coefficients there.
+    """
+    own = np.array([values[name] for name in sorted(values)])
+    if SIGN_FLIP_GROUPS <= own.size <= MOST_FLIPPED and np.isfinite(own).all():
+        return float(sign_flips(own[:, None], seed=seed)[0][0]), "sign-flip"
     return t_test(mean.value, mean.error, mean.units), "t"
 
 
-def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
-    """Two-sided permutation test of paired differences: the sign of every group's difference is drawn at random.
+def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> tuple[Floats, Floats]:
+    """Two-sided p-values of several tests on the same groups: each alone, and adjusted for all of them.
 
-    Exact if all arrangements can be enumerated (13 groups or fewer by default), else from seeded draws and the
-    observed arrangement; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
-    is the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps
-    the sign of the difference of their coefficients there.
+    Shape (groups, tests), NaN where a test lacks a group; every test has two groups or more. A group's sign is flipped
+    in all tests at once: in every arrangement if they can be enumerated (13 groups or fewer by default), else in seeded
+    draws and the observed one. The adjustment is the step-down max-t of Westfall and Young (1993, algorithm 2.8): its
+    family-wise error is that of the flips, exact for symmetric differences, and it is as small for many tests as for
+    one if all of them are clear. Statistics are Student's t on the normal scale (Wallace, 1959), so that tests on few
+    and on many groups are comparable.
     """
-    if differences.size < 2:
-        return math.nan
-    if np.abs(differences).max() <= 1e-12:
-        return 1.0
-    if differences.size > _MOST_PERMUTED:
-        from scipy import stats  # takes a second to import
+    freedom = np.isfinite(differences).sum(axis=0) - 1.0
+    values = np.nan_to_num(differences)
+    norm = np.sqrt((freedom + 1) * (values**2).sum(axis=0))
+    values = np.divide(values, norm, out=np.zeros_like(values), where=norm > 1e-12 * (freedom + 1))
 
-        return float(stats.ttest_1samp(differences, 0.0).pvalue)
-    scaled = differences / np.abs(differences).max()
-    signs = _signs(scaled.size, permutations, seed)
-    step = max(1, 4_000_000 // scaled.size)
-    parts = [signs[start : start + step].astype(np.float64) @ scaled for start in range(0, len(signs), step)]
-    means, observed = np.concatenate(parts) / scaled.size, scaled.mean()
-    # The data are one more arrangement where not all were enumerated.
-    more = int(2**scaled.size > permutations)
+    def statistic(sums: Floats) -> Floats:
+        share = np.minimum(sums**2, 1 - 1e-15)
+        return np.asarray((8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(-freedom * np.log1p(-share)))
+
     # Arrangements that are equal are not told apart by the order of a sum.
-    tails = [int((sign * (means - observed) >= -1e-9).sum()) + more for sign in (1, -1)]
-    return float(min(1.0, 2 * min(tails) / (means.size + more)))
+    observed = statistic(np.maximum(np.abs(values.sum(axis=0)) - 1e-9, 0.0))
+    order = np.argsort(-observed, kind="stable")
+    signs = _signs(len(values), permutations, seed)
+    alone, largest = np.zeros((2, observed.size))
+    step = max(1, 4_000_000 // max(values.shape))
+    for start in range(0, len(signs), step):
+        found = statistic(signs[start : start + step].astype(np.float64) @ values)[:, order]
+        alone += (found >= observed[order]).sum(axis=0)
+        # Of each test and all that are less clear.
+        found = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
+        largest += (found >= observed[order]).sum(axis=0)
+    # The data are one more arrangement where not all were enumerated.
+    more = int(2 ** len(values) > permutations)
+    p = np.empty((2, observed.size))
+    p[:, order] = (np.stack([alone, np.maximum.accumulate(largest)]) + more) / (len(signs) + more)
+    return p[0], p[1]
+
+
+def level_of_each(differences: Floats, level: float = 0.05, *, seed: int = 0) -> float:
+    """Level that `sign_flips` leaves each test if none is clear: `level` of the largest of as many correlated tests.
+
+    By the normal distribution that flips tend to, from the differences less their means.
+    """
+    values = np.nan_to_num(differences - np.nanmean(differences, axis=0))
+    norm = np.sqrt((values**2).sum(axis=0))
+    root = np.asarray(np.linalg.qr(values[:, norm > 1e-12] / norm[norm > 1e-12], mode="r"))
+    if root.shape[1] < 2:
+        return level
+    from scipy.special import ndtr
+
+    drawn = np.random.default_rng(seed).normal(size=(PERMUTATIONS, len(root))) @ root
+    return float(max(2 * ndtr(-np.quantile(np.abs(drawn).max(axis=1), 1 - level)), level / root.shape[1]))
+
+
+def attained(groups: int, level: float = 0.05) -> float:
+    """Share of a level that flips of so few groups can use; of fewer than six Student's t uses all of it."""
+    arrangements = level * 2.0 ** min(groups - 1, 50)
+    return math.floor(arrangements) / arrangements if groups >= SIGN_FLIP_GROUPS else 1.0
 
 
 @lru_cache(maxsize=2)

@@ -2,21 +2,19 @@
 
 A difference of means over documents has the sign-flip test, exact up to 13 documents. All else has Student's t with the
 bootstrap's error, but for ranks of new systems: there the judges' scores are exchanged, of whole systems with all their
-documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417), which finds more. Their
-PERM-INPUTS and PERM-BOTH, which exchange on documents too, are there by name and valid only for two judges that think
-alike of every system: they make each system's mean a mixture of the two judges', in which their different opinions are
-gone, and equal judges are told apart (benchmarks/interval_coverage.py). Pearson's correlation is not exchanged: a judge
-that is far off for a few systems would be told apart from one that is a little off for all. Every p-value is two-sided;
-in a table it is also given with Holm's correction for the number of tests there, and so is the smallest detectable
-difference.
+documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417), which finds more. Exchanges on
+documents too (their PERM-INPUTS and PERM-BOTH) tell equal judges of different opinions apart
+(benchmarks/results/2026-11-23-tests-system.txt). Pearson's correlation is not exchanged: a judge that is far off for a
+few systems would be told apart from one that is a little off for all. Every p-value is two-sided; in a table it is also
+adjusted for all tests there, and so is the smallest detectable difference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,29 +22,30 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import counted
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
-from geval_local.statistics.interval import Interval
+from geval_local.statistics.interval import Interval, t_test
 from geval_local.statistics.levels import Level, Ties, documents_kept, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import (
+    MOST_FLIPPED,
     PERMUTATIONS,
     RESAMPLES,
     SIGN_FLIP_GROUPS,
     Draws,
     FiguresWithErrors,
     Target,
+    attained,
+    level_of_each,
     mean_of,
     minus,
+    sign_flips,
     swapped_p,
 )
 
-Exchange = Literal["PERM-INPUTS", "PERM-SYSTEMS", "PERM-BOTH"]
 #: With fewer documents the test over the same systems rejects in .00 to .05 of the cases, where .05 are meant
 #: (benchmarks/interval_coverage.py).
 FEW_OVER_SYSTEMS = 50
 #: One judge's scores, of one dimension or of several.
 Judged = Sequence[ScoredItem] | Sequence[Sequence[ScoredItem]]
-#: What every test exchanges.
-EXCHANGED: dict[Exchange, Target] = {"PERM-INPUTS": "documents", "PERM-SYSTEMS": "systems", "PERM-BOTH": "both"}
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ class Comparison:
     #: Two-sided p-value.
     p: float
     #: The same, corrected for the number of tests in its table; NaN for a single test.
-    p_holm: float
-    #: Smallest true difference that would have been found with 80 % probability, at .05 or what Holm's correction
+    p_adjusted: float
+    #: Smallest true difference that would have been found with 80 % probability, at .05 or what the correction
     #: leaves of it for the first of the tests in its table.
     detectable: float
     #: Population that the interval and the test generalise to.
@@ -79,6 +78,12 @@ class Comparison:
     kept: tuple[int, int]
     #: Description of the test, in a sentence.
     why: str
+    #: Level that the correction leaves it, if it is the first of its table.
+    significance: float = field(default=math.nan, repr=False, compare=False)
+    #: Least p that it can give, whatever the data; 0 of Student's t.
+    least: float = field(default=0.0, repr=False)
+    #: The difference by document, where it is the mean of these.
+    by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -93,18 +98,72 @@ def holm(p: Sequence[float]) -> list[float]:
 
 _Tested = TypeVar("_Tested")
 _Key = TypeVar("_Key")
+#: The family-wise error of a table of tests.
+LEVEL = 0.05
+#: What a test is called that took the place of another, in the fields where classes say it.
+_BY_T = {"test": "t", "why": "Student's t test, two-sided."}
 
 
 def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
-    """Copy the tests of one table with Holm's correction: ``p_holm`` from ``p``, and ``detectable``."""
-    given: list[Any] = list(tests.values())  # all kinds of tests have a p
-    p = holm([test.p for test in given])
-    level = 0.05 / max(1, sum(math.isfinite(value) for value in p))
-    found = {}
-    for name, test, value in zip(tests, given, p, strict=True):
-        more = {"detectable": test.difference.detectable(significance=level)} if hasattr(test, "detectable") else {}
-        found[name] = replace(test, p_holm=value, **more)
-    return found
+    """Copy the tests of one table with p-values adjusted for all of them, and what they can detect then.
+
+    Tests on differences by document (``by_document``) are flipped together, see `sign_flips`; all others have Holm's
+    correction. Of a table with both kinds each has its share of the level. Tests that could never reject, whatever the
+    data, give way to Student's t: flips of D documents give no p below 2 / 2**D. So do flips of more than
+    `MOST_FLIPPED`, whose limit it is.
+    """
+    given: dict[Any, Any] = dict(tests)
+    count = max(1, sum(math.isfinite(test.p) for test in given.values()))
+    flipped = _flipped(given, count)
+    rest = {key: _by_t(test, count) for key, test in given.items() if key not in flipped}
+    share = len(flipped) / count
+    found: dict[Any, dict[str, Any]] = {}
+    if flipped:
+        documents = sorted({name for own in flipped.values() for name in own})
+        table = np.array([[own.get(name, math.nan) for own in flipped.values()] for name in documents])
+        level = level_of_each(table, LEVEL * share)
+        for key, p, adjusted in zip(flipped, *sign_flips(table), strict=True):
+            found[key] = {"p": float(p), "p_adjusted": min(1.0, float(adjusted) / share), "significance": level}
+    for key, adjusted in zip(rest, holm([test.p for test in rest.values()]), strict=True):
+        known = min(1.0, adjusted / (1 - share)) if math.isfinite(adjusted) else math.nan
+        found[key] = {"p": rest[key].p, "p_adjusted": known, "significance": LEVEL / count}
+    result = {}
+    for key, test in (given | rest).items():
+        changes = {name: value for name, value in found[key].items() if hasattr(test, name)}
+        if hasattr(test, "detectable"):
+            level = found[key]["significance"] * (attained(test.difference.units) if key in flipped else 1.0)
+            able = test.difference.detectable(significance=level)
+            changes["detectable"] = able or math.nan  # equal scores do not say what could have been found
+        result[key] = replace(test, **changes)
+    return result
+
+
+def _flipped(tests: Mapping[Any, Any], count: int) -> dict[Any, Mapping[str, float]]:
+    """Find the differences by document that are flipped together; none where their flips cannot reject."""
+    known = {key: getattr(test, "by_document", {}) for key, test in tests.items()}
+    found = {
+        key: own
+        for key, own in known.items()
+        if SIGN_FLIP_GROUPS <= len(own) <= MOST_FLIPPED and math.isfinite(sum(own.values()))
+    }
+    # Tests on the same documents are clear in the same arrangements, those on others in others.
+    least = sum(2.0 ** (1 - len(documents)) for documents in {frozenset(own) for own in found.values()})
+    return found if least <= LEVEL * len(found) / count else {}
+
+
+def _by_t(test: Any, count: int) -> Any:
+    """Test by Student's t what is not flipped, or what exchanges could not tell apart among so many tests."""
+    if not getattr(test, "by_document", {}) and getattr(test, "least", 0.0) * count <= LEVEL:
+        return test
+    p = t_test(test.difference.value, test.difference.error, test.difference.units)
+    return replace(test, p=p, **{name: told for name, told in _BY_T.items() if hasattr(test, name)})
+
+
+def how_corrected(tests: Collection[Any]) -> str:
+    """Say how the tests of a table were corrected for their number."""
+    flips = sum(getattr(test, "test", getattr(test, "why", "")).lower().startswith("sign-flip") for test in tests)
+    jointly = "step-down max-t over joint sign flips"
+    return jointly if flips == len(tests) else f"{jointly}, Holm for other tests" if flips else "Holm"
 
 
 def common_ground(
@@ -129,13 +188,12 @@ def compare(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
-    test: Exchange | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Test the difference of two judges' agreement with people, on the items and documents that both keep.
 
     Of several dimensions it is that of their averages. Items are paired by key. Without a second judge, the first is
-    held against chance. `test` takes the place of the test that is valid for the target; over systems only.
+    held against chance.
     """
     if coefficient not in ALL_COEFFICIENTS:
         raise ConfigurationError(
@@ -158,20 +216,23 @@ def compare(
     if second is None:
         sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
-    p, why = difference.p(index, seed=seed)
-    if second is not None and level == "system" and (test or (target != "documents" and coefficient != "pearson")):
-        named = test or "PERM-SYSTEMS"
+    in_steps = level == "system" and coefficient != "pearson"
+    (p, why), least = difference.p(index, in_steps=in_steps, seed=seed), 0.0
+    if second is not None and level == "system" and target != "documents" and coefficient != "pearson":
         own = [item for items, _ in grounds for item in items[0]]
-        units = sorted({item.group for item in own}), sorted({item.system for item in own})
-        exchange = Draws(*units, EXCHANGED[named], count=PERMUTATIONS, seed=seed, swap=True)
-        # With fewer units no exchange can reject at .05.
-        if test is not None or exchange.units >= SIGN_FLIP_GROUPS:
+        exchange = Draws((), sorted({item.system for item in own}), "systems", count=PERMUTATIONS, seed=seed, swap=True)
+        # With fewer systems no exchange can reject at .05.
+        if exchange.units >= SIGN_FLIP_GROUPS:
             drawn = np.mean(
                 [exchanged(one, other, exchange, accuracy=wanted)[:, index] for (one, other), _ in grounds], axis=0
             )
-            p, why = swapped_p(float(difference.value[index]), drawn), _told(named)
+            p, least = swapped_p(float(difference.value[index]), drawn), 2.0 ** (1 - exchange.units)
+            why = (
+                f"{PERMUTATIONS:,} exchanges of the two judges on systems (PERM-SYSTEMS), two-sided; interval from "
+                f"{RESAMPLES:,} draws."
+            )
     most = 2.0 if coefficient in COEFFICIENTS and second is not None else 1.0
-    interval = within(difference.interval(index), -most, most)
+    interval = within(difference.interval(index, in_steps=in_steps), -most, most)
     widest = max((own[0] for own in found), key=lambda own: own.documents)
     if level == "system" and target == "documents" and widest.documents < FEW_OVER_SYSTEMS:
         why += f" It finds rather too little, with only {counted(widest.documents, 'document')}."
@@ -190,6 +251,8 @@ def compare(
         len({item.group for items, _ in grounds for item in items[0]}),
         (max(kept[0] for _, kept in grounds), max(kept[1] for _, kept in grounds)),
         why,
+        least=least,
+        by_document=difference.by_document(index),
     )
 
 
@@ -223,9 +286,3 @@ def _chance(ties: Sequence[Ties], like: FiguresWithErrors) -> FiguresWithErrors:
     value = np.array([0.0, 0.0, 0.0, np.maximum(tied, (1 - tied) / 2).mean(), 0.5])
     draws = None if like.draws is None else np.broadcast_to(value, like.draws.shape)
     return FiguresWithErrors(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
-
-
-def _told(test: Exchange) -> str:
-    units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[EXCHANGED[test]]
-    told = f"{PERMUTATIONS:,} exchanges of the two judges on {units} ({test}), two-sided"
-    return f"{told}; interval from {RESAMPLES:,} draws."

@@ -293,3 +293,22 @@ def test_systems_with_equal_means_are_tied_whatever_the_order_of_the_sum():
     ]
     assert sum(values["a"]) != sum(values["b"])
     assert correlate(items, "system").ties.predicted == 1
+
+
+def test_an_interval_of_ranks_reaches_the_next_step_where_two_systems_are_nearly_alike():
+    # People see s0 just above s1, which the judge knows well: half of the samples have them in the other order.
+    documents, quality, judged = 100, np.array([0.01, 0.0, 1.0, -1.0]), np.array([0.4, 0.0, 1.0, -1.0])
+    hits, right = 0, 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        human, score = (own + 0.8 * rng.normal(size=(documents, 4)) for own in (quality, judged))
+        items = [
+            ScoredItem(f"d{d}", f"s{s}", human[d, s], score[d, s], key=f"{d}/{s}")
+            for d in range(documents)
+            for s in range(4)
+        ]
+        found = correlate(items, "system", target="documents").spearman
+        right += found.value == 1.0
+        hits += found.low <= 1.0 <= found.high or found.value == 1.0
+    assert right < 15
+    assert hits >= 19

@@ -113,7 +113,7 @@ def test_the_jury_is_tested_against_each_judge_and_the_best_is_named():
     assert best == "good"
     assert set(tests) == set(members)
     assert tests["poor"].difference.low > 0
-    assert all(test.p_holm >= test.p for test in tests.values())
+    assert all(test.p_adjusted >= test.p for test in tests.values())
     assert tests["good"].first == tests["poor"].first
 
 

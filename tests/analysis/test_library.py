@@ -10,6 +10,7 @@ from rated_runs import prepare, score
 
 import geval_local
 from geval_local import bias, calibrate, compare, jury, meta_evaluate, rank, read_rated
+from geval_local.analysis.comparison import compare_runs, compare_systems
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.report import report
 
@@ -52,6 +53,17 @@ def test_every_analysis_gives_what_its_verb_prints(here):
     assert meta_evaluate(rows, ["a.jsonl"]).to_dict() == verb
     for study in (found, scored):
         assert all(table.title and table.rows for table in study.tables())
+
+
+def test_the_two_comparisons_guess_nothing(here):
+    runs = [here / "a.jsonl", here / "plain.jsonl"]
+    assert compare_runs(*runs, across=["steps"], **RATED) == compare(runs, across=["steps"], **RATED)
+    with pytest.raises(ConfigurationError, match="not comparable: steps"):
+        compare_runs(*runs)
+    # Taken for two systems, one file each, because the caller says so.
+    found = compare_systems(runs, across=["steps"], group_by="id")
+    assert {side.side for side in found.systems["clarity"].systems} == {"a", "plain"}
+    assert found.reason is None
 
 
 def test_rows_and_frames_are_taken_as_files_are(here):

@@ -1,4 +1,4 @@
-"""Other people's code agrees, on random data: nlpstats by the authors of PERM-BOTH, ppi-python by those of PPI++."""
+"""Other people's code agrees, on random data: nlpstats by the authors of PERM-SYSTEMS, ppi-python by those of PPI++."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import compare
 
 LEVELS = {"summary": "input", "pooled": "global", "system": "system"}
-METHODS = {"PERM-INPUTS": "inputs", "PERM-SYSTEMS": "systems", "PERM-BOTH": "both"}
 
 
 def table(seed, documents=9, systems=6, missing=0.1):
@@ -58,14 +57,13 @@ def test_every_draw_is_what_nlpstats_computes_of_the_drawn_matrix(level, target)
     assert compared > 20
 
 
-@pytest.mark.parametrize("coefficient", ["pearson", "kendall"])
-@pytest.mark.parametrize("test", METHODS)
-def test_permutation_tests_have_the_p_of_nlpstats(test, coefficient):
+@pytest.mark.parametrize("coefficient", ["spearman", "kendall"])
+def test_permutation_tests_have_the_p_of_nlpstats(coefficient):
     permutation = pytest.importorskip("nlpstats.correlations.permutation", reason="nlpstats is not installed")
     first, second, human = table(3, documents=12, systems=7, missing=0.0)
-    found = compare(items(first, human), items(second, human), "system", coefficient, test=test)
-    assert test in found.why
+    found = compare(items(first, human), items(second, human), "system", coefficient)
+    assert "PERM-SYSTEMS" in found.why
     np.random.seed(0)  # nlpstats draws from the global generator
-    theirs = permutation.permutation_test(first, second, human, "system", coefficient, METHODS[test], n_resamples=400)
+    theirs = permutation.permutation_test(first, second, human, "system", coefficient, "systems", n_resamples=400)
     assert found.p == pytest.approx(theirs.pvalue, abs=0.08)
     assert 0.0 < found.p < 0.9

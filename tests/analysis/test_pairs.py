@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from geval_local.analysis.pair_study import agreement, consistency, ranked, study_pairs, system_pairs
+from geval_local.analysis.pair_study import agreement, consistency, rank_table, study_pairs
 from geval_local.analysis.pairs import Preferences, Source, rank
 from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
 from geval_local.errors import DataError
@@ -58,42 +58,55 @@ def maximised(found, systems):
 
 def test_strengths_are_those_of_the_maximum_likelihood_and_intervals_leave_documents_out():
     found = drawn(systems=4, documents=6)
-    ranks, warning = ranked(found)
-    assert warning == ""
-    systems = [own.system for own in ranks]
+    study = study_pairs(found)
+    assert study.warning == ""
+    systems, strengths = study.names, list(map(study.strengths.get, study.names))
     assert systems == ["s0", "s1", "s2", "s3"]
-    np.testing.assert_allclose([own.strength.value for own in ranks], maximised(found, systems), atol=1e-5)
+    np.testing.assert_allclose([own.value for own in strengths], maximised(found, systems), atol=1e-5)
     without = [maximised([p for p in found if p.document != f"d{out}"], systems) for out in range(6)]
     errors = np.sqrt(5 / 6 * ((np.array(without) - np.mean(without, axis=0)) ** 2).sum(axis=0))
-    for own, error in zip(ranks, errors, strict=True):
-        expected = t_interval(own.strength.value, float(error), 6)
-        assert own.strength.low == pytest.approx(expected.low, abs=1e-4)
-        assert own.strength.high == pytest.approx(expected.high, abs=1e-4)
+    for own, error in zip(strengths, errors, strict=True):
+        expected = t_interval(own.value, float(error), 6)
+        assert own.low == pytest.approx(expected.low, abs=1e-4)
+        assert own.high == pytest.approx(expected.high, abs=1e-4)
     # A system's preference is over all of its comparisons, from either side.
     mine = [p.value if p.first == "s1" else 1 - p.value for p in found if "s1" in (p.first, p.second)]
-    assert ranks[1].preference.value == pytest.approx(np.mean(mine))
-    assert ranks[1].n == 18
+    assert study.ranking.systems[1].mean.value == pytest.approx(np.mean(mine))
+    assert study.ranking.systems[1].n == 6  # outputs
 
 
 def test_strengths_without_bound_are_told_and_not_made_up():
     beaten = [one("d", "a", "b", 1.0), one("e", "a", "b", 1.0)]
-    ranks, warning = ranked(beaten)
-    assert "won, or lost, every comparison" in warning
-    assert all(math.isnan(own.strength.value) for own in ranks)
-    assert [own.system for own in ranks] == ["a", "b"]  # by preference then
+    study = study_pairs(beaten)
+    assert "won, or lost, every comparison" in study.warning
+    assert all(math.isnan(own.value) for own in study.strengths.values())
+    assert study.names == ["a", "b"]  # by preference then
     apart = [one("d", "a", "b", 0.5), one("d", "c", "d", 0.5)]
-    assert "never compared" in ranked(apart)[1]
+    assert "never compared" in study_pairs(apart).warning
     with pytest.raises(DataError, match="between 0 and 1"):
         fit_bradley_terry(2, np.array([0]), np.array([1]), np.array([1.5]), ["d"])
 
 
+def test_a_strength_that_one_document_keeps_bounded_has_no_interval():
+    found = [one(f"d{d}", "a", "b", 1.0) for d in range(9)] + [one("d9", "a", "b", 0.0)]
+    study = study_pairs(found)
+    # Leaving d9 out, b never wins: it moves the strength most, and must not be passed over.
+    assert study.strengths["a"].value == pytest.approx(math.log(9) / 2, abs=1e-4)
+    assert math.isnan(study.strengths["a"].low)
+    assert any("no intervals of Bradley-Terry strengths" in note for note in rank_table(study).notes)
+    twice = study_pairs([*found, one("d8", "a", "b", 0.0)])
+    assert (twice.warning, math.isfinite(twice.strengths["a"].low)) == ("", True)
+
+
 def test_pairs_of_systems_are_read_from_either_side():
     found = [one("d", "a", "b", 0.8, 0.2), one("e", "b", "a", 0.4), one("f", "a", "b", math.nan, error="no")]
-    (pair,) = system_pairs(found)
-    assert (pair.first, pair.second, pair.n, pair.unscored) == ("a", "b", 2, 1)
-    assert pair.preference.value == pytest.approx((0.8 + 0.6) / 2)
-    assert pair.preference.error == pytest.approx(mean_interval([0.8, 0.6], ["d", "e"]).error)
-    assert pair.tie == pytest.approx(0.1)
+    study = study_pairs(found)
+    (pair,) = study.ranking.pairs
+    assert (pair.first, pair.second, pair.documents) == ("a", "b", 2)
+    assert (study.consistency.n, study.consistency.unscored) == (2, 1)
+    assert pair.means == pytest.approx((0.7, 0.3))
+    assert pair.difference.value == pytest.approx(0.4)
+    assert pair.difference.error == pytest.approx(2 * mean_interval([0.8, 0.6]).error)
     tied = one("e", "b", "a", 0.4, 0.1)
     assert (tied.value_for("b"), tied.value_for("a")) == pytest.approx((0.4, 0.6))
 
@@ -112,7 +125,6 @@ def test_order_flips_and_circles_are_counted():
     assert own.position_shift.units == 2
     assert own.flip_rate.value == pytest.approx(1 / 6)
     assert own.masses == pytest.approx((0.6, 0.4))
-    assert (own.document_triads, own.document_cyclic) == (2, 1)
     assert (own.triads, own.cyclic) == (1, 0)  # on average a beats c
     assert consistency([one("d", "a", "b", 0.5), one("d", "b", "c", 0.9), one("d", "c", "a", 0.9)]).cyclic == 0
 
@@ -182,28 +194,28 @@ def test_systems_are_told_apart_by_flipping_signs_of_documents():
         for first, second, shift in (("a", "b", 0.02), ("a", "c", 0.3), ("b", "c", 0.28))
     ]
     study = study_pairs(found)
-    for pair in study.pairs:
-        own = np.array([p.value - 0.5 for p in found if (p.first, p.second) == (pair.first, pair.second)])
+    for pair in study.ranking.pairs:
+        own = np.array([p.value - 0.5 for p in found if {p.first, p.second} == {pair.first, pair.second}])
         flipped = [abs(np.dot(signs, own)) for signs in itertools.product((-1, 1), repeat=len(own))]
         assert pair.p == pytest.approx(np.mean([value >= abs(own.sum()) - 1e-9 for value in flipped]))
-    p = {(pair.first, pair.second): pair.p_holm for pair in study.pairs}
+    p = {(pair.first, pair.second): pair.p_adjusted for pair in study.ranking.pairs}
     assert max(p["a", "c"], p["b", "c"]) < 0.05 < p["a", "b"]
-    assert [study.letters(system) for system in "abc"] == ["a", "a", "b"]
-    assert "2 of 3 pairs of systems are told apart" in study.told
+    assert [study.ranking.letters(system) for system in "abc"] == ["a", "a", "b"]
+    assert "2 of 3 pairs are told apart (step-down max-t" in study.ranking.told
     # Groups would call systems alike that were never compared.
-    assert study_pairs([p for p in found if (p.first, p.second) != ("a", "b")]).groups == ()
+    assert study_pairs([p for p in found if (p.first, p.second) != ("a", "b")]).ranking.groups == ()
     few = study_pairs([one("d", "a", "b", 0.9)])
-    assert math.isnan(few.pairs[0].p)
-    assert "cannot tell a and b apart" in few.told
-    assert study_pairs([one("d", "", "", 0.9)]).told == ""
+    assert math.isnan(few.ranking.pairs[0].p)
+    assert "a and b cannot be told apart" in few.ranking.told
+    assert study_pairs([one("d", "", "", 0.9)]).ranking.told == ""
 
 
 def test_without_choix_all_but_the_strengths_is_told(monkeypatch):
     monkeypatch.setattr("geval_local.statistics.bradley_terry.find_spec", lambda name: None)
     study = study_pairs(drawn(systems=3))
     assert "geval-local[pairs]" in study.warning
-    assert math.isnan(study.ranks[0].strength.value)
-    assert study.ranks[0].preference.value > 0.5
+    assert math.isnan(study.strengths["s0"].value)
+    assert study.ranking.systems[0].mean.value > 0.5
 
 
 def test_several_outputs_of_a_system_for_a_document_count_together():
@@ -215,7 +227,7 @@ def test_several_outputs_of_a_system_for_a_document_count_together():
     ]
     own = consistency(found)
     # On average a beats b, by (.9 + .3) / 2; the last comparison alone would make no circle.
-    assert (own.document_triads, own.document_cyclic, own.triads, own.cyclic) == (1, 1, 1, 1)
+    assert (own.triads, own.cyclic) == (1, 1)
 
 
 def test_a_judge_that_does_not_answer_or_goes_by_the_order_concludes_nothing():
@@ -225,12 +237,12 @@ def test_a_judge_that_does_not_answer_or_goes_by_the_order_concludes_nothing():
             one(f"d{n}", "a", "b", (first + second) / 2, orders=(first, second), masses=(mass, mass)) for n in range(8)
         ]
 
-    assert "does not answer" in study_pairs(both(0.9, 0.8, mass=0.003)).told
-    biased = study_pairs(both(0.95, 0.05)).told
+    assert "does not answer" in study_pairs(both(0.9, 0.8, mass=0.003)).ranking.told
+    biased = study_pairs(both(0.95, 0.05)).ranking.told
     assert "Nothing can be concluded" in biased
     assert "whatever is shown first" in biased
     assert "100%" in biased
-    assert "Nothing" not in study_pairs(both(0.9, 0.8)).told
+    assert "Nothing" not in study_pairs(both(0.9, 0.8)).ranking.told
     # It is said above the tables, once; of given pairs, which name no system, too.
     for silent in (both(0.95, 0.05), [replace(pair, first="", second="") for pair in both(0.95, 0.05)]):
         found = Preferences((Source("run", silent), Source("other", both(0.9, 0.8))), {}, {})
@@ -247,5 +259,12 @@ def test_results_of_pairs_are_taken_as_rows_too():
         for d in range(8)
     ]
     (source,) = rank([rows]).sources
-    assert [one.system for one in source.study.ranks] == ["a", "b"]
-    assert source.study.pairs[0].preference.value == pytest.approx(0.7)
+    assert source.study.names == ["a", "b"]
+    assert source.study.ranking.systems[0].mean.value == pytest.approx(0.7)
+
+
+def test_a_system_compared_with_itself_says_nothing_of_pairs():
+    found = [*(one(f"d{d}", "a", "b", 0.9) for d in range(8)), *(one(f"d{d}", "a", "a", 0.6) for d in range(8))]
+    ranking = study_pairs(found).ranking
+    assert [(pair.first, pair.second) for pair in ranking.pairs] == [("a", "b")]
+    assert ranking.groups == (("a",), ("b",))

@@ -97,3 +97,18 @@ def test_analysis_loads_neither_torch_nor_scipy_on_import():
         "assert not bad and not {'geval_local.models', 'geval_local.engine.interface'} & set(sys.modules), bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_nothing_is_not_negative():
+    assert [tables.number(value, 2) for value in (-0.001, 0.001, -0.006)] == ["0.00", "0.00", "-0.01"]
+
+
+def test_one_coefficient_is_shown_unless_all_are_asked_for(items):
+    found = {"judge": correlate(items)}
+    one = tables.correlation_table(found, tables.columns_of("one", "kendall"))
+    assert one.headers[:3] == ("", "kendall", "n")
+    every = tables.correlation_table(found, tables.columns_of("all", "kendall"))
+    assert every.headers[:5] == ("", "pearson", "spearman", "kendall", "accuracy")  # no AUC of three ratings
+    assert every.rows[-1][0] == "chance"
+    # Asked for alone, an undefined one keeps its column.
+    assert tables.correlation_table(found, ("auc",)).rows[0][1] == "-"

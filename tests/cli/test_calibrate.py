@@ -145,7 +145,7 @@ def test_sides_are_compared_within_documents_and_by_preference(here):
     }
     assert [side["mean"]["value"] for side in record["sides"]] == pytest.approx([sum(v) / 6 for v in by_side.values()])
     everything = record["gaps"]["all documents"]
-    assert everything["test"] == "sign-flip"
+    assert everything["test"] == "t"  # flips of six documents cannot reject beside the table's other tests
     assert everything["difference"]["value"] == pytest.approx(
         sum(a - b for a, b in zip(by_side["human"], by_side["machine"], strict=True)) / 6
     )
@@ -163,7 +163,7 @@ def test_sides_are_compared_within_documents_and_by_preference(here):
     both = [everything["difference"]["value"] - slope * gap for slope in slopes]
     expected = 0 if both[0] * both[1] < 0 else min(both, key=abs)
     assert less["difference"]["value"] == pytest.approx(expected)
-    assert all(gap["p_holm"] is None or gap["p_holm"] >= gap["p"] for gap in record["gaps"].values())
+    assert all(gap["p_adjusted"] is None or gap["p_adjusted"] >= gap["p"] for gap in record["gaps"].values())
     assert record["length"]["human"]["n"] == 12
     pooled = json.loads(bias(here, "--human", "rating.clarity", "--group-by", "row", "--json").stdout)
     # One rating a row: its noise is unknown, so there is a figure and no interval.
@@ -192,5 +192,5 @@ def test_more_than_two_sides_are_each_compared_with_the_others(here):
     done = run("bias", "a.jsonl", "--side", "doc", home=here)
     assert done.exit_code == 0, done.stderr
     assert "not yet a bias" in done.stderr
-    assert "p (Holm)" in done.stdout
+    assert "p (adjusted)" in done.stdout
     assert "d3 - the others" in done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_run import judge_directory, read_rows, run, write_rows
-from html_page import Page
+from html_page import Page, as_shown
 from rated_runs import other_judge, prepare, score
 from scipy import stats
 
@@ -97,9 +97,8 @@ def test_level_coefficient_and_target_are_chosen_and_the_page_says_the_same(here
     shown = run(*common, *chosen, home=here).stdout
     page = Page(Path("both.html").read_text(encoding="utf-8")).text
     difference = test["difference"]
-    written = f"{difference['value']:.3f} [{difference['low']:.3f}, {difference['high']:.3f}]"
-    assert written in shown
-    assert written in page
+    assert as_shown(difference) in shown
+    assert as_shown(difference) in page
     assert "new documents from the same systems" in shown
     refused = run(*common, "--new", "systems", home=here)
     assert refused.exit_code != 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_run import read_rows, run, write_rows
-from html_page import Page
+from html_page import Page, as_shown
 from rated_runs import other_judge, prepare, score
 from report_data import rows
 from scipy import stats
@@ -99,14 +99,13 @@ def test_every_figure_on_the_page_is_the_commands(scored):
     assert own["holds_for"] in page.text
     for side in own["systems"]:
         mean = side["adjusted"]  # one row is unscored, so systems answered different documents
-        written = f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
         # In the picture and in the table.
-        assert page.text.count(written) >= 2
+        assert page.text.count(as_shown(mean)) >= 2
     for pair in own["pairs"]:
         d = pair["difference"]
-        cells = f"{pair['first']} - {pair['second']} {pair['means'][0]:.3f} / {pair['means'][1]:.3f} "
-        cells += f"{d['value']:.3f} [{d['low']:.3f}, {d['high']:.3f}]"
-        assert cells in page.text
+        decimals = len(as_shown(d).split(" ")[0].split(".")[1])
+        means = " / ".join(f"{mean:.{decimals}f}" for mean in pair["means"])
+        assert f"{pair['first']} - {pair['second']} {means} {as_shown(d)}" in page.text
         assert f"{pair['wins']} / {pair['ties']} / {pair['losses']}" in page.text
     report = run("report", "scored.jsonl", "-o", "report.html", home=scored / "home")
     assert report.exit_code == 0, report.stderr

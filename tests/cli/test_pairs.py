@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import html_page
 import pytest
 from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 from html_page import Page
@@ -45,13 +46,15 @@ def test_pairs_are_judged_and_read_again_with_the_same_figures(place):
     own = record["preferences"]["clarity/pairs"]
     again = call("preferences", "pairs.jsonl", "--json")
     assert again.exit_code == 0, again.stderr
-    assert json.loads(again.stdout)["sources"]["pairs"] | {"human_means": None} == own | {"human_means": None}
+    assert json.loads(again.stdout)["sources"]["pairs"] == own
     rows = read_rows(place / "pairs.jsonl")
     values = [
         row["geval"]["clarity/pairs"]["score"] for row in rows if (row["system_a"], row["system_b"]) == ("a", "b")
     ]
-    pair = next(one for one in own["pairs"] if (one["first"], one["second"]) == ("a", "b"))
-    assert pair["preference"]["value"] == pytest.approx(sum(values) / 4)
+    pair = next(one for one in own["pairs"] if {one["first"], one["second"]} == {"a", "b"})
+    values = values if pair["first"] == "a" else [1 - value for value in values]
+    assert pair["means"] == pytest.approx([sum(values) / 4, 1 - sum(values) / 4])
+    assert pair["difference"]["value"] == pytest.approx(sum(values) / 2 - 1)
     shown = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl")
     assert shown.exit_code == 0, shown.stderr
     assert "clarity/pairs: the systems" in shown.stdout
@@ -70,7 +73,8 @@ def test_pairs_and_scores_stand_side_by_side_against_people(place):
     assert list(record["sources"]) == ["alone, distributions", "alone, scores", "pairs"]
     assert record["sources"]["pairs"]["agreement"]["n"] == 8
     assert record["sources"]["alone, scores"]["agreement"]["n"] == 12
-    assert record["sources"]["pairs"]["human_means"] == pytest.approx({"a": 2.5, "b": 3.25, "c": 2.75})
+    means = {one["side"]: one["human"] for one in record["sources"]["pairs"]["systems"]}
+    assert means == pytest.approx({"a": 2.5, "b": 3.25, "c": 2.75})
     assert "summary: pairs" in record["against_people"]
     shown = call("preferences", "alone.jsonl", "pairs", "--ratings", "data.jsonl", "--human", "rating", "--every-pair")
     assert shown.exit_code == 0, shown.stderr
@@ -116,32 +120,26 @@ def test_the_page_of_a_run_of_pairs_holds_the_figures_of_the_command(place):
     assert written.exit_code == 0, written.stderr
     page = Page((place / "pairs.html").read_text(encoding="utf-8"))
 
-    def told(interval):
-        if interval["low"] is None:
-            return f"{interval['value']:.3f}"
-        return f"{interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
-
+    told = html_page.as_shown
     assert len(own["systems"]) == 3
     assert own["told"] in page.text
     letters = {name: "".join("abc"[at] for at, names in enumerate(own["groups"]) if name in names) for name in "abc"}
-    for one in own["systems"]:
-        row = f" {one['system']} {told(one['preference'])} {told(one['strength'])} {letters[one['system']]} {one['n']} "
+    for place, one in enumerate(own["systems"], start=1):
+        row = f" {one['side']} {place} {told(one['mean'])} {told(one['strength'])} {letters[one['side']]} {one['n']} "
         assert row in page.text
     for one in own["pairs"]:
-        row = f" {one['first']} / {one['second']} {told(one['preference'])} {one['tie']:.3f} "
-        row += f"{p_value(one['p'])} {p_value(one['p_holm'])} {one['n']} {one['unscored']} "
-        assert row in page.text
+        assert f" {told(one['difference'])} {p_value(one['p'])} {p_value(one['p_adjusted'])} " in page.text
         titles = [value for _, name, value in page.attributes if name == "title"]
-        assert f"{one['first']} / {one['second']}: first preferred {told(one['preference'])}, n {one['n']}" in titles
+        assert f"{one['first']} / {one['second']}: {told(one['difference'])} on {one['documents']} documents" in titles
     held = own["consistency"]
     row = f" {told(held['position_shift'])} {told(held['flip_rate'])} {held['tie']:.3f} "
     row += f"{held['masses'][0]:.3f} / {held['masses'][1]:.3f} {held['cyclic']}/{held['triads']} "
-    assert row + f"{held['document_cyclic']}/{held['document_triads']} {held['n']} / {held['unscored']} " in page.text
+    assert row + f"{held['n']} / {held['unscored']} " in page.text
     matrix = page.text[
         page.text.index(" preferred over ") : page.text.index(" Mean preference for the system of the row")
     ]
-    order = [one["system"] for one in own["systems"]]
-    means = {(one["first"], one["second"]): one["preference"]["value"] for one in own["pairs"]}
+    order = [one["side"] for one in own["systems"]]
+    means = {(one["first"], one["second"]): one["means"][0] for one in own["pairs"]}
     means |= {(second, first): 1 - value for (first, second), value in means.items()}
     cells = [f"{name} " + " ".join(f"{means[name, other]:.3f}" for other in order if other != name) for name in order]
     assert f" preferred over {' '.join(order)} {' '.join(cells)}" in matrix
@@ -182,14 +180,14 @@ def test_odd_rows_are_judged_or_told(place):
     done = call("pairs", "odd.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "odd_pairs.csv", "--json")
     assert done.exit_code == 0, done.stderr
     own = json.loads(done.stdout)["preferences"]["clarity/pairs"]
-    assert {one["system"]: one["n"] for one in own["systems"]} == {"ä": 14, "β": 12, "日本": 14}
+    assert {one["side"]: one["n"] for one in own["systems"]} == {"ä": 8, "β": 6, "日本": 8}
     assert own["consistency"]["n"] == 20
     # The row without a text was to be compared with the two others, the one without a system with none.
     assert own["consistency"]["unscored"] == 3
     assert call("preferences", "odd_pairs.csv", "--json").exit_code == 0
     assert call("report", "odd_pairs.csv", "-o", "odd.html").exit_code == 0
     assert "a / b" not in (place / "odd.html").read_text(encoding="utf-8")
-    assert "ä / 日本" in (place / "odd.html").read_text(encoding="utf-8")
+    assert "日本 - ä" in (place / "odd.html").read_text(encoding="utf-8")
 
 
 def test_one_document_has_no_interval_and_says_so(place):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from cli_run import judge_directory, read_rows, run
-from html_page import Page
+from html_page import Page, as_shown
 from rated_runs import other_judge, prepare, score
 
 from geval_local.io.result_manifest import manifest_path, read_manifest
@@ -53,7 +53,7 @@ def test_figures_on_the_page_are_those_of_the_commands(here):
             assert done.exit_code == 0, done.stderr
             ((figures,),) = [one.values() for one in json.loads(done.stdout)["correlations"][level].values()]
             found = figures["spearman"]
-            assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in page
+            assert as_shown(found) in page
             assert figures["holds_for"] in page
 
 
@@ -73,7 +73,7 @@ def test_the_ablation_on_the_page_is_that_of_meta_eval(here):
         if test is not None:
             d = test["difference"]
             cells = f"clarity: score / score {name} {test['first']:.3f} / {test['second']:.3f} "
-            cells += f"{d['value']:.3f} [{d['low']:.3f}, {d['high']:.3f}]"
+            cells += as_shown(d)
             assert cells in page
     assert f"clarity: {judge} / {judge} n = 3" in record["comparisons"]
 

@@ -7,11 +7,12 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import asdict
 from importlib.resources import files
 
 import pytest
 from cli_run import write_rows
-from html_page import Page
+from html_page import Page, as_shown
 from report_data import HOSTILE, rows
 
 from geval_local.analysis.tables import Table
@@ -165,7 +166,7 @@ def test_correlations_are_those_of_the_analysis(tmp_path):
     items = scored_items(results, results.row_keys(), "coherence", "scores.coherence", "doc_id")
     for level, found in agreement(items).items():
         assert level in page.text
-        assert f"{found.spearman.value:.3f} [{found.spearman.low:.3f}, {found.spearman.high:.3f}]" in page.text
+        assert as_shown(asdict(found.spearman)) in page.text
     assert "1 unscored" in page.text
     groups = group_correlations(items)
     assert [group.n for group in groups].count(4) == 1

@@ -7,6 +7,18 @@ import re
 from html.parser import HTMLParser
 
 
+def as_shown(interval):
+    """Write an interval of a JSON record as tables do: up to the second digit of its error, three at most."""
+    ends = [interval[end] for end in ("value", "low", "high")]
+    if None in ends:
+        return f"{ends[0]:.3f}"
+    exponent = int(f"{interval['error']:e}".split("e")[1]) if interval["error"] else -2
+    decimals = min(3, max(0, 1 - exponent))
+    texts = [f"{end:.{decimals}f}" for end in ends]
+    value, low, high = (text if float(text) else text.lstrip("-") for text in texts)
+    return f"{value} [{low}, {high}]"
+
+
 class Page(HTMLParser):
     """Elements, attributes and texts as an HTML parser finds them."""
 

@@ -47,6 +47,7 @@ class Compared:
         options.CoefficientName | None,
         typer.Option(help="What to compare. Absent: the paper's; spearman for your own rows.", show_default=False),
     ] = None
+    coefficients: options.Coefficients = "one"
     target: options.New = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0
 

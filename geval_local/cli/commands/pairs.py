@@ -115,6 +115,7 @@ def preferences(
     group_by: options.GroupBy = None,
     system: options.System = None,
     coefficient: options.Coefficient = "spearman",
+    coefficients: options.Coefficients = "one",
     new: options.New = None,
     every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,
     as_json: options.Json = False,
@@ -135,6 +136,7 @@ def preferences(
         group_by=group_by,
         system=system,
         coefficient=coefficient,
+        coefficients=coefficients,
         target=new,
         every_pair=every_pair,
     )
