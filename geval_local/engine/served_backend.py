@@ -139,7 +139,7 @@ class Server:
                     raise _Refused(problem) from error
                 wait = _seconds(error.headers.get("Retry-After"))
             except (OSError, http.client.HTTPException, ValueError) as error:
-                problem, wait = first_line(getattr(error, "reason", None) or error) or type(error).__name__, None
+                problem, wait = str(getattr(error, "reason", None) or first_line(error)), None
             if pause is not None:
                 self._sleep(pause if wait is None else min(wait, 60.0))
         raise JudgeError(
@@ -153,9 +153,10 @@ def _message(error: urllib.error.HTTPError) -> str:
     try:
         found = json.loads(error.read())
         told = found.get("error", found) if isinstance(found, dict) else found
-        return first_line(str(told.get("message", told) if isinstance(told, dict) else told))
+        text = str(told.get("message", told) if isinstance(told, dict) else told)
     except (OSError, ValueError):
-        return str(error.reason)
+        text = str(error.reason)
+    return text.splitlines()[0][:200] if text else str(error.reason)
 
 
 def _seconds(text: str | None) -> float | None:
@@ -259,9 +260,9 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
     root = options.tokenizer
     if root is None and Path(model.root).is_dir():
         root = Path(model.root)
-    style = {} if options.style is None else {"style": options.style}
     if root is not None:
-        return JudgeEntry(name=f"served:{model.name}", path=root, context=model.context or None, **style)
+        style = options.style or "chat"
+        return JudgeEntry(name=f"served:{model.name}", path=root, context=model.context or None, style=style)
     try:
         found = entry_of(JudgeOptions(name=model.root, style=options.style, models_file=options.models_file))
     except GevalError as error:

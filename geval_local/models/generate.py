@@ -156,7 +156,7 @@ def continued_greedily(
     return written
 
 
-def finished_list(tokenizer: PreTrainedTokenizerBase, new: Sequence[int], max_new_tokens: int) -> str:
+def finished_list(tokenizer: PreTrainedTokenizerBase, new: list[int], max_new_tokens: int) -> str:
     """Give the text of the tokens that continue a list, without an item that the limit broke off."""
     text = str(tokenizer.decode(new, skip_special_tokens=True))
     is_ended = new[-1] in end_tokens(tokenizer) or is_list_over(str(tokenizer.decode(new)), len(new))
@@ -189,7 +189,7 @@ def generate_paragraphs(
     return [finished_paragraph(tokenizer, new.tolist()) for new in output[:, width:]]
 
 
-def finished_paragraph(tokenizer: PreTrainedTokenizerBase, new: Sequence[int]) -> Paragraph:
+def finished_paragraph(tokenizer: PreTrainedTokenizerBase, new: list[int]) -> Paragraph:
     """Give the first paragraph of the tokens that were written."""
     text = str(tokenizer.decode(new, skip_special_tokens=True))
     is_ended = is_paragraph_over(text) or not end_tokens(tokenizer).isdisjoint(new)

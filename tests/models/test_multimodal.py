@@ -231,10 +231,10 @@ def test_a_text_model_that_is_listed_among_readers_of_images_is_a_judge(tmp_path
     model = transformers.Mistral4ForCausalLM(config).eval()
     directory = save_judge(tmp_path / "judge", model, byte_tokenizer())
     judge = Judge.load(directory)
-    assert type(judge.loaded.model).__name__ == "Mistral4ForCausalLM"
+    assert type(judge.backend.loaded.model).__name__ == "Mistral4ForCausalLM"
     tokens = torch.arange(40)[None] + 8
     with torch.inference_mode():
-        assert (judge.loaded.model(tokens).logits - model(tokens).logits).abs().max() < 1e-5
+        assert (judge.backend.loaded.model(tokens).logits - model(tokens).logits).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["blip", "idefics", "florence2"])
