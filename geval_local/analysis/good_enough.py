@@ -22,8 +22,6 @@ EPSILONS = (0.1, 0.2)
 PRIORS = {"sensitivity": 0.5, "specificity": 0.5, "kappa": 0.25, "f1": 0.5}
 #: Draws of the posterior, enough for two digits of an interval.
 POSTERIOR_DRAWS = 10_000
-#: Bins of probability of the calibration error.
-BINS = 10
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,6 @@ class Probabilities:
     #: The same of one distribution for all items, the ratings' own.
     brier_base: float
     nll_base: float
-    #: Expected calibration error: distance of probabilities and shares of ratings, over all labels in ten bins.
-    calibration_error: float
     n: int
 
 
@@ -92,10 +88,10 @@ class GoodEnough:
             yield table.titled("yes and no against people's", sections=True)
         if self.probabilities:
             rows = [
-                (key, one.brier, one.brier_base, one.nll, one.nll_base, one.calibration_error, one.n)
+                (key, one.brier, one.brier_base, one.nll, one.nll_base, one.n)
                 for key, one in self.probabilities.items()
             ]
-            headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "calibration error", "n")
+            headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "n")
             note = "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over "
             table = Table.of(headers, rows, (f"{note}documents",))
             yield table.titled("label probabilities against the ratings' distribution", sections=True)
@@ -189,14 +185,11 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
         return ((q - people) ** 2).sum(axis=1), -(people * logs).sum(axis=1)
 
     (brier, nll), (brier_base, nll_base) = losses(p), losses(np.broadcast_to(base, p.shape))
-    place = np.minimum((p * BINS).astype(int), BINS - 1).ravel()
-    apart = np.bincount(place, (p - people).ravel(), minlength=BINS)
     return Probabilities(
         mean_interval(brier, documents),
         mean_interval(nll, documents),
         float(brier_base.mean()),
         float(nll_base.mean()),
-        float(np.abs(apart).sum() / p.size),
         len(kept),
     )
 

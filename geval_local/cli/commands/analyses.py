@@ -364,10 +364,6 @@ def jury(
     ],
     *,
     metric: options.OneMetric = None,
-    weights: Annotated[
-        Literal["equal", "human"],
-        typer.Option(help="Alike, or by agreement with people on other documents."),
-    ] = "equal",
     human: options.Human = None,
     group_by: options.GroupBy = None,
     agreement: options.AgreementOptions,
@@ -376,7 +372,6 @@ def jury(
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
@@ -396,12 +391,10 @@ def jury(
         deliberate,
         runs,
         metric=metric,
-        weights=weights,
         human=human,
         group_by=group_by,
         fields=fields,
         largest=count,
-        seed=seed,
         **asdict(agreement),
     )
     if output is not None:
