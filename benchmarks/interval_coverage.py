@@ -319,15 +319,6 @@ def few_ratings(table: Table, documents: int, rng: Rng) -> None:
         yes = np.where(rated[:, 0], human[:, 0] >= 4, NAN)[:, None]
         share = estimate_mean(items_of(yes, score[:, :1]), [float(v > 0.4) for v in score[:, 0]])
         table.cover("estimate, share", data, documents, truth[2], share.combined)
-        if slope:
-            table.cover("estimate, share by Rogan and Gladen", data, documents, truth[2], share.rogan_gladen)
-    for data, common, right in (("rare yes", 0.1, 0.95), ("weak judge", 0.7, 0.65)):
-        yes = rng.random(total) < common
-        said = (yes == (rng.random(total) < right)).astype(float)
-        items = items_of(np.where(np.arange(total) < count, yes, NAN)[:, None], said[:, None])
-        share = estimate_mean(items, said.tolist())
-        if share.rogan_gladen is not None:
-            table.cover("estimate, share by Rogan and Gladen", data, documents, common, share.rogan_gladen)
 
 
 @cache

@@ -42,11 +42,8 @@ class Estimates(Study):
             "judge": lambda one: one.judge.value,
             "people, rated rows": lambda one: f"{interval(one.people)}, n {one.rated} of {one.n}",
             "people and judge": lambda one: one.combined,
-            "Rogan-Gladen": lambda one: one.rogan_gladen or "-",
             "worth": lambda one: f"{number(one.worth, 0)} ratings" if one.helps else "the judge does not help here",
         }
-        if all(one.rogan_gladen is None for one in self.estimates.values()):
-            del columns["Rogan-Gladen"]
         notes = [
             "95 % intervals over documents hold where the rated rows are a random sample of all (PPI++, Angelopoulos "
             "et al., 2023); judge: its own mean of all rows, which is no estimate of people's",

@@ -1,14 +1,12 @@
-"""Means as people would rate, from many scores and few ratings: prediction-powered inference, and Rogan-Gladen.
+"""Means as people would rate, from many scores and few ratings: prediction-powered inference.
 
 PPI++ (Angelopoulos, Duchi and Zrnic, 2023, arXiv:2311.01453) corrects the mean of the ratings by the difference of the
 scores between rated and other rows, times a power that makes the error smallest; a power of 0 gives the ratings alone.
 Rows of one document count as one unit. The power is estimated too, so that the error has two degrees of freedom fewer
-than there are rated documents. Rogan and Gladen (1978) correct a share of yes by sensitivity and specificity; its
-interval is Fieller's, which holds where their sum is near 1. Of shares, every interval is that of the ratings with a
-yes and a no of the judge added to each kind (Agresti and Coull, 1998; Lang and Reiczigel, 2014,
-doi:10.1016/j.prevetmed.2013.09.015): a judge that is seldom wrong errs on none of a few rated rows, which would leave
-an interval of no length. It holds from 20 ratings on, and is rather too long where the judge is seldom wrong. All take
-the rated rows for a random sample of all.
+than there are rated documents. Of shares, every interval is that of the ratings with a yes and a no of the judge added
+to each kind (Agresti and Coull, 1998; Lang and Reiczigel, 2014, doi:10.1016/j.prevetmed.2013.09.015): a judge that is
+seldom wrong errs on none of a few rated rows, which would leave an interval of no length. It holds from 20 ratings on,
+and is rather too long where the judge is seldom wrong. All take the rated rows for a random sample of all.
 """
 
 from __future__ import annotations
@@ -52,8 +50,6 @@ class Estimate:
     worth: float
     #: Two-sided p-value of "the judge scores rated and other rows alike"; small where they are no random sample.
     p_sample: float
-    #: Share of yes by sensitivity and specificity; None where ratings are not yes or no.
-    rogan_gladen: Interval | None = None
     #: What every document adds to the combined estimate.
     parts: Mapping[str, float] = field(default_factory=dict, repr=False)
 
@@ -81,12 +77,11 @@ def estimate_mean(items: Sequence[ScoredItem], verdicts: Sequence[float] | None 
         lengths = [float(stdtrit(units - less, 0.975)) ** 2 / (units - less) for less in (1, 2)]
         if float(own @ own) < max(1.2, lengths[1] / lengths[0]) * float(residual @ residual):
             power = 0.0  # so little is gained that estimating the power would cost more
-    value, centre, corrected = mean - power * moved, (mean, mean - power * moved), None
+    value, centre = mean - power * moved, (mean, mean - power * moved)
     p_sample = t_test(moved, math.sqrt(squares), units)
     own_names = list(map(str, names))
     if verdicts is not None:
         said = np.array([verdicts[place] for place in kept])
-        corrected = _rogan_gladen(human, said, codes, rated, units)
         drawn = _with_each_kind(human, score, said, codes, rated)
         around, own, moved, difference = _corrections(*drawn, rest)
         centre = around, around - power * moved
@@ -112,7 +107,6 @@ def estimate_mean(items: Sequence[ScoredItem], verdicts: Sequence[float] | None 
         len(items) - len(kept),
         rated.size * (people.error / combined.error) ** 2 if combined.error > 0 else math.nan,
         p_sample,
-        corrected,
         dict(zip(own_names, (added * math.sqrt(units / max(1, units - lost))).tolist(), strict=True)),
     )
 
@@ -163,31 +157,3 @@ def estimate_difference(first: Estimate, second: Estimate) -> tuple[Interval, fl
     error = math.sqrt(sum((first.parts.get(name, 0.0) - second.parts.get(name, 0.0)) ** 2 for name in names))
     found = t_interval(value, error, min(first.combined.units, second.combined.units))
     return found, t_test(value, error, found.units)
-
-
-def _rogan_gladen(human: Floats, verdict: Floats, codes: Ints, rated: Ints, units: int) -> Interval:
-    """Solve "share of yes by the judge = sensitivity x share + (1 - specificity) x (1 - share)" for the share."""
-    from scipy.special import stdtrit
-
-    yes, no = rated[human[rated] == 1], rated[human[rated] == 0]
-    if not yes.size or not no.size or units < 3 or verdict[yes].mean() <= verdict[no].mean():
-        return Interval(math.nan)
-    wrong = float(verdict[no].mean())
-    value = min(1.0, max(0.0, float((verdict.mean() - wrong) / (verdict[yes].mean() - wrong))))
-    rows = np.arange(verdict.size)
-    human, verdict, codes, rated = _with_each_kind(human, verdict, verdict, codes, rated)
-    yes, no = rated[human[rated] == 1], rated[human[rated] == 0]
-    said, sensitivity, specificity = (
-        _by_document(chosen, values, codes) for chosen, values in ((rows, verdict), (yes, verdict), (no, 1 - verdict))
-    )
-    above, below = said[0] + specificity[0] - 1, sensitivity[0] + specificity[0] - 1
-    a, b = said[1] + specificity[1], sensitivity[1] + specificity[1]
-    t = float(stdtrit(units - 1, 0.975))
-    # All shares p with (above - p below)^2 <= t^2 |a - p b|^2; where they are in two pieces, what lies between as well.
-    curve = np.array([below**2 - t**2 * (b @ b), -2 * (above * below - t**2 * (a @ b)), above**2 - t**2 * (a @ a)])
-    roots = np.roots(curve)
-    ends = [value, *(p for p in roots[np.isreal(roots)].real if 0 <= p <= 1)]
-    ends += [p for p in (0.0, 1.0) if np.polyval(curve, p) <= 0]
-    residual = a - value * b
-    error = math.sqrt(float(residual @ residual)) / below if below > 0 else math.nan
-    return Interval(value, float(min(ends)), float(max(ends)), error, units - 1)
