@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.tables import Table
-from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.interval import Interval, independent_rows, mean_interval
 from geval_local.statistics.records import ScoredItem, labels_of, usable
 
 Floats = NDArray[np.float64]
@@ -129,8 +129,6 @@ def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: f
     Rows of one document count for as many independent ones as give the figure's variance over documents, fewer where
     these are few (Korn and Graubard, 1998). As with Jeffreys' interval, the end nearest to a figure of 0 or 1 is there.
     """
-    from scipy.special import stdtrit
-
     counts, rows, units = cells.sum(axis=1), cells.shape[1], int(documents.max()) + 1
     value = float(_figures(counts)[place])
     if units < 2:
@@ -139,9 +137,8 @@ def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: f
     # How far a row moves the figure, taken where no cell is empty: a judge without a miss is no surer for that.
     moves = (_figures(counts + prior + step) - _figures(counts + prior - step))[:, place] @ cells
     by_document = np.bincount(documents, moves)
-    design = max(1.0, float(by_document @ by_document) / float(moves @ moves))
-    design *= float(stdtrit(units - 1, 0.975) / stdtrit(rows - 1, 0.975)) ** 2
-    draws = np.random.default_rng(0).standard_gamma(counts / design + prior, size=(POSTERIOR_DRAWS, 4))
+    share = independent_rows(rows, units, float(by_document @ by_document), float(moves @ moves)) / rows
+    draws = np.random.default_rng(0).standard_gamma(counts * share + prior, size=(POSTERIOR_DRAWS, 4))
     drawn = _figures(draws)[:, place]
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Interval(value, min(float(low), value), max(float(high), value), float(drawn.std(ddof=1)), units)
@@ -186,7 +183,7 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
 
     (brier, nll), (brier_base, nll_base) = losses(p), losses(np.broadcast_to(base, p.shape))
     return Probabilities(
-        mean_interval(brier, documents),
+        mean_interval(brier, documents, ends=(0.0, 2.0)),
         mean_interval(nll, documents),
         float(brier_base.mean()),
         float(nll_base.mean()),
