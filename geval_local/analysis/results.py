@@ -41,6 +41,8 @@ ABLATIONS = (
 ResultsGiven = Any
 
 logger = logging.getLogger("geval_local")
+#: How JSON, Python and CSV files write the ratings yes and no.
+_YES_AND_NO = {"true": 1.0, "false": 0.0}
 
 
 def read_rows(path: str | Path) -> Sequence[Row]:
@@ -52,24 +54,21 @@ def read_rows(path: str | Path) -> Sequence[Row]:
 
 
 def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
-    """Read a number from a row: NaN if the field is absent, null or empty; the mean of a list of ratings."""
+    """Read a number from a row: NaN if the field is absent or empty, 1 and 0 of yes and no; the mean of a list."""
     value = decoded(lookup(row, field))
-    if isinstance(value, list | tuple):
-        given = [_number(item) for item in value if item is not None and item != ""]
-        number = math.nan if any(map(math.isnan, given)) else sum(given) / len(given) if given else None
-        if number is not None and not math.isnan(number):
-            _say_averaged(field)
-    else:
-        number = None if value is None or value == "" else _number(value)
-    if number is None:
-        return math.nan
-    if not math.isfinite(number):
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    read = [*map(_number, value)] if isinstance(value, list | tuple) else [_number(value)]
+    given = [number for number in read if not math.isnan(number)]
+    number = sum(given) / len(given) if given else math.nan
+    if math.isinf(number):
         inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
         shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
         raise DataError(
             f"{where}: {field} is not a number: {shown}{inner}",
             hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence.",
         )
+    if isinstance(value, list | tuple) and given:
+        _say_averaged(field)
     return number
 
 
@@ -95,12 +94,13 @@ def ratings_of(rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: s
 
 
 def _number(value: Any) -> float:
-    """Read one number; NaN for an empty value."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
+    """Read one number: NaN for an empty value, infinity for what is none."""
+    if value is None or value == "":
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    try:
+        return abs(number) if math.isinf(number := float(_YES_AND_NO.get(str(value).lower(), value))) else number
+    except (TypeError, ValueError, OverflowError):
+        return math.inf
 
 
 @cache
@@ -286,7 +286,8 @@ class ScoredRun:
         if hasattr(given, "to_dicts"):  # polars
             rows = given.to_dicts()
         elif hasattr(given, "to_dict"):  # pandas
-            rows = given.to_dict("records")
+            # What pandas makes of an empty cell, in a column of whatever kind.
+            rows = given.astype(object).where(given.notna(), None).to_dict("records")
         else:
             rows = list(given)
         if not rows:
