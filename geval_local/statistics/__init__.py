@@ -7,6 +7,7 @@
 - `correlation`: scores against human ratings, in one result; judges with each other, without people
 - `significance`: two judges on common documents; Holm's correction
 - `prediction_powered`: means from many scores and few ratings
+- `raters`: how strict each person is, the noise of their mean, and what the variance of a rating is made of
 - `resampling`: the bootstrap behind intervals, sign-flip tests, exchanges of judges, folds of documents
 - `bradley_terry`: strengths of systems from comparisons
 """

@@ -171,8 +171,11 @@ def test_empty_cells_of_a_frame_are_no_ratings_and_name_nobody():
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     rows = [
         {
-            **{"doc": f"d{at // 2}", "system": "ab"[at % 2], "geval": {"m": {"score": float(at % 5)}}},
-            **{"rating": at % 3 if at < 6 else None, "liked": at % 2 == 0 if at < 6 else None},
+            "doc": f"d{at // 2}",
+            "system": "ab"[at % 2],
+            "geval": {"m": {"score": float(at % 5)}},
+            "rating": at % 3 if at < 6 else None,
+            "liked": at % 2 == 0 if at < 6 else None,
         }
         for at in range(40)
     ]

@@ -240,7 +240,8 @@ def compare(
 
 def estimate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
-    human: options.Human,
+    human: options.Human = None,
+    raters: options.Raters = None,
     metric: options.OneMetric = None,
     share: Annotated[
         float | None, typer.Option(metavar="X", help="The share of rows that people would rate X or higher.")
@@ -265,7 +266,8 @@ def estimate(
     study = options.analyse(
         find,
         file,
-        human or (),
+        human or None,
+        raters=raters or (),
         metric=metric,
         share=share,
         wins=wins,
