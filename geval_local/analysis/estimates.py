@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, ratings_of
+from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, rating_fields, ratings_of
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.interval import Ends, Interval
@@ -96,6 +97,7 @@ def estimate(
     human: HumanFields | None = None,
     *,
     raters: Sequence[str] = (),
+    sheet: str | Path | None = None,
     metric: str | None = None,
     share: float | None = None,
     wins: bool = False,
@@ -113,6 +115,8 @@ def estimate(
     raters : sequence of str
         Fields of single people's ratings, whose mean takes the place of `human`; three or more give an interval that
         holds for other raters, too.
+    sheet : path, optional
+        A sheet of `plan_ratings` with ratings filled in.
     metric : str, optional
         Which metric, where there are several.
     share : float, optional
@@ -137,6 +141,8 @@ def estimate(
         )
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
+    if sheet is not None:
+        run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()))
     items = run.items(name, human=human, group_by=run.documents[0])
     ratings = {who: np.array(own) for who, own in ratings_of(run.rows, raters, run.path).items()}
     named = list(dict.fromkeys(item.system for item in items))
@@ -198,7 +204,7 @@ def _estimated(name: str, items: Sequence[ScoredItem], scale: _Ratings, raters: 
     if len(rated) < 3:
         raise DataError(
             f"{name}: {len(rated)} documents have a rating and a score; an estimate needs three, an interval of use 20",
-            hint="Rate a random sample of the rows, the same column for all of them; `plan` draws one.",
+            hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",
         )
     return estimate_mean(items, ends=scale.ends, cut=scale.cut, raters=raters)
 

@@ -148,6 +148,11 @@ def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(number) for number in range(1, len(rows) + 1)]
 
 
+def blind_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a key for each row that does not say who wrote its output, as `row_keys` may."""
+    return [blake2b(key.encode(), digest_size=6).hexdigest() for key in row_keys(rows)]
+
+
 def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
     """Return the figures of one metric from scored rows."""
     found: list[Mapping[str, Any]] = []
@@ -252,6 +257,10 @@ class Reading(TypedDict, total=False):
     system: str | None
     fields: Mapping[str, str] | None
     estimator: Estimator | str | None
+
+
+#: Column of a sheet of ratings that says which row was rated.
+KEY = "key"
 
 
 @dataclass(frozen=True)
@@ -391,6 +400,24 @@ class ScoredRun:
             return written
         parts = {**signature_parts(written), "estimator": self.estimator.text}
         return "|".join(f"{key}:{value}" for key, value in parts.items())
+
+    def with_sheet(self, sheet: str | Path, fields: Sequence[str]) -> ScoredRun:
+        """Add the ratings of a filled-in sheet, by field, to the results that it was drawn from."""
+        places = {key: place for place, key in enumerate(blind_keys(self.rows))}
+        rows: list[dict[str, Any]] = [{**row} for row in self.rows]
+        seen: dict[str, int] = {}
+        for number, row in numbered(read_rows(sheet)):
+            key = str(row.get(KEY))
+            if key not in places or key in seen:
+                wrong = f"is also that of row {seen[key]}" if key in seen else f"belongs to no row of {self.path}"
+                raise DataError(
+                    f"{sheet}, row {number}: the {KEY} {key!r} {wrong}",
+                    hint="Give the sheet that `estimate --plan` drew from these results, each key once.",
+                )
+            seen[key] = number
+            rating = {name: number_at(row, name, f"{sheet}, row {number}") for name in fields}
+            rows[places[key]] |= {name: value for name, value in rating.items() if math.isfinite(value)}
+        return replace(self, held=rows, fields=self.mapping)
 
     def outputs(self) -> dict[str, str | None]:
         """Key of every row -> the text of its output; None if there is none."""

@@ -213,5 +213,5 @@ class MeanSums:
         yes, no = count * share + 0.5, count * (1 - share) + 0.5
         low, high = (float(betaincinv(yes, no, tail)) for tail in (0.025, 0.975))
         error = math.sqrt(yes * no / (yes + no + 1)) / (yes + no)
-        found = (ends[0] + width * one for one in (min(low, share), max(high, share)))
-        return Interval(mean, *found, width * error, units, f"only {units} documents" if units < FEW_UNITS else "")
+        low, high = (ends[0] + width * one for one in (min(low, share), max(high, share)))
+        return Interval(mean, low, high, width * error, units, f"only {units} documents" if units < FEW_UNITS else "")

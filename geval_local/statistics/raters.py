@@ -73,7 +73,7 @@ def fit_raters(ratings: Floats) -> Raters:
 
 def variance_components(fitted: Raters, documents: Sequence[Hashable], systems: Sequence[Hashable]) -> dict[str, float]:
     """Split the variance of a rating by what it is due to, from products of pairs of items; never below 0."""
-    kept = np.flatnonzero(np.isfinite(fitted.means))
+    kept = np.flatnonzero(np.isfinite(fitted.means)).tolist()
     x = fitted.means[kept] - fitted.means[kept].mean()
 
     def products(*keys: Sequence[Hashable]) -> Floats:
