@@ -129,7 +129,7 @@ class Distribution:
 
 _PLAIN = ("exact", "mode", "median")
 _MOST_DRAWS = 1 << 31
-_ESTIMATORS = "Choose exact, mode or median; `meta-eval --ablations` shows the mean of 20 draws beside them."
+_ESTIMATORS = "Choose exact, mode or median; `ablations` of meta-eval shows the mean of 20 draws."
 
 
 @dataclass(frozen=True)

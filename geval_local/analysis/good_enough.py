@@ -109,8 +109,7 @@ class GoodEnough:
         if found := self.annotators:
             shown: dict[str, dict[str, Annotators]] = {}
             for key, one in found.items():
-                own = shown.setdefault(key.rpartition(": ")[0], {})
-                own |= {key: one}
+                shown.setdefault(key.rpartition(": ")[0], {})[key] = one
             for section, own in shown.items():
                 constant = next(one.constant for one in own.values())
                 own |= {} if constant is None else {f"{section}: always the mean rating": constant}

@@ -412,7 +412,7 @@ class ScoredRun:
                 wrong = f"is also that of row {seen[key]}" if key in seen else f"belongs to no row of {self.path}"
                 raise DataError(
                     f"{sheet}, row {number}: the {KEY} {key!r} {wrong}",
-                    hint="Give the sheet that `estimate --plan` drew from these results, each key once.",
+                    hint="Give the sheet that `plan` drew from these results, each key once.",
                 )
             seen[key] = number
             rating = {name: number_at(row, name, f"{sheet}, row {number}") for name in fields}

@@ -3,7 +3,7 @@
 For means the standard error is that of leaving out one document at a time, which for one value per document is the
 textbook's: it keeps its coverage with ten documents and needs no random draws. If the ends of the scale are known, the
 interval is Student's of the logit, which stays on the scale and is longer towards its middle. If all values are at the
-ends, it is Jeffreys' with as many rows as their design effect leaves (benchmarks/mean_intervals.py).
+ends, it is Jeffreys' with as many rows as their design effect leaves (benchmarks/small_samples.py).
 """
 
 from __future__ import annotations

@@ -114,14 +114,19 @@ def estimate_mean(
     # Of these rows only the unrated share is unknown, and their scores are all that there are.
     left = rest.size / len(kept)
     within = math.sqrt(left) * (own - power / left * added) if left else 0 * own
+    known = ((1 - left) * mean + left * bottom, (1 - left) * mean + left * top) if left else (mean, mean)
 
-    def found(shown: float, middle: float, one: Floats, less: int) -> Interval:
+    def found(shown: float, middle: float, one: Floats, less: int, bounds: Ends = (bottom, top)) -> Interval:
         error = math.sqrt(float(one @ one) * units / (units - less)) if units > less else math.nan
         if cut is None:
-            return _doubted(t_interval(shown, error, units + 1 - less, ends=ends), one[np.unique(codes[rated])], units)
+            return _doubted(
+                t_interval(shown, error, units + 1 - less, ends=bounds if ends else None),
+                one[np.unique(codes[rated])],
+                units,
+            )
         own = replace(t_interval(middle, error, units + 1 - less), value=shown)
         low, high = min(own.low, shown), max(own.high, shown)
-        return replace(own, low=max(bottom, low), high=min(top, high)) if math.isfinite(own.low) else own
+        return replace(own, low=max(bounds[0], low), high=min(bounds[1], high)) if math.isfinite(own.low) else own
 
     people, estimate = found(mean, centre[0], own, 1), found(value, centre[1], combined, lost)
     by_rater = _rater_parts(raters or {})
@@ -130,7 +135,7 @@ def estimate_mean(
         float(score[rated].mean()),
         people,
         estimate,
-        found(value, centre[1], within, lost) if left else Interval(value),
+        found(min(known[1], max(known[0], value)), centre[1], within, lost, known) if left else Interval(value),
         for_other_raters(estimate, by_rater, ends) if by_rater else None,
         power,
         rated.size,
@@ -162,17 +167,29 @@ def for_other_raters(found: Interval, parts: Mapping[str, float], ends: Ends | N
 def _p_of_sample(score: Floats, codes: Ints, is_rated: NDArray[np.bool_]) -> float:
     """Two-sided p-value of "rated documents are drawn at random", from the spread of all scores, which is known.
 
-    Where a document is rated in part, rows were drawn.
+    Where a document is rated in part, rows were drawn. The sum of a draw without replacement has the gamma distribution
+    of its first three moments (Pearson's type III), since scores at a ceiling are skewed.
     """
-    from scipy.special import ndtr
+    from scipy.special import gammainc, gammaincc, ndtr
 
     shares = np.bincount(codes, is_rated) / np.bincount(codes)
     if ((shares > 0) & (shares < 1)).any():
         codes, shares = np.arange(score.size), is_rated.astype(float)
     apart = np.bincount(codes, score - score.mean())
     drawn, count = int(shares.sum()), shares.size
-    variance = drawn * (count - drawn) / count * apart.var(ddof=1) if count > 1 else 0.0
-    return float(2 * ndtr(-abs(apart @ shares) / math.sqrt(variance))) if variance > 1e-14 else 1.0
+    variance = drawn * (count - drawn) / count * apart.var(ddof=1) if count > 2 else 0.0
+    if variance <= 1e-14:
+        return 1.0
+    z = float(apart @ shares) / math.sqrt(variance)
+    cubes = (
+        drawn * (count - drawn) * (count - 2 * drawn) * float((apart**3).sum()) / (count * (count - 1) * (count - 2))
+    )
+    skewness = cubes / variance**1.5
+    if abs(skewness) < 0.01:
+        return float(2 * ndtr(-abs(z)))
+    shape = 4 / skewness**2
+    reached = max(0.0, shape + math.copysign(z, z * skewness) * math.sqrt(shape))
+    return float(min(1.0, 2 * min(gammainc(shape, reached), gammaincc(shape, reached))))
 
 
 def _doubted(found: Interval, own: Floats, units: int) -> Interval:

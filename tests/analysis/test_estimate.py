@@ -266,6 +266,10 @@ def test_an_interval_of_these_rows_covers_their_mean(rated, total):
         ratios.append((found.these.high - found.these.low) / (found.combined.high - found.combined.low))
     assert 0.91 < np.mean(covered) < 0.985
     assert np.mean(ratios) < 1
+    half = [replace(item, human=float(at < 5) if at < 10 else NAN, predicted=0.5) for at, item in enumerate(items[:20])]
+    sure = estimate_mean(half, ends=(0.0, 1.0), cut=0.5)
+    assert 5 / 20 <= sure.these.low < sure.these.high <= 15 / 20  # five yes and five no are known
+    assert sure.combined.low < 5 / 20
     everything = estimate_mean(items)
     assert (everything.these.value, math.isnan(everything.these.low)) == (pytest.approx(truth), True)
     assert everything.combined.low < everything.combined.value  # of such documents it is not certain
