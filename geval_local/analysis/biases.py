@@ -294,7 +294,7 @@ def bias(
     items = run.items(name, human=human, group_by=documents)
     error, people = None, {}
     if raters:
-        ratings = ratings_of(run.rows, raters, run.path)
+        ratings = ratings_of(run.rows, raters, run.path, every=True)
         if len(ratings) < 2:
             raise ConfigurationError("the noise of ratings needs two raters", hint="Name a field for each of them.")
         fitted = fit_raters(np.array(list(ratings.values())))

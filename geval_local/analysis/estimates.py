@@ -144,7 +144,7 @@ def estimate(
     if sheet is not None:
         run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()))
     items = run.items(name, human=human, group_by=run.documents[0])
-    ratings = {who: np.array(own) for who, own in ratings_of(run.rows, raters, run.path).items()}
+    ratings = {who: np.array(own) for who, own in ratings_of(run.rows, raters, run.path, every=True).items()}
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
         raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")

@@ -87,10 +87,15 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
     return [f"{before}.{key}{after}" for key in keys] or [path]
 
 
-def ratings_of(rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path) -> dict[str, list[float]]:
-    """Read the ratings of single people: field -> one per row, NaN where there is none."""
+def ratings_of(
+    rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path, *, every: bool = False
+) -> dict[str, list[float]]:
+    """Read the ratings of single people: field -> one per row, NaN where there is none; `every` field must have some."""
     fields = [one for given in raters for one in each_place(rows, given)]
-    return {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
+    found = {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
+    if every and (empty := next((name for name, own in found.items() if all(map(math.isnan, own))), None)) is not None:
+        raise no_ratings(rows, empty, path)
+    return found
 
 
 def _number(value: Any) -> float:

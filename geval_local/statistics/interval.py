@@ -70,10 +70,12 @@ def t_interval(
         warning = f"only {units} {unit}"
     half = np.array([-1.0, 1.0]) * float(stdtrit(units - 1, 0.975)) * float(error)
     low, high = value + half
-    if ends is not None and ends[0] < value < ends[1]:
+    if ends is not None:
         width = ends[1] - ends[0]
         share = (value - ends[0]) / width
-        low, high = ends[0] + width * expit(logit(share) + half / width / (share * (1 - share)))
+        if 0 < share < 1:
+            low, high = ends[0] + width * expit(logit(share) + half / width / (share * (1 - share)))
+        low, high = max(ends[0], low), min(ends[1], high)
     return Interval(float(value), float(low), float(high), float(error), units, warning)
 
 

@@ -198,7 +198,7 @@ def _doubted(found: Interval, own: Floats, units: int) -> Interval:
     if squares > 1e-20 and squares**2 < _FEW_TELLING * float((own**4).sum()):
         told = f"fewer than {_FEW_TELLING} rated documents make up the error: the interval may be too short"
         return replace(found, warning=told)
-    return replace(found, warning=f"only {units} documents") if found.warning.startswith("only") else found
+    return replace(found, warning=f"only {units} documents") if found.warning and math.isfinite(found.low) else found
 
 
 def _corrections(

@@ -275,6 +275,22 @@ def test_an_interval_of_these_rows_covers_their_mean(rated, total):
     assert everything.combined.low < everything.combined.value  # of such documents it is not certain
 
 
+def test_no_interval_leaves_the_scale_of_the_ratings():
+    """A correction by the scores may move the estimate itself over the end."""
+    rng, over = np.random.default_rng(17), 0
+    for _ in range(60):
+        score = np.where(rng.random(200) < 0.8, 5.0, 2.0)
+        human = np.clip(score + (rng.random(200) < 0.3) - 0.2, 1, 5)
+        human[25:] = NAN
+        score[25:] += 0.6
+        items = [ScoredItem(str(at), "", h, s) for at, (h, s) in enumerate(zip(human, score, strict=True))]
+        free, found = estimate_mean(items), estimate_mean(items, ends=(1.0, 5.0))
+        over += free.combined.high > 5
+        for one in (found.people, found.combined, found.these):
+            assert 1 <= one.low <= one.value <= one.high <= 5
+    assert over > 10
+
+
 def test_three_raters_widen_the_interval_to_other_raters():
     rng, covered, narrow = np.random.default_rng(16), [], []
     for _ in range(150):
@@ -299,5 +315,7 @@ def test_three_raters_widen_the_interval_to_other_raters():
     assert "r3" in means
     assert "for other raters" in found.tables()[0].headers
     assert estimate(rows, raters=["r0", "r1"], group_by="doc").estimates["all rows"].other_raters is None
+    with pytest.raises(DataError, match="no row has a human rating in 'r7'"):
+        estimate(rows, raters=["r0", "r1", "r7"], group_by="doc")
     with pytest.raises(ConfigurationError, match="Name one"):
         estimate(rows, "r0", raters=["r1", "r2"])
