@@ -90,7 +90,7 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
 def ratings_of(
     rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path, *, every: bool = False
 ) -> dict[str, list[float]]:
-    """Read the ratings of single people: field -> one per row, NaN where there is none; `every` field must have some."""
+    """Read the ratings of single people: field -> one per row, NaN where there is none; `every` field must have one."""
     fields = [one for given in raters for one in each_place(rows, given)]
     found = {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
     if every and (empty := next((name for name, own in found.items() if all(map(math.isnan, own))), None)) is not None:
