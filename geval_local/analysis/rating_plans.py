@@ -68,6 +68,10 @@ class RatingPlan(Study):
     #: Rows of the sheet.
     sheet: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values, without the sheet."""
+        return {name: value for name, value in super().to_dict().items() if name != "sheet"}
+
     def shown(self) -> Iterator[Table]:
         """Give the lengths."""
         columns = next(iter(self.lengths.values()))
@@ -139,31 +143,45 @@ def plan_ratings(
     drawn = {left[order[int(at)]] for at in (np.arange(documents) + rng.random()) * len(left) / documents}
     keys = blind_keys(run.rows)
     chosen = [place for place in rng.permutation(scored).tolist() if items[place].group in drawn]
-    hidden = {"id", "geval", *fields, *([run.system] if run.system else SYSTEM_FIELDS)}
+    hidden = {KEY, "id", "geval", *fields, *([run.system] if run.system else SYSTEM_FIELDS)}
     sheet = tuple(
         {KEY: keys[place]}
-        | {column: value for column, value in run.rows[place].items() if column not in hidden}
+        | {name: own for name, own in run.rows[place].items() if name not in hidden and _is_text(own)}
         | dict.fromkeys(fields, "")
         for place in chosen
     )
-    if len(rated) > 2:
+    spreads, source = _by_scores([items[at] for at in scored]), "if ratings spread as the judge's scores do"
+    by_system: dict[str, set[str]] = {items[at].system: set() for at in scored}
+    for place in scored:
+        by_system[items[place].system] |= {items[place].group} if there[place] else set()
+    if min(map(len, by_system.values())) > 2:
         pilot = estimate(results, human, raters=raters, metric=metric, **reading).estimates.values()
         spreads, source = _by_pilot([*pilot]), f"as the ratings of {len(rated)} documents lead to expect"
-    else:
-        spreads, source = _by_scores([items[at] for at in scored]), "if ratings spread as the judge's scores do"
     total = len(means)
-    counts = sorted({*(count for count in SHOWN if count < total), documents + len(rated)} - {1, 2})
+    counts = sorted({*(count for count in SHOWN if count < total), documents + len(rated)})
     lengths = {count: {who: _half(count, total, *own) for who, own in spreads.items()} for count in counts}
     told = str(run.path), name, run.documents[1]
     return RatingPlan(*told, documents, len(rated), total, tuple(keys[at] for at in chosen), lengths, source, sheet)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a rater reads this: numbers are ratings, scores and other things that lead."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(map(_is_text, value))
+    try:
+        return isinstance(value, str) and not math.isfinite(float(value))
+    except ValueError:
+        return True
 
 
 def _half(count: int, total: int, spread: float, agreement: float) -> float:
     """Half of an interval's length by ratings of so many documents and scores of all (PPI++)."""
     from scipy.special import stdtrit
 
-    left = 1 - agreement**2 * (1 - count / total)
-    return float(stdtrit(count - 1 - (agreement > 0), 0.975)) * spread * math.sqrt(left / count)
+    left, freedom = 1 - agreement**2 * (1 - count / total), count - 1 - (agreement > 0)
+    return float(stdtrit(freedom, 0.975)) * spread * math.sqrt(left / count) if freedom > 0 else math.nan
 
 
 def _by_scores(items: Sequence[ScoredItem]) -> dict[str, tuple[float, float]]:
@@ -174,7 +192,8 @@ def _by_scores(items: Sequence[ScoredItem]) -> dict[str, tuple[float, float]]:
     by_system: dict[str, list[float]] = defaultdict(list)
     for (system, _), own in cells.items():
         by_system[system].append(float(np.mean(own)))
-    spread = math.sqrt(float(np.mean([np.var(own, ddof=1) for own in by_system.values() if len(own) > 1])))
+    spreads = [float(np.var(own, ddof=1)) for own in by_system.values() if len(own) > 1]
+    spread = math.sqrt(float(np.mean(spreads))) if spreads else math.nan
     named = {f"a judge of r = {one:g}": (spread, one) for one in AGREEMENTS}
     return {"without the judge": (spread, 0.0)} | named
 
@@ -183,8 +202,12 @@ def _by_pilot(found: Sequence[Estimate]) -> dict[str, tuple[float, float]]:
     """Take spread and agreement from the documents that are rated, over systems."""
     spread = math.sqrt(float(np.mean([one.people.error**2 * one.people.units for one in found])))
     # The judge takes off that part of the variance, times the share of rows that nobody rated.
-    gains = [(1 - (one.combined.error / one.people.error) ** 2) / (1 - one.rated / one.n) for one in found]
-    agreement = math.sqrt(min(1.0, max(0.0, float(np.mean(gains)))))
+    gains = [
+        (1 - (one.combined.error / one.people.error) ** 2) / (1 - one.rated / one.n)
+        for one in found
+        if one.people.error > 0 and one.rated < one.n
+    ]
+    agreement = math.sqrt(min(1.0, max(0.0, float(np.mean(gains))))) if gains else 0.0
     return {"without the judge": (spread, 0.0), "with this judge": (spread, agreement)}
 
 

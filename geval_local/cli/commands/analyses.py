@@ -294,6 +294,11 @@ def estimate(
         )
         show_study(study, as_json=as_json)
         return
+    if share is not None or wins or baseline is not None or sheet.ratings is not None:
+        raise ConfigurationError(
+            "--plan draws rows for every estimate; --share, --wins, --baseline and --sheet belong to a later one",
+            hint="Leave them out here.",
+        )
     plan = options.analyse(plan_ratings, file, human or None, documents=sheet.plan, seed=sheet.seed, **people)
     if sheet.output is not None:
         save_sheet(plan, sheet.output)
