@@ -141,6 +141,7 @@ def estimate(
         )
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
+    described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
         run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()))
     items = run.items(name, human=human, group_by=run.documents[0])
@@ -164,7 +165,8 @@ def estimate(
         if not groups:
             raise DataError("wins need two systems", hint="Name the column that holds the system with `system`.")
     given = table if raters else np.array([item.human for own in groups.values() for item in own])
-    scale = _Ratings.of(items, given[np.isfinite(given)], is_share=is_share)
+    labels = labels_of(items) if described is None else [described.low, described.high]
+    scale = _Ratings.of(labels, given[np.isfinite(given)], is_share=is_share)
     shifts = {}
     if len(ratings) > 2:
         own = {one: [item.system == one for item in items] for one in named}
@@ -191,11 +193,11 @@ class _Ratings:
     cut: float | None
 
     @classmethod
-    def of(cls, items: Sequence[ScoredItem], given: Floats, *, is_share: bool) -> _Ratings:
-        labels = labels_of(items)
+    def of(cls, labels: Sequence[float], given: Floats, *, is_share: bool) -> _Ratings:
+        """Take the judge's labels, in ascending order, where all ratings are among them."""
         if is_share or np.isin(given, (0, 1)).all():
             return cls((0.0, 1.0), (labels[0] + labels[-1]) / 2 if labels and not is_share else 0.5)
-        inside = labels and labels[0] <= given.min() and given.max() <= labels[-1]
+        inside = len(labels) > 1 and labels[0] <= given.min() and given.max() <= labels[-1]
         return cls((labels[0], labels[-1]) if inside else None, None)
 
 
