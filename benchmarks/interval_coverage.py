@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.analysis.biases import judge_less_people, length_bias, with_raters
+from geval_local.analysis.biases import judge_less_people, length_bias
 from geval_local.analysis.comparison import plan_for
 from geval_local.analysis.differences import adjusted_means, gap, rank_systems
 from geval_local.analysis.good_enough import alternative_annotators, judge_verdicts
@@ -38,6 +38,7 @@ from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.interval import Interval, mean_interval, t_test
 from geval_local.statistics.prediction_powered import estimate_difference, estimate_mean
+from geval_local.statistics.raters import fit_raters
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import compare
@@ -306,22 +307,13 @@ def few_ratings(table: Table, documents: int, rng: Rng) -> None:
         table.cover("estimate, mean of documents of two rows", data, documents, sum(truth[:2]) / 2, whole.combined)
         first, second = (estimate_mean(items_of(shown[:, s : s + 1], score[:, s : s + 1])) for s in (0, 1))
         table.cover("estimate, mean", data, documents, truth[0], first.combined)
-        difference, _ = estimate_difference(first, second)
+        difference = estimate_difference(first, second)[0]
         table.cover("estimate, difference of two systems", data, documents, truth[0] - truth[1], difference)
         ratio = (first.combined.high - first.combined.low) / (first.people.high - first.people.low)
         table.count("conservative", "estimate wider than ratings by 5 %", data, documents, ratio > 1.05)
         yes = np.where(rated[:, 0], human[:, 0] >= 4, NAN)[:, None]
-        share = estimate_mean(items_of(yes, score[:, :1]), [float(v > 0.4) for v in score[:, 0]])
+        share = estimate_mean(items_of(yes, score[:, :1]), ends=(0.0, 1.0), cut=0.4)
         table.cover("estimate, share", data, documents, truth[2], share.combined)
-        if slope:
-            table.cover("estimate, share by Rogan and Gladen", data, documents, truth[2], share.rogan_gladen)
-    for data, common, right in (("rare yes", 0.1, 0.95), ("weak judge", 0.7, 0.65)):
-        yes = rng.random(total) < common
-        said = (yes == (rng.random(total) < right)).astype(float)
-        items = items_of(np.where(np.arange(total) < count, yes, NAN)[:, None], said[:, None])
-        share = estimate_mean(items, said.tolist())
-        if share.rogan_gladen is not None:
-            table.cover("estimate, share by Rogan and Gladen", data, documents, common, share.rogan_gladen)
 
 
 @cache
@@ -351,7 +343,8 @@ def people(table: Table, documents: int, rng: Rng) -> None:
         three = own.ravel() + 0.8 * rng.normal(size=(3, own.size))
         scores = (slope * own + 0.4 * rng.normal(size=own.shape)).ravel()
         plain = [ScoredItem(f"d{at // 2}", "ab"[at % 2], NAN, float(v), key=str(at)) for at, v in enumerate(scores)]
-        rated, error = with_raters(plain, three)
+        fitted = fit_raters(three)
+        rated, error = fitted.rated(plain), fitted.error
         for how, known in (("raters known", error), ("bounds", None)):
             found = judge_less_people(rated, "a", "b", error=known)
             kind = "rejection" if known is not None else "conservative"

@@ -56,7 +56,6 @@ COMMANDS: dict[str, list[str]] = {
     "score-settings": [
         "score summaries.jsonl -m summarization/coherence --no-steps --limit 3 --json --no-cache",
         "score summaries.jsonl -m summarization/coherence --estimator mode --limit 3 --json",
-        "score summaries.jsonl -m summarization/coherence --estimator sample:20:3 --limit 3 --json",
         "score summaries.jsonl -m summarization/coherence --estimator median --limit 3 --json",
         "score summaries.jsonl -m summarization/consistency --field source=title --limit 3 --json",
         "score summaries.jsonl -m summarization/fluency --dry-run --limit 2",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.analysis.juries import jury as jury
     from geval_local.analysis.meta_evaluation import meta_evaluate as meta_evaluate
     from geval_local.analysis.pairs import rank as rank
+    from geval_local.analysis.rating_plans import plan_ratings as plan_ratings
     from geval_local.analysis.ratings.rated import read_rated as read_rated
     from geval_local.errors import GevalError as GevalError
     from geval_local.errors import Interrupted as Interrupted
@@ -95,6 +96,7 @@ _HOMES = {
     "load_questions": "geval_local.questions.question",
     "meta_evaluate": "geval_local.analysis.meta_evaluation",
     "metric_from_prompt_file": "geval_local.prompt",
+    "plan_ratings": "geval_local.analysis.rating_plans",
     "rank": "geval_local.analysis.pairs",
     "read_rated": "geval_local.analysis.ratings.rated",
     "read_samples": "geval_local.io.samples",

@@ -226,7 +226,7 @@ class JudgeOptions(Options):
 
 
 def _estimator(value: object) -> object:
-    """Read an estimator from its short form, ``mode`` or ``sample:20``."""
+    """Read an estimator from its short form, ``mode``; of a manifest, from its parts."""
     try:
         if isinstance(value, Mapping):
             return Estimator(**value)
@@ -306,10 +306,7 @@ class RunOptions(Options):
         Estimator,
         BeforeValidator(_estimator, json_schema_input_type=str | Estimator),
         Flag(metavar="NAME"),
-        Field(
-            description="exact: the expectation; mode: the likeliest label's value; median; sample:N: the mean of N "
-            "draws, sample:N:SEED of other ones."
-        ),
+        Field(description="exact: the expectation; mode: the likeliest label's value; median."),
     ] = Estimator()
     threshold: Annotated[
         float | None,

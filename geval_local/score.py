@@ -129,7 +129,7 @@ class Distribution:
 
 _PLAIN = ("exact", "mode", "median")
 _MOST_DRAWS = 1 << 31
-_ESTIMATORS = "Choose exact, mode, median, or sample (sample:N for N draws, sample:N:SEED for other ones)."
+_ESTIMATORS = "Choose exact, mode or median; `ablations` of meta-eval shows the mean of 20 draws."
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class Estimator:
     ----------
     kind : {"exact", "mode", "sample", "median"}
         ``exact`` is the expectation. ``mode`` is the value of the most likely label (the paper's "- Probs" row).
-        ``sample`` is the mean of `n` seeded draws (what the paper had to do for GPT-4). ``median`` is
-        that of the label's value.
+        ``sample`` is the mean of `n` seeded draws (what the paper had to do for GPT-4), a row of the ablations only.
+        ``median`` is that of the label's value.
     n : int
         Draws per sample, for ``sample`` only.
     seed : int
@@ -172,15 +172,10 @@ class Estimator:
     @classmethod
     def parse(cls, text: str) -> Estimator:
         """Read an estimator as the command line has it."""
-        kind, *numbers = text.strip().split(":")
-        try:
-            if kind == "sample" and len(numbers) <= 2:
-                return cls("sample", *map(int, numbers))
-        except ValueError:
-            raise ConfigurationError(f"the estimator {text!r} holds what is no number", hint=_ESTIMATORS) from None
-        if numbers and kind in _PLAIN:
-            raise ConfigurationError(f"the estimator {kind} takes no parameter", hint=_ESTIMATORS)
-        return cls(kind)  # type: ignore[arg-type]  # checked there
+        kind = text.strip()
+        if kind not in _PLAIN:
+            raise ConfigurationError(f"unknown estimator {kind!r}", hint=_ESTIMATORS)
+        return cls(kind)  # type: ignore[arg-type]  # checked here
 
     @property
     def text(self) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score
-from geval_local.statistics.interval import Interval, MeanSums, mean_interval
+from geval_local.statistics.interval import Ends, Interval, MeanSums, mean_interval
 
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5
@@ -205,6 +205,8 @@ class Sums:
     reasons: Reasons = field(default_factory=Reasons)
     #: The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
     other: dict[str, float] = field(default_factory=dict)
+    #: The ends of the metric's scale, where they are known.
+    ends: Ends | None = None
 
     def add(self, more: Sums) -> None:
         """Add the sums of other rows."""
@@ -233,7 +235,7 @@ class Sums:
             metric=self.metric,
             rows=self.rows,
             scored=scored,
-            interval=sums.interval() if scored else Interval(math.nan),
+            interval=sums.interval(self.ends, self.by_row) if scored else Interval(math.nan),
             grouping=grouping,
             std=self.by_row.std,
             label_mass=self.mass / scored if scored else math.nan,
@@ -271,9 +273,9 @@ class Sums:
 class Tally:
     """Accumulates the scores of one metric row by row, 25 bytes per row, and summarizes them at the end."""
 
-    def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS) -> None:
+    def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS, ends: Ends | None = None) -> None:
         self.metric = metric
-        self._counts = Sums(metric, low_mass=low_mass)
+        self._counts = Sums(metric, low_mass=low_mass, ends=ends)
         self._values = array("d")
         self._masses = array("d")
         self._groups = array("q")
@@ -307,7 +309,7 @@ class Tally:
         return replace(
             self._counts.summary(grouping, grouped=False),
             scored=len(values),
-            interval=mean_interval(values, groups) if len(values) else Interval(math.nan),
+            interval=mean_interval(values, groups, ends=self._counts.ends) if len(values) else Interval(math.nan),
             std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
             label_mass=float(masses.mean()) if masses.size else math.nan,
             label_mass_min=float(masses.min()) if masses.size else math.nan,

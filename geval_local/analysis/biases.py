@@ -25,7 +25,7 @@ from geval_local.analysis.results import (
     missing_field,
     ratings_of,
 )
-from geval_local.analysis.tables import Study, Table, number
+from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.io.results import numbered
@@ -33,6 +33,7 @@ from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.interval import Interval, t_test
 from geval_local.statistics.levels import Level
+from geval_local.statistics.raters import fit_raters
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import drawn_by_document
 from geval_local.statistics.significance import corrected
@@ -217,6 +218,8 @@ class Bias(Study):
     gaps: dict[str, Gap]
     #: Variance of the error of a rating, from several raters; None where it is not known.
     rating_error: float | None
+    #: Rater -> mean rating, and rated rows.
+    raters: dict[str, tuple[float, int]]
     #: Whether gaps are held against people's.
     is_rated: bool
     #: Scores against the length of outputs; None where the results hold no outputs.
@@ -241,7 +244,7 @@ class Bias(Study):
                 if self.rating_error is not None
                 else "whatever the noise of the ratings, which `raters` would make known: the gap nearest to 0"
             )
-        return [(self.grouping, False), (told, False)]
+        return [(self.grouping, False), (told, False), *((one, False) for one in raters_told(self.raters))]
 
 
 def bias(
@@ -289,12 +292,14 @@ def bias(
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
     items = run.items(name, human=human, group_by=documents)
-    error = None
+    error, people = None, {}
     if raters:
-        ratings = ratings_of(run.rows, raters, run.path)
+        ratings = ratings_of(run.rows, raters, run.path, every=True)
         if len(ratings) < 2:
             raise ConfigurationError("the noise of ratings needs two raters", hint="Name a field for each of them.")
-        items, error = with_raters(items, np.array(list(ratings.values())))
+        fitted = fit_raters(np.array(list(ratings.values())))
+        items, error = fitted.rated(items), fitted.error
+        people = dict(zip(ratings, fitted.own, strict=True))
     rated = bool(raters) or human is not None
     sided = []
     for item, (place, row) in zip(items, numbered(run.rows), strict=True):
@@ -305,20 +310,7 @@ def bias(
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
     length = length_bias(items, level_for(documents), error=error) if has_length else None
-    return Bias(str(run.path), name, side, grouping, side_means(sided), gaps, error, rated, length)
-
-
-def with_raters(items: Sequence[ScoredItem], ratings: Floats) -> tuple[list[ScoredItem], float]:
-    """Rate the items by the mean of their raters, shape (raters, items); give the error variance of such a mean too."""
-    there = np.isfinite(ratings)
-    count = there.sum(axis=0)
-    means = np.where(count > 0, np.where(there, ratings, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
-    squares = np.where(there, (ratings - means) ** 2, 0.0).sum()
-    freedom = int((count[count > 1] - 1).sum())
-    if not freedom:
-        raise DataError("no item has ratings of two people", hint="Check the fields of the raters.")
-    error = float(squares) / freedom * float((1 / count[count > 0]).mean())
-    return [replace(item, human=float(mean)) for item, mean in zip(items, means, strict=True)], error
+    return Bias(str(run.path), name, side, grouping, side_means(sided), gaps, error, people, rated, length)
 
 
 def _gaps(

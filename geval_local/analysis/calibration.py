@@ -255,17 +255,17 @@ def fit_calibration(
 
 def _verdict(gain: Interval, over_rescaled: Interval, over_constant: Interval) -> str:
     """Describe whether calibration helps: against the raw scores first, then against simpler maps."""
-    if any(math.isnan(one.low) for one in (gain, over_rescaled, over_constant)):
+    if any(math.isnan(one.error) for one in (gain, over_rescaled, over_constant)):
         return "cannot be judged: too few documents"
     if gain.high < 0:
         return "does harm: held out, the calibrated scores are further from the ratings than the raw ones"
-    if gain.low <= 0:
+    if not gain.low > 0:
         return "does not help beyond chance: held out, the interval of the gain over the raw scores holds 0"
-    if over_constant.low <= 0:
+    if not over_constant.low > 0:
         return "does not help: held out, always answering one constant does as well"
     if over_rescaled.high < 0:
         return "helps, but a straight line, that is rescaling alone, does better on held-out documents"
-    if over_rescaled.low <= 0:
+    if not over_rescaled.low > 0:
         return "helps, as far as rescaling goes: held out, a straight line does as well"
     return "helps, beyond what rescaling achieves"
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun
-from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value
+from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, rating_fields, ratings_of
+from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value, raters_told
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.statistics.interval import Interval
+from geval_local.statistics.interval import Ends, Interval
 from geval_local.statistics.prediction_powered import Estimate, estimate_difference, estimate_mean
+from geval_local.statistics.raters import fit_raters, variance_components
 from geval_local.statistics.records import ScoredItem, labels_of
 from geval_local.statistics.significance import holm
 
 ALL = "all rows"
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,13 @@ class Estimates(Study):
     grouping: str
     #: System -> its estimate; or all rows.
     estimates: dict[str, Estimate]
-    #: ``first - second`` -> their difference, and its two-sided p with and without Holm's correction.
-    differences: dict[str, tuple[Interval, float, float]]
+    #: ``first - second`` -> their difference, its two-sided p with and without Holm's correction, and the difference
+    #: for other raters, too, where there are three or more.
+    differences: dict[str, tuple[Interval, float, float, Interval | None]]
+    #: Rater -> mean rating, and rated rows.
+    raters: dict[str, tuple[float, int]] = field(default_factory=dict)
+    #: What the variance of a rating is due to -> its part; empty of fewer than three raters.
+    components: dict[str, float] = field(default_factory=dict)
 
     def shown(self) -> Iterator[Table]:
         """Give the estimates and their differences."""
@@ -42,28 +53,33 @@ class Estimates(Study):
             "judge": lambda one: one.judge.value,
             "people, rated rows": lambda one: f"{interval(one.people)}, n {one.rated} of {one.n}",
             "people and judge": lambda one: one.combined,
-            "Rogan-Gladen": lambda one: one.rogan_gladen or "-",
+            "for other raters": lambda one: one.other_raters,
+            "of these rows": lambda one: one.these if one.rated < one.n else f"{number(one.combined.value)}, all rated",
             "worth": lambda one: f"{number(one.worth, 0)} ratings" if one.helps else "the judge does not help here",
         }
-        if all(one.rogan_gladen is None for one in self.estimates.values()):
-            del columns["Rogan-Gladen"]
         notes = [
-            "95 % intervals over documents hold where the rated rows are a random sample of all (PPI++, Angelopoulos "
-            "et al., 2023); judge: its own mean of all rows, which is no estimate of people's",
+            "people and judge: 95 % interval of the mean of such documents, if the rated ones were drawn at random "
+            "(PPI++, Angelopoulos et al., 2023); of these rows: of no others; judge: no estimate of people's mean",
             "worth: ratings that would give as short an interval without the judge",
             *interval_warnings({name: one.combined for name, one in self.estimates.items()}),
         ]
+        if not self.components:
+            del columns["for other raters"]
         table = Table.over(self.estimates, columns, notes)
         yield table.titled(f"{self.metric}: {self.what}, as people would rate")
         if self.differences:
-            rows = [(name, d, p_value(p), p_value(h)) for name, (d, p, h) in self.differences.items()]
+            rows = [(name, d, p_value(p), p_value(h), wide) for name, (d, p, h, wide) in self.differences.items()]
             note = "p: two-sided, Student's t; p (Holm): for all differences of this table"
-            table = Table.of(("", "difference", "p", "p (Holm)"), rows, (note,))
+            other = "for other raters" if self.components else None
+            table = Table.of(("", "difference", "p", "p (Holm)", other), rows, (note,))
             yield table.titled("differences, with the judge")
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and where rated rows are no random sample."""
-        found = [(self.grouping, False)]
+        found = [(self.grouping, False), *((one, False) for one in raters_told(self.raters))]
+        if self.components:
+            parts = ", ".join(f"{name} {number(value)}" for name, value in self.components.items())
+            found.append((f"variance of a rating: {parts}", False))
         for name, one in self.estimates.items():
             if one.unscored:
                 told = f"{one.unscored} rows without a score are left out, with their ratings"
@@ -78,8 +94,10 @@ class Estimates(Study):
 
 def estimate(
     results: ResultsGiven,
-    human: HumanFields,
+    human: HumanFields | None = None,
     *,
+    raters: Sequence[str] = (),
+    sheet: str | Path | None = None,
     metric: str | None = None,
     share: float | None = None,
     wins: bool = False,
@@ -94,6 +112,11 @@ def estimate(
         Results of `score`; a random sample of the rows has a rating.
     human : str
         Field of the human rating, empty where there is none.
+    raters : sequence of str
+        Fields of single people's ratings, whose mean takes the place of `human`; three or more give an interval that
+        holds for other raters, too.
+    sheet : path, optional
+        A sheet of `plan_ratings` with ratings filled in.
     metric : str, optional
         Which metric, where there are several.
     share : float, optional
@@ -112,46 +135,80 @@ def estimate(
     """
     if wins and share is not None:
         raise ConfigurationError("a share and wins are two things to estimate", hint="Take one.")
+    if bool(raters) == (human is not None) or (wins and raters):
+        raise ConfigurationError(
+            "an estimate needs ratings by `human`, or by `raters`; wins need those by `human`", hint="Name one of them."
+        )
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
+    described = run.origin(name).definition.scale if run.is_described(name) else None
+    if sheet is not None:
+        run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()))
     items = run.items(name, human=human, group_by=run.documents[0])
+    ratings = {who: np.array(own) for who, own in ratings_of(run.rows, raters, run.path, every=True).items()}
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
         raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")
     couples = [pair for pair in combinations(named, 2) if baseline in (None, *pair)] if len(named) > 1 else []
     what = "mean" if share is None else f"share of {share:g} or higher"
+    if share is not None:
+        items = [_reaching(item, share) for item in items]
+        ratings = {who: np.where(np.isfinite(own), own >= share, math.nan) for who, own in ratings.items()}
+    table = np.array(list(ratings.values()))
+    fitted = fit_raters(table) if raters else None
+    items = items if fitted is None else fitted.rated(items)
     groups = {one or ALL: [item for item in items if item.system == one] for one in named}
+    is_share = share is not None or wins
     if wins:
         what = "share of documents won, a tie counting half"
         groups = {f"{one} over {other}": _won(groups[one], groups[other]) for one, other in couples}
         if not groups:
             raise DataError("wins need two systems", hint="Name the column that holds the system with `system`.")
-    found = {one: _estimated(one, own, share, wins=wins) for one, own in groups.items()}
+    given = table if raters else np.array([item.human for own in groups.values() for item in own])
+    labels = labels_of(items) if described is None else [described.low, described.high]
+    scale = _Ratings.of(labels, given[np.isfinite(given)], is_share=is_share)
+    shifts = {}
+    if len(ratings) > 2:
+        own = {one: [item.system == one for item in items] for one in named}
+        shifts = {one or ALL: dict(zip(ratings, fit_raters(table[:, own[one]]).added, strict=True)) for one in named}
+    found = {one: _estimated(one, own, scale, shifts.get(one)) for one, own in groups.items()}
     differences = {}
     if not wins and couples:
-        tests = {f"{one} - {other}": estimate_difference(found[one], found[other]) for one, other in couples}
-        p = holm([own[1] for own in tests.values()])
-        differences = {key: (*own, value) for (key, own), value in zip(tests.items(), p, strict=True)}
-    return Estimates(str(run.path), name, what, run.documents[1], found, differences)
+        tests = [estimate_difference(found[one], found[other]) for one, other in couples]
+        p = holm([own for _, own, _ in tests])
+        both = zip(couples, tests, p, strict=True)
+        differences = {f"{one} - {other}": (d, own, holms, wide) for (one, other), (d, own, wide), holms in both}
+    parts = {}
+    if fitted is not None and shifts:
+        parts = variance_components(fitted, [item.group for item in items], [item.system for item in items])
+    people = {} if fitted is None else dict(zip(ratings, fitted.own, strict=True))
+    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts)
 
 
-def _estimated(name: str, items: Sequence[ScoredItem], share: float | None, *, wins: bool) -> Estimate:
+@dataclass(frozen=True)
+class _Ratings:
+    """What is known of the ratings' scale: its ends, and above which score the judge says yes to a yes or no."""
+
+    ends: Ends | None
+    cut: float | None
+
+    @classmethod
+    def of(cls, labels: Sequence[float], given: Floats, *, is_share: bool) -> _Ratings:
+        """Take the judge's labels, in ascending order, where all ratings are among them."""
+        if is_share or np.isin(given, (0, 1)).all():
+            return cls((0.0, 1.0), (labels[0] + labels[-1]) / 2 if labels and not is_share else 0.5)
+        inside = len(labels) > 1 and labels[0] <= given.min() and given.max() <= labels[-1]
+        return cls((labels[0], labels[-1]) if inside else None, None)
+
+
+def _estimated(name: str, items: Sequence[ScoredItem], scale: _Ratings, raters: Mapping[str, float] | None) -> Estimate:
     rated = {item.group for item in items if math.isfinite(item.human) and math.isfinite(item.predicted)}
     if len(rated) < 3:
         raise DataError(
             f"{name}: {len(rated)} documents have a rating and a score; an estimate needs three, an interval of use 20",
-            hint="Rate a random sample of the rows, the same column for all of them.",
+            hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",
         )
-    values = {item.human for item in items if math.isfinite(item.human)}
-    verdicts = None
-    if share is not None:
-        verdicts = [float(item.predicted >= share) for item in items]
-        items = [_reaching(item, share) for item in items]
-    elif values <= {0.0, 1.0} and not wins:
-        labels = labels_of(items)
-        cut = (labels[0] + labels[-1]) / 2 if labels else 0.5
-        verdicts = [float(item.predicted > cut) for item in items]
-    return estimate_mean(items, verdicts)
+    return estimate_mean(items, ends=scale.ends, cut=scale.cut, raters=raters)
 
 
 def _reaching(item: ScoredItem, share: float) -> ScoredItem:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.tables import Table
-from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.analysis.tables import Table, number
+from geval_local.statistics.interval import Interval, independent_rows, mean_interval
 from geval_local.statistics.records import ScoredItem, labels_of, usable
 
 Floats = NDArray[np.float64]
 #: What a judge may be worse than a person, since it costs less: for ratings of the crowd, and of experts.
 EPSILONS = (0.1, 0.2)
+#: Items that a rater needs in the alternative-annotator test (`min_instances_per_human` of the authors' code).
+LEAST_RATED = 30
 #: Rows that are added to every cell of people's and the judge's yes and no: Jeffreys' prior, and for kappa, which it
 #: draws to 0, that of Berger, Bernardo and Sun (2015, doi:10.1214/14-BA915).
 PRIORS = {"sensitivity": 0.5, "specificity": 0.5, "kappa": 0.25, "f1": 0.5}
 #: Draws of the posterior, enough for two digits of an interval.
 POSTERIOR_DRAWS = 10_000
-#: Bins of probability of the calibration error.
-BINS = 10
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,6 @@ class Probabilities:
     #: The same of one distribution for all items, the ratings' own.
     brier_base: float
     nll_base: float
-    #: Expected calibration error: distance of probabilities and shares of ratings, over all labels in ten bins.
-    calibration_error: float
     n: int
 
 
@@ -63,13 +61,22 @@ class Annotators:
     advantage: float
     #: Epsilon -> share of the raters that the judge may replace; at one half or more it passes.
     winning_rate: Mapping[float, float]
+    #: Raters with enough items, and the most items that one of them shares with others.
     raters: int
     n: int
+    #: The same of a judge that always says the mean rating.
+    constant: Annotators | None = None
+
+    def passes(self, epsilon: float) -> bool:
+        """Whether it may replace half of the raters."""
+        return self.winning_rate[epsilon] >= 0.5
 
     def told(self, epsilon: float) -> str:
-        """Say how many raters it may replace, and whether these are enough."""
-        rate = self.winning_rate[epsilon]
-        return f"{rate:.2f}{' passes' if rate >= 0.5 else ''}"
+        """Say how many raters it may replace, and whether these are enough; and if always the mean passes as well."""
+        passed = " passes" if self.passes(epsilon) else ""
+        if passed and self.constant is not None and self.constant.passes(epsilon):
+            passed += ", as does the mean"
+        return f"{number(self.winning_rate[epsilon], 2)}{passed}"
 
 
 @dataclass(frozen=True)
@@ -92,20 +99,31 @@ class GoodEnough:
             yield table.titled("yes and no against people's", sections=True)
         if self.probabilities:
             rows = [
-                (key, one.brier, one.brier_base, one.nll, one.nll_base, one.calibration_error, one.n)
+                (key, one.brier, one.brier_base, one.nll, one.nll_base, one.n)
                 for key, one in self.probabilities.items()
             ]
-            headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "calibration error", "n")
+            headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "n")
             note = "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over "
             table = Table.of(headers, rows, (f"{note}documents",))
             yield table.titled("label probabilities against the ratings' distribution", sections=True)
         if found := self.annotators:
-            rows = [(key, one.advantage, *map(one.told, EPSILONS), one.raters, one.n) for key, one in found.items()]
+            shown: dict[str, dict[str, Annotators]] = {}
+            for key, one in found.items():
+                shown.setdefault(key.rpartition(": ")[0], {})[key] = one
+            for section, own in shown.items():
+                constant = next(one.constant for one in own.values())
+                own |= {} if constant is None else {f"{section}: always the mean rating": constant}
+            rows = [
+                (key, one.advantage, *map(one.told, EPSILONS), one.raters, one.n)
+                for own in shown.values()
+                for key, one in own.items()
+            ]
             rates = (f"winning rate ({e:g})" for e in EPSILONS)
             note = (
                 "in place of a rater, is the judge as near to the others? advantage: how often; winning rate: share of "
                 "raters it may replace (one-sided t over documents, Benjamini-Yekutieli, .05), allowing it to be worse "
-                "by .1 (crowd) or .2 (experts); from one half on it passes (Calderon et al., 2025)"
+                "by .1 (crowd) or .2 (experts); from one half on it passes (Calderon et al., 2025); raters with fewer "
+                f"than {LEAST_RATED} items are left out"
             )
             table = Table.of(("", "advantage", *rates, "raters", "n"), rows, (note,))
             yield table.titled("may the judge replace a rater?", sections=True)
@@ -133,8 +151,6 @@ def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: f
     Rows of one document count for as many independent ones as give the figure's variance over documents, fewer where
     these are few (Korn and Graubard, 1998). As with Jeffreys' interval, the end nearest to a figure of 0 or 1 is there.
     """
-    from scipy.special import stdtrit
-
     counts, rows, units = cells.sum(axis=1), cells.shape[1], int(documents.max()) + 1
     value = float(_figures(counts)[place])
     if units < 2:
@@ -143,9 +159,8 @@ def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: f
     # How far a row moves the figure, taken where no cell is empty: a judge without a miss is no surer for that.
     moves = (_figures(counts + prior + step) - _figures(counts + prior - step))[:, place] @ cells
     by_document = np.bincount(documents, moves)
-    design = max(1.0, float(by_document @ by_document) / float(moves @ moves))
-    design *= float(stdtrit(units - 1, 0.975) / stdtrit(rows - 1, 0.975)) ** 2
-    draws = np.random.default_rng(0).standard_gamma(counts / design + prior, size=(POSTERIOR_DRAWS, 4))
+    share = independent_rows(rows, units, float(by_document @ by_document), float(moves @ moves)) / rows
+    draws = np.random.default_rng(0).standard_gamma(counts * share + prior, size=(POSTERIOR_DRAWS, 4))
     drawn = _figures(draws)[:, place]
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Interval(value, min(float(low), value), max(float(high), value), float(drawn.std(ddof=1)), units)
@@ -189,14 +204,11 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
         return ((q - people) ** 2).sum(axis=1), -(people * logs).sum(axis=1)
 
     (brier, nll), (brier_base, nll_base) = losses(p), losses(np.broadcast_to(base, p.shape))
-    place = np.minimum((p * BINS).astype(int), BINS - 1).ravel()
-    apart = np.bincount(place, (p - people).ravel(), minlength=BINS)
     return Probabilities(
-        mean_interval(brier, documents),
+        mean_interval(brier, documents, ends=(0.0, 2.0)),
         mean_interval(nll, documents),
         float(brier_base.mean()),
         float(nll_base.mean()),
-        float(np.abs(apart).sum() / p.size),
         len(kept),
     )
 
@@ -204,23 +216,35 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
 def alternative_annotators(
     items: Sequence[ScoredItem], ratings: Floats, epsilons: Sequence[float] = EPSILONS
 ) -> Annotators | None:
-    """Put the judge in the place of each rater in turn; None with fewer than three raters."""
+    """Put the judge in the place of each rater in turn; None with fewer than three raters.
+
+    As in the authors' code, an item needs one other rater, and a rater 30 such items.
+    """
+    if len(ratings) < 3:
+        return None
+    score = np.array([item.predicted for item in items])
+    documents = np.array([item.group for item in items])
+    rated = np.isfinite(ratings[:, np.isfinite(score)])
+    mean = np.where(np.isfinite(score), np.nanmean(ratings[:, np.isfinite(score)]) if rated.any() else math.nan, score)
+    judge, constant = (_in_place_of_raters(own, documents, ratings, epsilons) for own in (score, mean))
+    return replace(judge, constant=constant)
+
+
+def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons: Sequence[float]) -> Annotators:
     from scipy.special import stdtr
     from scipy.stats import false_discovery_control
 
-    score = np.array([item.predicted for item in items])
     advantages: list[float] = []
     p: dict[float, list[float]] = {epsilon: [] for epsilon in epsilons}
     used = 0
-    for place in range(len(ratings)):
+    for place, own in enumerate(ratings):
         others = np.delete(ratings, place, axis=0)
-        own = ratings[place]
-        kept = np.flatnonzero(np.isfinite(score) & np.isfinite(own) & (np.isfinite(others).sum(axis=0) >= 2)).tolist()
-        if len(kept) < 2:
+        kept = np.flatnonzero(np.isfinite(score) & np.isfinite(own) & np.isfinite(others).any(axis=0))
+        if len(kept) < LEAST_RATED:
             continue
         far = [np.nanmean((others[:, kept] - one[kept]) ** 2, axis=0).round(12) for one in (score, own)]
         judge_wins, rater_wins = (far[0] <= far[1]).astype(float), (far[1] <= far[0]).astype(float)
-        less = mean_interval(rater_wins - judge_wins, [items[i].group for i in kept])
+        less = mean_interval(rater_wins - judge_wins, documents[kept])
         advantages.append(float(judge_wins.mean()))
         used = max(used, len(kept))
         for epsilon in epsilons:
@@ -232,7 +256,7 @@ def alternative_annotators(
             else:
                 p[epsilon].append(float(stdtr(less.units - 1, (less.value - epsilon) / less.error)))
     if not advantages:
-        return None
+        return Annotators(math.nan, dict.fromkeys(epsilons, math.nan), 0, 0)
     # Benjamini and Yekutieli's correction holds whatever the tests have in common.
     rates = {one: float((false_discovery_control(own, method="by") <= 0.05).mean()) for one, own in p.items()}
     return Annotators(float(np.mean(advantages)), rates, len(advantages), used)

@@ -1,4 +1,4 @@
-"""Several judges as a jury: the mean of their label distributions, optionally weighted, and their disagreements."""
+"""Several judges as a jury: the mean of their label distributions, and their disagreements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import ConfigurationError
 from geval_local.io.columns import EVERYTHING
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifest_path, write_manifest
@@ -31,14 +31,12 @@ from geval_local.signature import (
     told_differences,
     written_signature,
 )
-from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, expectations, pair, probability_matrix
-from geval_local.statistics.resampling import Target, group_folds
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import Comparison, compare, corrected
 
-Weighting = Literal["equal", "human"]
 #: Keys in which the judges of a jury may differ; the metric and its scale are not among them.
 OWN_TO_A_JUDGE = ("judge", "tokenizer", "steps", "style", "dtype", "attention", "transformers", "torch", "version")
 
@@ -53,61 +51,42 @@ class Jury:
 
     #: The items that all judges scored, with the mean distribution and its expectation.
     items: tuple[ScoredItem, ...]
-    #: Weight of each judge, summing to 1; the mean over folds for ``human`` weighting.
-    weights: dict[str, float]
     #: Mean distance between the distributions of two judges per item, in units of the scale; see `distances`.
     disagreement: tuple[float, ...]
     #: Items of the first judge that some judge did not score.
     left_out: int
 
 
-def distances(p: Floats, weights: Floats, scale: Scale) -> Floats:
-    """Mean distance between the distributions of two different judges, drawn by their weights.
+def distances(p: Floats, scale: Scale) -> Floats:
+    """Mean distance between the distributions of two different judges.
 
     The distance is the earth mover's (Wasserstein-1): how far probability has to be moved along the scale, so that a
     judge who says 1 is further from one who says 5 than from one who says 2.
     """
-    weights = np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, p.shape[:2])
     order = np.argsort(scale.array, kind="stable")
     cumulated = np.cumsum(p[:, :, order], axis=2)[:, :, :-1]
     steps = np.diff(scale.array[order])
-    total, drawn = np.zeros(p.shape[1]), np.zeros(p.shape[1])
-    for one, other in combinations(range(len(p)), 2):
-        both = weights[one] * weights[other]
-        total += both * (np.abs(cumulated[one] - cumulated[other]) @ steps)
-        drawn += both
-    return np.asarray(np.divide(total, drawn, out=np.zeros_like(total), where=drawn > 0))
+    return np.asarray(np.mean([np.abs(one - other) @ steps for one, other in combinations(cumulated, 2)], axis=0))
 
 
-def convene(
-    judges: Mapping[str, Sequence[ScoredItem]],
-    scale: Scale,
-    *,
-    weighting: Weighting = "equal",
-    folds: int = 5,
-    seed: int = 0,
-) -> Jury:
+def convene(judges: Mapping[str, Sequence[ScoredItem]], scale: Scale) -> Jury:
     """Average the judges' label distributions, item by item."""
     if len(judges) < 2:
         raise ConfigurationError("a jury needs at least two judges", hint="Give two or more runs over the same file.")
-    if weighting not in ("equal", "human"):
-        raise ConfigurationError(f"unknown weighting {weighting!r}", hint="Choose equal or human.")
     names = list(judges)
     shared = list(judges[names[0]])
     for name in names[1:]:
         shared = pair(shared, judges[name])[0]
     aligned = [pair(shared, judges[name])[1] for name in names]
     p = np.stack([probability_matrix(items, scale) for items in aligned])
-    weights = _weights(p, aligned[0], scale, weighting, folds, seed)
-    mixture = (weights[:, :, None] * p).sum(axis=0)
+    mixture = p.mean(axis=0)
     items = tuple(
         replace(item, predicted=float(value), probabilities=dict(zip(scale.labels, row.tolist(), strict=True)))
         for item, row, value in zip(aligned[0], mixture, expectations(mixture, scale), strict=True)
     )
     return Jury(
         items,
-        dict(zip(names, weights.mean(axis=1).tolist(), strict=True)),
-        tuple(distances(p, weights, scale).tolist()),
+        tuple(distances(p, scale).tolist()),
         len(judges[names[0]]) - len(items),
     )
 
@@ -124,28 +103,6 @@ def against_judges(
     tests = {name: compare(jury.items, items, level, coefficient, target=target) for name, items in judges.items()}
     best = max(tests, key=lambda name: tests[name].second if math.isfinite(tests[name].second) else -math.inf)
     return best, corrected(tests)
-
-
-def _weights(
-    p: Floats, items: Sequence[ScoredItem], scale: Scale, weighting: Weighting, folds: int, seed: int
-) -> Floats:
-    """Compute weights of shape (judges, items); those by people's ratings are from the documents of other folds."""
-    scores = np.stack([expectations(rows, scale) for rows in p])
-    result = np.full(scores.shape, 1 / len(p))
-    if weighting == "human":
-        human = np.array([item.human for item in items])
-        fold = group_folds([item.group for item in items], folds, seed)
-        for held_out in np.unique(fold):
-            rest = (fold != held_out) & np.isfinite(human)
-            rho = np.array([coefficients(human[rest], own[rest])[1] for own in scores])
-            positive = np.maximum(np.nan_to_num(rho), 0.0)
-            if not positive.any():
-                raise DataError(
-                    "no judge agrees with people, so agreement cannot weigh them",
-                    hint="Use equal weights, or look at the agreement table first.",
-                )
-            result[:, fold == held_out] = (positive / positive.sum())[:, None]
-    return result
 
 
 def disagreement_table(
@@ -173,9 +130,8 @@ def disagreement_table(
 class JuryStudy(Study):
     """The joint verdicts of several judges, and how they stand to people's."""
 
-    #: The metric, and how judges were weighed.
+    #: The metric.
     metric: str
-    weighting: str
     #: The verdicts.
     jury: Jury
     #: Judge -> its run.
@@ -184,8 +140,6 @@ class JuryStudy(Study):
     scores: dict[str, dict[str, float]]
     #: How rows are grouped into documents, in words.
     grouping: str
-    #: Field of the document.
-    documents: str | None
     #: ``jury`` and every judge -> agreement with people; empty without ratings.
     agreement: dict[str, Correlation]
     #: The judge that agrees best with people.
@@ -213,7 +167,6 @@ class JuryStudy(Study):
         jury = self.jury
         record = {
             "metric": self.metric,
-            "weights": jury.weights,
             "left_out": jury.left_out,
             "items": [
                 {"key": item.key, "score": item.predicted, "disagreement": own}
@@ -229,11 +182,9 @@ class JuryStudy(Study):
     def shown(self) -> Iterator[Table]:
         """Give weights, disagreements, and agreement with people."""
         what = f"the mean of {len(self.named)} runs of one judge" if self.only_judge else f"a jury of {len(self.named)}"
-        title = f"{self.metric}: {what}, weights {self.weighting}"
         who, verdict = ("run" if self.only_judge else "judge"), self.verdict
-        yield Table.of((who, "weight"), self.jury.weights.items()).titled(title)
         found = disagreement_table(self.jury, self.scores, self.largest, verdict=verdict)
-        yield found.titled(f"where the {who}s disagree most")
+        yield found.titled(f"{self.metric}: {what}; where the {who}s disagree most")
         if self.agreement:
             agreement = {verdict if one == "jury" else one: found for one, found in self.agreement.items()}
             yield correlation_table(agreement).titled("against people", fold=("n", "points"))
@@ -244,9 +195,6 @@ class JuryStudy(Study):
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and what is missing."""
         found = [(self.grouping, False)] if self.agreement else []
-        if self.weighting == "human" and self.documents is None:
-            told = "note: without documents a judge's weight for a row may come from rows of the same document"
-            found.append((told, True))
         if left_out := self.jury.left_out:
             items = "1 item is" if left_out == 1 else f"{left_out} items are"
             found.append((f"note: {items} without a verdict: some judge did not score them", True))
@@ -260,13 +208,11 @@ def jury(
     results: Sequence[ResultsGiven],
     *,
     metric: str | None = None,
-    weights: Weighting = "equal",
     human: HumanFields | None = None,
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,
     largest: int = 10,
-    seed: int = 0,
     **reading: Unpack[Reading],
 ) -> JuryStudy:
     """Average several judges' label distributions, item by item, and hold the jury against people.
@@ -277,16 +223,12 @@ def jury(
         Results of two or more judges over the same rows, with their manifests.
     metric : str, optional
         Which metric, where there are several.
-    weights : {"equal", "human"}
-        Alike, or by agreement with people on other documents.
     human : str, optional
         Field of the human rating.
     level, coefficient, target
         Of the agreement with people; the level is by default ``summary`` where rows share documents.
     largest : int
         Disagreements that the table lists.
-    seed : int
-        Seed of the folds.
     **reading
         Fields of the document and of the system, and how scores are read: see `Reading`.
 
@@ -295,14 +237,12 @@ def jury(
     ConfigurationError, DataError
         If the runs do not belong to one jury, or share no scored row.
     """
-    if weights == "human" and human is None:
-        raise ConfigurationError("`weights=human` needs `human=FIELD`")
     scored = [ScoredRun.of(one, **reading) for one in results]
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
     documents, grouping = scored[0].documents
     judges = {judge: run.items(run.one_metric(name), human=human, group_by=documents) for judge, run in named.items()}
-    convened = convene(judges, scored[0].origin(name).definition.scale, weighting=weights, seed=seed)
+    convened = convene(judges, scored[0].origin(name).definition.scale)
     agreement: dict[str, Correlation] = {}
     tests: dict[str, Comparison] = {}
     best: str | None = None
@@ -312,12 +252,12 @@ def jury(
         agreement = {who: correlate(items, wanted, target=target) for who, items in everyone.items()}
         best, tests = against_judges(convened, judges, wanted, coefficient, target=target)
     scores = {who: {item.key: item.predicted for item in items} for who, items in judges.items()}
-    return JuryStudy(name, weights, convened, named, scores, grouping, documents, agreement, best, tests, largest)
+    return JuryStudy(name, convened, named, scores, grouping, agreement, best, tests, largest)
 
 
 def save_jury(study: JuryStudy, output: Path) -> None:
     """Write the first run's rows with the jury's verdicts in place of its own, with a manifest beside them."""
-    named, metric, jury, weights = study.named, study.metric, study.jury, study.weighting
+    named, metric, jury = study.named, study.metric, study.jury
 
     runs = list(named.values())
     origins = {judge: run.origin(metric) for judge, run in named.items()}
@@ -342,7 +282,7 @@ def save_jury(study: JuryStudy, output: Path) -> None:
         manifest_path(output).unlink(missing_ok=True)
     parts = [signature_parts(origin.signature) for origin in origins.values()]
     joined = {key: "+".join(dict.fromkeys(own.get(key, "-") for own in parts)) for key in parts[0]}
-    joined["judge"] = f"{study.verdict}({joined['judge']},{weights})"
+    joined["judge"] = f"{study.verdict}({joined['judge']})"
     scored = {metric: ScoredMetric(written_signature(joined), definition, unscored)}
     first = runs[0].path
     manifest = ResultManifest(

@@ -41,6 +41,8 @@ ABLATIONS = (
 ResultsGiven = Any
 
 logger = logging.getLogger("geval_local")
+#: How JSON, Python and CSV files write the ratings yes and no.
+_YES_AND_NO = {"true": 1.0, "false": 0.0}
 
 
 def read_rows(path: str | Path) -> Sequence[Row]:
@@ -52,24 +54,21 @@ def read_rows(path: str | Path) -> Sequence[Row]:
 
 
 def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
-    """Read a number from a row: NaN if the field is absent, null or empty; the mean of a list of ratings."""
+    """Read a number from a row: NaN if the field is absent or empty, 1 and 0 of yes and no; the mean of a list."""
     value = decoded(lookup(row, field))
-    if isinstance(value, list | tuple):
-        given = [_number(item) for item in value if item is not None and item != ""]
-        number = math.nan if any(map(math.isnan, given)) else sum(given) / len(given) if given else None
-        if number is not None and not math.isnan(number):
-            _say_averaged(field)
-    else:
-        number = None if value is None or value == "" else _number(value)
-    if number is None:
-        return math.nan
-    if not math.isfinite(number):
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    read = [*map(_number, value)] if isinstance(value, list | tuple) else [_number(value)]
+    given = [number for number in read if not math.isnan(number)]
+    number = sum(given) / len(given) if given else math.nan
+    if math.isinf(number):
         inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
         shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
         raise DataError(
             f"{where}: {field} is not a number: {shown}{inner}",
             hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence.",
         )
+    if isinstance(value, list | tuple) and given:
+        _say_averaged(field)
     return number
 
 
@@ -88,19 +87,25 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
     return [f"{before}.{key}{after}" for key in keys] or [path]
 
 
-def ratings_of(rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path) -> dict[str, list[float]]:
-    """Read the ratings of single people: field -> one per row, NaN where there is none."""
+def ratings_of(
+    rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path, *, every: bool = False
+) -> dict[str, list[float]]:
+    """Read the ratings of single people: field -> one per row, NaN where there is none; `every` field must have one."""
     fields = [one for given in raters for one in each_place(rows, given)]
-    return {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
+    found = {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
+    if every and (empty := next((name for name, own in found.items() if all(map(math.isnan, own))), None)) is not None:
+        raise no_ratings(rows, empty, path)
+    return found
 
 
 def _number(value: Any) -> float:
-    """Read one number; NaN for an empty value."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
+    """Read one number: NaN for an empty value, infinity for what is none."""
+    if value is None or value == "":
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    try:
+        return abs(number) if math.isinf(number := float(_YES_AND_NO.get(str(value).lower(), value))) else number
+    except (TypeError, ValueError, OverflowError):
+        return math.inf
 
 
 @cache
@@ -146,6 +151,11 @@ def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if len(ids) == len(rows) == len(set(ids)):
         return ids
     return [str(number) for number in range(1, len(rows) + 1)]
+
+
+def blind_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a key for each row that does not say who wrote its output, as `row_keys` may."""
+    return [blake2b(key.encode(), digest_size=6).hexdigest() for key in row_keys(rows)]
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
@@ -254,6 +264,10 @@ class Reading(TypedDict, total=False):
     estimator: Estimator | str | None
 
 
+#: Column of a sheet of ratings that says which row was rated.
+KEY = "key"
+
+
 @dataclass(frozen=True)
 class ScoredRun:
     """A result file of ``geval-local score``."""
@@ -286,7 +300,8 @@ class ScoredRun:
         if hasattr(given, "to_dicts"):  # polars
             rows = given.to_dicts()
         elif hasattr(given, "to_dict"):  # pandas
-            rows = given.to_dict("records")
+            # What pandas makes of an empty cell, in a column of whatever kind.
+            rows = given.astype(object).where(given.notna(), None).to_dict("records")
         else:
             rows = list(given)
         if not rows:
@@ -389,6 +404,24 @@ class ScoredRun:
         if self.estimator is None:
             return written
         return written_signature(signature_parts(written) | {"estimator": self.estimator.text})
+
+    def with_sheet(self, sheet: str | Path, fields: Sequence[str]) -> ScoredRun:
+        """Add the ratings of a filled-in sheet, by field, to the results that it was drawn from."""
+        places = {key: place for place, key in enumerate(blind_keys(self.rows))}
+        rows: list[dict[str, Any]] = [{**row} for row in self.rows]
+        seen: dict[str, int] = {}
+        for number, row in numbered(read_rows(sheet)):
+            key = str(row.get(KEY))
+            if key not in places or key in seen:
+                wrong = f"is also that of row {seen[key]}" if key in seen else f"belongs to no row of {self.path}"
+                raise DataError(
+                    f"{sheet}, row {number}: the {KEY} {key!r} {wrong}",
+                    hint="Give the sheet that `plan` drew from these results, each key once.",
+                )
+            seen[key] = number
+            rating = {name: number_at(row, name, f"{sheet}, row {number}") for name in fields}
+            rows[places[key]] |= {name: value for name, value in rating.items() if math.isfinite(value)}
+        return replace(self, held=rows, fields=self.mapping)
 
     def outputs(self) -> dict[str, str | None]:
         """Key of every row -> the text of its output; None if there is none."""

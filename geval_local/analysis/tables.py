@@ -138,6 +138,12 @@ def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
     return [f"warning: {warning}: {', '.join(filter(None, names)) or 'all'}" for warning, names in found.items()]
 
 
+def raters_told(raters: Mapping[str, tuple[float, int]]) -> list[str]:
+    """Say how high every rater rates; nothing without raters."""
+    means = ", ".join(f"{name} {number(mean)} (n {count})" for name, (mean, count) in raters.items())
+    return [f"mean rating by rater: {means}; how strict a rater is counts as no noise"] if raters else []
+
+
 def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
     """Say of means over documents which intervals are not to be relied upon, and which have none."""
     without = [

@@ -347,8 +347,7 @@ Estimators = Annotated[
     typer.Option(
         "--estimator",
         metavar="NAME",
-        help="Another estimate from the stored distributions beside the scores: mode, median, sample:N, exact; may be "
-        "repeated.",
+        help="Another estimate from the stored distributions beside the scores: mode, median, exact; may be repeated.",
     ),
 ]
 

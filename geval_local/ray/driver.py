@@ -81,6 +81,8 @@ class PartsRun:
         self.directory = PartsDirectory(output)
         self.metrics = [Metric.model_validate(one) for one in manifest.settings.metrics]
         self.totals = Counts.none([metric.name for metric in self.metrics], manifest.settings.group_by)
+        for sums, metric in zip(self.totals.sums, self.metrics, strict=True):
+            sums.ends = metric.scale.low, metric.scale.high
         #: Outcomes that an earlier run had finished.
         self.there = 0
         self._load = load

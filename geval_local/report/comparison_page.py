@@ -135,8 +135,8 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         against_people=comparison_table(study.against_human) if study.against_human else None,
         overviews=[
             (name, overview_table(found), found)
-            for name, run in zip(names, (first, second), strict=True)
-            for found in [summaries(run, group_by=study.runs[0].group_by)]
+            for name, run, own in zip(names, (first, second), described, strict=True)
+            for found in [summaries(run, own, group_by=study.runs[0].group_by)]
         ],
         texts={
             name: replace(one, signature="")  # both runs' stand with their figures

@@ -17,6 +17,7 @@ from geval_local.io.results import Results
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
+from geval_local.scale import Scale
 from geval_local.signature import signature_parts
 from geval_local.summary import Summary, Tally, mass_warning
 
@@ -68,10 +69,12 @@ class Described:
 UNDESCRIBED = Described()
 
 
-def summaries(results: Results, *, group_by: str | None = None) -> list[Summary]:
+def summaries(results: Results, described: Described = UNDESCRIBED, *, group_by: str | None = None) -> list[Summary]:
     """Summarize every metric of a run, with rows grouped into documents by `Documents`."""
     documents = Documents(group_by)
-    tallies = [Tally(metric) for metric in results.metrics]
+    specs = {name: one.scale for name, one in described.metrics.items() if one.scale is not None}
+    ends = {name: (scale.low, scale.high) for name, spec in specs.items() for scale in [Scale.parse(spec)]}
+    tallies = [Tally(metric, ends=ends.get(metric)) for metric in results.metrics]
     for record in results.records:
         sample = Sample({}, record.number)
         document = documents.add(record.columns)

@@ -120,7 +120,7 @@ class RunPage:
     @cached_property
     def summaries(self) -> list[Summary]:
         """The figures of every metric."""
-        return summaries(self.run, group_by=self.group_by)
+        return summaries(self.run, self.described, group_by=self.group_by)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""

@@ -90,7 +90,8 @@ class Asked:
 
     def tally(self, key: str, place: int) -> Any:
         """Give what sums up the results of a name; None if there is nothing to sum up."""
-        return Tally(key)
+        scale = self.metrics[place].scale
+        return Tally(key, ends=(scale.low, scale.high))
 
     def signature(self, place: int, signatures: Mapping[str, str]) -> str | None:
         """Name all that a result depends on, given the signatures of the metrics; None if they are not known."""

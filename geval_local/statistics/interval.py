@@ -1,7 +1,9 @@
 """Interval: a figure with its uncertainty, by Student's t with one degree of freedom fewer than independent units.
 
 For means the standard error is that of leaving out one document at a time, which for one value per document is the
-textbook's: it keeps its coverage with ten documents and needs no random draws.
+textbook's: it keeps its coverage with ten documents and needs no random draws. If the ends of the scale are known, the
+interval is Student's of the logit, which stays on the scale and is longer towards its middle. If all values are at the
+ends, it is Jeffreys' with as many rows as their design effect leaves (benchmarks/small_samples.py).
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ FEW_UNITS = 10
 _COCHRAN = 25
 
 Floats = NDArray[np.float64]
+#: Lowest and highest value of a scale.
+Ends = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -47,17 +51,43 @@ class Interval:
         return self.error * float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
 
 
-def t_interval(value: float, error: float, units: int, *, unit: str = "documents", warning: str = "") -> Interval:
-    """Student's t interval of a figure with `units` - 1 degrees of freedom; none if the error is not defined."""
-    from scipy.special import stdtrit
+def t_interval(
+    value: float, error: float, units: int, *, unit: str = "documents", warning: str = "", ends: Ends | None = None
+) -> Interval:
+    """Student's t interval of a figure with `units` - 1 degrees of freedom, of its logit between known ends.
+
+    There is none if the error is not defined, or if it is 0: units that are alike say nothing of the next one.
+    """
+    from scipy.special import expit, logit, stdtrit
 
     if units < 2 or not (math.isfinite(value) and math.isfinite(error)):
         # One NaN for all, so that equal results are equal.
         return Interval(float(value) if math.isfinite(value) else math.nan)
+    if error <= 1e-14 * max(1.0, abs(value)):
+        told = f"all {unit} are alike, and allow no interval"
+        return Interval(float(value), error=float(error), units=units, warning=told)
     if units < FEW_UNITS:
         warning = f"only {units} {unit}"
-    half = float(stdtrit(units - 1, 0.975)) * float(error)
-    return Interval(float(value), float(value) - half, float(value) + half, float(error), units, warning)
+    half = np.array([-1.0, 1.0]) * float(stdtrit(units - 1, 0.975)) * float(error)
+    low, high = value + half
+    if ends is not None:
+        width = ends[1] - ends[0]
+        share = (value - ends[0]) / width
+        if 0 < share < 1:
+            low, high = ends[0] + width * expit(logit(share) + half / width / (share * (1 - share)))
+        low, high = max(ends[0], low), min(ends[1], high)
+    return Interval(float(value), float(low), float(high), float(error), units, warning)
+
+
+def independent_rows(rows: int, units: int, by_unit: float, by_row: float) -> float:
+    """Count the independent rows that are worth these, which are of so many units (Korn and Graubard, 1998).
+
+    `by_unit` is the sum of squares of the units' sums of residuals, `by_row` that of the rows' residuals.
+    """
+    from scipy.special import stdtrit
+
+    short = float(stdtrit(rows - 1, 0.975) / stdtrit(units - 1, 0.975))
+    return rows * short**2 / max(1.0, by_unit / by_row)
 
 
 def t_test(value: float, error: float, units: int) -> float:
@@ -74,12 +104,17 @@ def t_test(value: float, error: float, units: int) -> float:
     return float(2 * stdtr(units - 1, -abs(value) / error))
 
 
-def mean_interval(values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None) -> Interval:
-    """Mean of one value per row, with an interval over the groups (documents) that the rows come from."""
+def mean_interval(
+    values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, *, ends: Ends | None = None
+) -> Interval:
+    """Mean of one value per row, with an interval over the groups (documents) that the rows come from.
+
+    Without the `ends` of the scale, skewed values cause a warning.
+    """
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
         raise ValueError("a mean needs a list of finite numbers, at least one")
-    return MeanSums.of(data, groups).interval()
+    return MeanSums.of(data, groups).interval(ends, MeanSums.of(data))
 
 
 @dataclass
@@ -126,14 +161,22 @@ class MeanSums:
             return math.nan
         return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
 
-    def interval(self) -> Interval:
-        """Compute what `mean_interval` computes of the values."""
+    def at_ends(self, ends: Ends) -> bool:
+        """Whether all values are at the ends of their scale; of use where no value was grouped."""
+        count, total, squares, _ = self.by_size.get(1, [0.0] * 4)
+        inside = (ends[0] + ends[1]) * total - squares - count * ends[0] * ends[1]
+        return inside <= 1e-9 * count * (ends[1] - ends[0]) ** 2
+
+    def interval(self, ends: Ends | None = None, by_row: MeanSums | None = None) -> Interval:
+        """Compute what `mean_interval` computes of the values; `by_row` are their sums without groups."""
         rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
         if not rows:
             raise ValueError("a mean needs at least one number")
         mean = sum(sums[1] for sums in self.by_size.values()) / rows
         if units < 2:
             return Interval(mean)
+        if ends is not None and by_row is not None and by_row.at_ends(ends):
+            return self._of_two_values(mean, rows, units, ends)
         # A group's residual is its total minus its share of the mean; without the group the mean moves by
         # -residual / (rows - size). Sums of residuals instead of differences of means: those of a billion rows agree
         # in all digits that a float has.
@@ -152,6 +195,25 @@ class MeanSums:
         spread = math.sqrt(squares / units)
         skewness = cubes / units / spread**3 if spread else 0.0
         warning = ""
-        if units < _COCHRAN * skewness**2:
+        # Of a sample that missed the tail there is nothing to see; the logit near an end needs no warning.
+        if ends is None and units < _COCHRAN * skewness**2:
             warning = f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
-        return t_interval(mean, error, units, warning=warning)
+        return t_interval(mean, error, units, warning=warning, ends=ends)
+
+    def _of_two_values(self, mean: float, rows: int, units: int, ends: Ends) -> Interval:
+        """Jeffreys' interval of the share of values at the upper end, for the mean of values at both."""
+        from scipy.special import betaincinv
+
+        width = ends[1] - ends[0]
+        share = min(1.0, max(0.0, (mean - ends[0]) / width))
+        # Taken where no value is missing: a sample without a miss is no surer for that.
+        prior = (share * rows + 0.5) / (rows + 1)
+        own = [(size * (ends[0] + width * prior), *sums) for size, sums in self.by_size.items()]
+        by_unit = sum(two - 2 * centre * one + count * centre**2 for centre, count, one, two, _ in own) / width**2
+        by_row = rows * (share * (1 - prior) ** 2 + (1 - share) * prior**2)
+        count = independent_rows(rows, units, by_unit, by_row)
+        yes, no = count * share + 0.5, count * (1 - share) + 0.5
+        low, high = (float(betaincinv(yes, no, tail)) for tail in (0.025, 0.975))
+        error = math.sqrt(yes * no / (yes + no + 1)) / (yes + no)
+        low, high = (ends[0] + width * one for one in (min(low, share), max(high, share)))
+        return Interval(mean, low, high, width * error, units, f"only {units} documents" if units < FEW_UNITS else "")

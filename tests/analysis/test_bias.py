@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.analysis.biases import gaps_by_preference, judge_less_people, length_bias, with_raters
+from geval_local.analysis.biases import gaps_by_preference, judge_less_people, length_bias
 from geval_local.analysis.differences import gap, side_means
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 from geval_local.statistics.interval import mean_interval
+from geval_local.statistics.raters import fit_raters
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import paired_test
 
@@ -149,7 +150,8 @@ def better_side(rng, slope=1.0, noise=0.4, leaning=0.0):
     items = [
         ScoredItem(f"d{at // 2}", sides[at % 2], math.nan, float(v), key=str(at)) for at, v in enumerate(scores.ravel())
     ]
-    return with_raters(items, raters)
+    fitted = fit_raters(raters)
+    return fitted.rated(items), fitted.error
 
 
 @pytest.mark.parametrize("slope", [1.0, 0.5])
@@ -198,7 +200,8 @@ def test_noise_of_ratings_makes_no_bias_for_length(level):
         ScoredItem(f"d{at // 5}", "", math.nan, q + 0.5 * rng.normal(), length=int(words), key=str(at))
         for at, (q, words) in enumerate(zip(quality, length, strict=True))
     ]
-    items, error = with_raters(plain, quality + rng.normal(size=(3, 300)))
+    fitted = fit_raters(quality + rng.normal(size=(3, 300)))
+    items, error = fitted.rated(plain), fitted.error
     fair = length_bias(items, level, error=error)
     assert fair.partial.low < 0 < fair.partial.high
     naive = length_bias(items, level)

@@ -8,7 +8,12 @@ from scipy import stats
 
 from geval_local.analysis.comparison import plan_for
 from geval_local.analysis.differences import rank_systems, ranking_table
-from geval_local.analysis.good_enough import alternative_annotators, judge_probabilities, judge_verdicts
+from geval_local.analysis.good_enough import (
+    GoodEnough,
+    alternative_annotators,
+    judge_probabilities,
+    judge_verdicts,
+)
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import compare
@@ -114,7 +119,6 @@ def test_distributions_are_held_against_all_raters():
     assert found.nll.value == pytest.approx(-(people * np.log(q)).sum(axis=1).mean())
     base = people.mean(axis=0)
     assert found.brier_base == pytest.approx(((base - people) ** 2).sum(axis=1).mean())
-    assert found.calibration_error == pytest.approx(np.abs(3 * q - people.sum(axis=0)).sum() / 9)
     assert judge_probabilities(items, ratings + 0.5) is None
 
 
@@ -133,6 +137,60 @@ def test_the_alternative_annotator_is_told_from_a_worse_one():
     assert bad.winning_rate[0.2] == 0.0
     assert good.advantage > 0.7 > bad.advantage
     assert alternative_annotators([ScoredItem("a", "", NAN, 1.0)] * 120, raters[:2]) is None
+
+
+def one_of_many(seed, items=100, raters=5, noise=1.5, missing=0.0):
+    """People who agree as little as single ratings do (an ICC of .3), and a judge that always says the same."""
+    rng = np.random.default_rng(seed)
+    ratings = np.clip(np.round(3 + rng.normal(size=items) + noise * rng.normal(size=(raters, items))), 1, 5)
+    return [ScoredItem(str(i), "", NAN, 3.0) for i in range(items)], np.where(
+        rng.random(ratings.shape) < missing, NAN, ratings
+    )
+
+
+def test_a_judge_that_always_says_the_mean_is_named_where_it_passes_too():
+    items, ratings = one_of_many(2)
+    found = alternative_annotators(items, ratings)
+    assert found.winning_rate[0.2] == 1.0  # the published test
+    assert found.constant.winning_rate[0.2] == 1.0
+    assert found.told(0.2) == "1.00 passes, as does the mean"
+    (table,) = GoodEnough(annotators={"clarity: nano": found, "clarity: other": found, "fluency: nano": found}).tables()
+    always = "always the mean rating"
+    assert [row[0].partition(": ")[2] for row in table.rows] == ["nano", "other", always, "nano", always]
+    assert table.rows[2][3] == "1.00 passes"
+    rng = np.random.default_rng(3)
+    agreed = np.clip(np.round(3 + rng.normal(size=200) + 0.3 * rng.normal(size=(4, 200))), 1, 5)
+    good = [ScoredItem(str(i), "", NAN, float(value)) for i, value in enumerate(agreed.mean(axis=0))]
+    told = alternative_annotators(good, agreed)
+    assert (told.told(0.2), told.constant.passes(0.2)) == ("1.00 passes", False)
+
+
+def test_missing_ratings_follow_the_rules_of_the_authors():
+    """An item counts if one other person rated it; who rated fewer than 30 such items is left out."""
+    items, ratings = one_of_many(4, items=120, raters=4)
+    ratings[3, 29:] = NAN
+    ratings[2, :60] = NAN
+    ratings[0, 100:] = NAN
+    found = alternative_annotators(items, ratings)
+    assert (found.raters, found.n) == (3, 120)
+    assert found.advantage == pytest.approx(by_hand(np.array([i.predicted for i in items]), ratings))
+    few = alternative_annotators(items[:29], ratings[:, :29])
+    assert (few.raters, few.told(0.1)) == (0, "-")
+
+
+def by_hand(score, ratings):
+    """Mean over raters of 30 items of how often the judge is as near to the others by the root of the mean square."""
+    means = []
+    for who, own in enumerate(ratings):
+        wins = []
+        for place in range(score.size):
+            rest = [r[place] for other, r in enumerate(ratings) if other != who and np.isfinite(r[place])]
+            if np.isfinite(own[place]) and rest:
+                judge, person = (math.sqrt(np.mean([(v - x) ** 2 for v in rest])) for x in (score[place], own[place]))
+                wins.append(judge <= person + 1e-9)
+        if len(wins) >= 30:
+            means.append(np.mean(wins))
+    return np.mean(means)
 
 
 @pytest.mark.parametrize(("documents", "passes"), [(1, False), (2, False), (15, False), (60, True)])

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import spearmanr, wasserstein_distance
 
 from geval_local.analysis.juries import against_judges, convene, disagreement_table, distances
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import ConfigurationError
 from geval_local.scale import Scale
 from geval_local.statistics.records import ScoredItem
 
@@ -37,33 +37,27 @@ def judge(seed, skill, n=60):
 def test_disagreement_is_the_distance_along_the_scale():
     rng = np.random.default_rng(1)
     p = rng.dirichlet([1, 1, 1], size=(3, 10))
-    values, equal = [1, 2, 3], np.full(3, 1 / 3)
+    values = [1, 2, 3]
     pairs = ((0, 1), (0, 2), (1, 2))
     expected = [np.mean([wasserstein_distance(values, values, p[a, i], p[b, i]) for a, b in pairs]) for i in range(10)]
-    np.testing.assert_allclose(distances(p, equal, SCALE), expected, atol=1e-12)
-    # A judge without weight does not count.
-    alone = [wasserstein_distance(values, values, p[0, i], p[1, i]) for i in range(10)]
-    np.testing.assert_allclose(distances(p, np.array([0.5, 0.5, 0.0]), SCALE), alone, atol=1e-12)
-    assert distances(p, np.array([1.0, 0.0, 0.0]), SCALE).max() == 0
+    np.testing.assert_allclose(distances(p, SCALE), expected, atol=1e-12)
 
 
 def test_judges_at_the_ends_disagree_more_than_neighbours():
     scale = Scale.parse("1-5")
     one, two, five = np.eye(5)[[0, 1, 4]]
-    half = np.array([0.5, 0.5])
-    assert distances(np.stack([one, two])[:, None], half, scale)[0] == pytest.approx(1)
-    assert distances(np.stack([one, five])[:, None], half, scale)[0] == pytest.approx(4)
+    assert distances(np.stack([one, two])[:, None], scale)[0] == pytest.approx(1)
+    assert distances(np.stack([one, five])[:, None], scale)[0] == pytest.approx(4)
     # The values count, and not the order of the labels.
     words = Scale.parse({"good": 10, "poor": 0, "fair": 4})
     good, poor, fair = np.eye(3)
-    assert distances(np.stack([poor, good])[:, None], half, words)[0] == pytest.approx(10)
-    assert distances(np.stack([poor, fair])[:, None], half, words)[0] == pytest.approx(4)
+    assert distances(np.stack([poor, good])[:, None], words)[0] == pytest.approx(10)
+    assert distances(np.stack([poor, fair])[:, None], words)[0] == pytest.approx(4)
 
 
-def test_equal_weights_give_the_mean_distribution():
+def test_the_verdict_is_the_mean_distribution():
     a, b = judge(1, 2.0), judge(2, 1.0)
     jury = convene({"a": a, "b": b}, SCALE)
-    assert jury.weights == {"a": 0.5, "b": 0.5}
     assert jury.items[3].probabilities["2"] == pytest.approx((a[3].probabilities["2"] + b[3].probabilities["2"]) / 2)
     assert jury.items[3].predicted == pytest.approx((a[3].predicted + b[3].predicted) / 2)
     assert len(jury.disagreement) == 60
@@ -76,24 +70,6 @@ def test_items_that_a_judge_left_unscored_are_left_out_by_key():
     assert (len(jury.items), jury.left_out) == (59, 1)
     assert [item.key for item in jury.items] == [item.key for item in a if item.key != "4"]
     assert jury.items[0].predicted == pytest.approx((a[0].predicted + b[0].predicted) / 2)
-
-
-def test_agreement_weighs_down_the_judge_who_disagrees():
-    judges = {"good": judge(1, 2.0), "fair": judge(2, 1.0), "contrary": judge(3, -2.0)}
-    weights = convene(judges, SCALE, weighting="human").weights
-    assert weights["contrary"] == 0.0
-    assert sum(weights.values()) == pytest.approx(1.0)
-    assert weights["good"] > weights["fair"] > 0
-
-
-def test_human_weights_of_an_item_never_saw_its_rating():
-    judges = {"a": judge(1, 1.0), "b": judge(2, 0.7)}
-    before = convene(judges, SCALE, weighting="human", folds=4)
-    changed = {name: [replace(i, human=9.0) if i.group == "d0" else i for i in items] for name, items in judges.items()}
-    after = convene(changed, SCALE, weighting="human", folds=4)
-    own = [index for index, item in enumerate(before.items) if item.group == "d0"]
-    assert [before.items[i].predicted for i in own] == [after.items[i].predicted for i in own]
-    assert [i.predicted for i in before.items] != [i.predicted for i in after.items]
 
 
 def test_a_jury_of_equals_beats_its_members():
@@ -131,10 +107,3 @@ def test_what_cannot_be_a_jury_is_refused():
     a = judge(1, 2.0)
     with pytest.raises(ConfigurationError, match="at least two judges"):
         convene({"a": a}, SCALE)
-    with pytest.raises(ConfigurationError, match="unknown weighting"):
-        convene({"a": a, "b": a}, SCALE, weighting="loud")
-    with pytest.raises(DataError, match="no judge agrees"):
-        convene({"a": judge(1, -3.0), "b": judge(2, -3.0)}, SCALE, weighting="human")
-    one = [replace(item, group="g") for item in a]
-    with pytest.raises(ConfigurationError, match="held out"):
-        convene({"a": one, "b": one}, SCALE, weighting="human")

@@ -62,7 +62,8 @@ def test_ids_become_keys_only_if_every_row_has_its_own(tmp_path):
         (lambda row: row["geval"].pop("m"), {}, "row 2: no score of the metric 'm'"),
         (lambda row: row.pop("doc"), {"group_by": "doc"}, "row 2: the field 'doc' to group by is missing"),
         (lambda row: row["rating"].update(mean="high"), {"human": "rating.mean"}, "row 2: rating.mean is not a number"),
-        (lambda row: row["rating"].update(mean=True), {"human": "rating.mean"}, "row 2: rating.mean is not a number"),
+        (lambda row: row["rating"].update(mean="NA"), {"human": "rating.mean"}, "row 2: rating.mean is not a number"),
+        (lambda row: row["rating"].update(mean=[1, math.inf]), {"human": "rating.mean"}, "rating.mean is not a number"),
         (lambda row: row.pop("system_id"), {}, "row 2: the field 'system_id' is missing"),
         (lambda row: None, {"human": "raiting"}, "no row has a human rating in 'raiting'"),
     ],
@@ -152,3 +153,37 @@ def test_a_star_is_every_item():
     assert each_place([row, {"annotators": [{}] * 4}], "annotators.*.c") == [f"annotators.{i}.c" for i in range(4)]
     assert each_place([row], "by.*.c") == ["by.x.c", "by.y.c"]
     assert each_place([row], "deep") == ["deep"]
+
+
+@pytest.mark.parametrize("empty", [None, "", math.nan, "nan", [], [None, math.nan]])
+def test_an_empty_value_is_no_rating(empty):
+    assert math.isnan(number_at({"rating": empty}, "rating", "row 1"))
+    assert number_at({"rating": [empty, 4]} if not isinstance(empty, list) else {"rating": 4}, "rating", "row 1") == 4
+
+
+def test_yes_and_no_are_ratings_however_they_are_written():
+    assert [number_at({"r": value}, "r", "row 1") for value in (True, "true", "True", 1)] == [1.0] * 4
+    assert [number_at({"r": value}, "r", "row 1") for value in (False, "false", "FALSE", 0)] == [0.0] * 4
+    assert number_at({"r": [True, False, True, True]}, "r", "row 1") == 0.75
+
+
+def test_empty_cells_of_a_frame_are_no_ratings_and_name_nobody():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    rows = [
+        {
+            "doc": f"d{at // 2}",
+            "system": "ab"[at % 2],
+            "geval": {"m": {"score": float(at % 5)}},
+            "rating": at % 3 if at < 6 else None,
+            "liked": at % 2 == 0 if at < 6 else None,
+        }
+        for at in range(40)
+    ]
+    for frame in (pandas.DataFrame(rows), pandas.DataFrame(rows).convert_dtypes(), polars.DataFrame(rows)):
+        for human, ratings in (("rating", [0, 1, 2, 0, 1, 2]), ("liked", [1, 0, 1, 0, 1, 0])):
+            items = ScoredRun.of(frame).items("m", human=human, group_by="doc")
+            assert [item.human for item in items[:6]] == ratings
+            assert all(math.isnan(item.human) for item in items[6:])
+    frame = pandas.DataFrame([row | {"system": None} if at == 3 else row for at, row in enumerate(rows)])
+    with pytest.raises(DataError, match="row 4: the field 'system' is missing"):
+        ScoredRun.of(frame, system="system").items("m", group_by="doc")

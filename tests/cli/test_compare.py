@@ -226,5 +226,4 @@ def test_who_does_not_belong_on_a_jury(here):
     score(here, "mode.jsonl", "--estimator", "mode")
     assert "do not belong to one jury: estimator" in run("jury", "a.jsonl", "mode.jsonl", home=here).stderr
     assert "at least two judges" in run("jury", "a.jsonl", home=here).stderr
-    assert "--human" in run("jury", "a.jsonl", "b.csv", "--weights", "human", home=here).stderr
     assert "one of the runs" in run("jury", "b.csv", "a.jsonl", "-o", "a.jsonl", home=here).stderr

@@ -59,3 +59,17 @@ def test_a_pilot_says_how_many_documents_a_difference_needs(scored):
     assert need["documents"]["0.9"] > need["documents"]["0.8"]
     assert "how many documents are needed?" in verb(scored, "compare", "--plan", 0.3).stdout
     assert "above 0" in verb(scored, "compare", "--plan", 0, code=2).stderr
+
+
+def test_rows_to_rate_are_drawn_into_a_sheet(scored):
+    done = verb(scored, "estimate", "--human", "gold", "--plan", 10, "-o", "sheet.csv", "--seed", 2)
+    assert "drawn at random: 10 of 40 documents, 20 rows to rate" in done.stderr
+    assert "rated documents" in done.stdout
+    header, *rows = (scored / "sheet.csv").read_text(encoding="utf-8").splitlines()
+    assert (header.split(",")[0], header.split(",")[-1], len(rows)) == ("key", "gold", 20)
+    (scored / "sheet.csv").write_text("\n".join([header, *(f"{row}{3 + at % 2}" for at, row in enumerate(rows))]))
+    found = json.loads(verb(scored, "estimate", "--human", "gold", "--sheet", "sheet.csv", "--json").stdout)
+    assert found["estimates"]["a"]["rated"] == 10
+    refused = verb(scored, "estimate", "--human", "gold", "--plan", 10, "-o", "sheet.csv", code=2)
+    assert "may hold ratings" in refused.stderr
+    assert "--plan" in verb(scored, "estimate", "--human", "gold", "-o", "other.csv", code=2).stderr

@@ -98,7 +98,7 @@ def test_an_option_that_does_not_fit_is_told_in_words(named, told):
 
 
 def test_options_are_read_as_the_command_line_writes_them():
-    options = RunOptions(fields=["output=answer"], columns="id, score", estimator="sample:7", formats=["csv"])
+    options = RunOptions(fields=["output=answer"], columns="id, score", estimator="mode", formats=["csv"])
     assert options.fields == {"output": "answer"}
     assert options.columns == ["id", "score"]
-    assert options.estimator == Estimator("sample", 7)
+    assert options.estimator == Estimator("mode")

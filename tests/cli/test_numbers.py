@@ -22,7 +22,6 @@ RATED = ("--human", "rating.clarity")
 COMMANDS = {
     "score --limit": (*SCORE, "--limit", HUGE),
     "score --limit beyond int64": (*SCORE, "--limit", 2**63),
-    "score --estimator": (*SCORE, "--estimator", f"sample:{HUGE}"),
     "score --batch-tokens": (*SCORE, "--batch-tokens", HUGE),
     "score --window": (*SCORE, "--window", HUGE),
     "score --workers": (*SCORE, "-o", "parts/", "--workers", HUGE),

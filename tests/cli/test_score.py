@@ -98,7 +98,7 @@ def test_estimators_reach_the_scores(here):
     judge, metric = Judge.load(judge_directory()), Metric.load("clarity.yaml")
     for arguments, estimator in (
         (["--estimator", "mode"], Estimator("mode")),
-        (["--estimator", "sample:5:3"], Estimator("sample", 5, 3)),
+        (["--estimator", "median"], Estimator("median")),
     ):
         done = score(here, *arguments, "--json", "-o", "out.jsonl")
         expected = [one.value for one in judge.score_many(metric, read_samples("data.jsonl"), estimator=estimator)]
@@ -154,7 +154,7 @@ def test_no_scored_row_at_all_fails_with_and_without_a_gate(here):
         (["--metric", "clarity.yaml"], "same name"),
         (["--scale", "1-5"], "--prompt-file"),
         (["--prompt-file", "p.txt", "--scale", "1-5"], "metric by itself"),
-        (["--estimator", "sample:0"], "at least once"),
+        (["--estimator", "sample:5"], "`--ablations` of meta-eval"),
         (["--limit", "0"], "at least 1"),
         (["--metric", "summarization/coherense"], "did you mean summarization/coherence"),
         (["--dtype", "int8"], "int8"),

@@ -53,11 +53,63 @@ def test_intervals_cover_as_often_as_they_say_with_ten_documents():
 def test_an_interval_needs_two_documents_and_finite_values_and_warns_where_it_is_short():
     assert math.isnan(mean_interval([3.0]).low)
     assert math.isnan(mean_interval([3.0, 4.0], ["a", "a"]).low)
-    assert (mean_interval([3.0, 3.0]).low, mean_interval([3.0, 3.0]).high) == (3.0, 3.0)
+    alike = mean_interval([3.0, 3.0], ends=(1.0, 5.0))
+    assert math.isnan(alike.low)
+    assert "alike" in alike.warning
     assert mean_interval([1.0, 2.0, 5.0]).warning == "only 3 documents"
     assert "skewed" in mean_interval([1.0] * 29 + [5.0]).warning
     with pytest.raises(ValueError, match="finite"):
         mean_interval([1.0, math.nan])
+
+
+@pytest.mark.parametrize(("yes", "rows"), [(0, 10), (3, 10), (10, 10), (1, 40)])
+def test_values_at_both_ends_have_the_interval_of_jeffreys(yes, rows):
+    low, high = stats.beta(yes + 0.5, rows - yes + 0.5).ppf([0.025, 0.975])
+    low, high = (0.0 if not yes else low), (1.0 if yes == rows else high)
+    for bottom, top in ((0.0, 1.0), (1.0, 5.0)):
+        values = [top] * yes + [bottom] * (rows - yes)
+        found = mean_interval(values, ends=(bottom, top))
+        assert found.value == pytest.approx(np.mean(values))
+        assert (found.low, found.high) == pytest.approx((bottom + (top - bottom) * low, bottom + (top - bottom) * high))
+        assert found.error > 0
+    # Rows that repeat their document say nothing new.
+    tenfold = mean_interval([1.0] * 10 * yes + [0.0] * 10 * (rows - yes), np.arange(10 * rows) // 10, ends=(0.0, 1.0))
+    width = high - low
+    assert 0.95 * width < tenfold.high - tenfold.low < 1.3 * width
+
+
+@pytest.mark.parametrize(("documents", "rows", "share"), [(5, 1, 0.3), (10, 4, 0.06), (30, 4, 0.06), (30, 1, 0.9)])
+def test_intervals_of_two_values_cover_the_truth_where_rows_share_documents(documents, rows, share):
+    """Student's covered .83, .54, .84 and .83 here."""
+    rng = np.random.default_rng(documents + rows)
+    covered = []
+    for _ in range(400):
+        chance = rng.beta(share * 0.5, (1 - share) * 0.5, size=documents) if rows > 1 else np.full(documents, share)
+        values = (rng.random((rows, documents)) < chance).T.ravel().astype(float)
+        found = mean_interval(values, np.arange(values.size) // rows, ends=(0.0, 1.0))
+        covered.append(found.low <= share <= found.high)
+    assert 0.90 < np.mean(covered) <= 0.995
+
+
+def test_an_interval_stays_on_the_scale_and_is_students_in_its_middle():
+    for values in ([5.0] * 9 + [3.0], [1.0, 1.0, 1.5, 4.0], [0.99, 0.999, 0.9999, 0.5]):
+        ends = (0.0, 1.0) if max(values) < 1 else (1.0, 5.0)
+        free, found = mean_interval(values), mean_interval(values, ends=ends)
+        assert free.low < ends[0] or free.high > ends[1]
+        assert ends[0] < found.low < found.value < found.high < ends[1]
+        assert found.error == free.error
+        assert "skewed" not in found.warning
+    values = 3 + 0.1 * np.random.default_rng(0).normal(size=50)
+    free, found = mean_interval(values), mean_interval(values, ends=(1.0, 5.0))
+    assert (found.low, found.high) == pytest.approx((free.low, free.high), abs=1e-4)
+
+
+def test_a_summary_takes_the_ends_of_the_scale():
+    tally = Tally("m", ends=(0.0, 1.0))
+    for row in range(10):
+        take(tally, Sample({}, row + 1), scored(1.0), row)
+    for summary in (tally.summary(), tally.sums().summary("ten documents", grouped=True)):
+        assert (summary.high, summary.low) == pytest.approx((1.0, stats.beta(10.5, 0.5).ppf(0.025)))
 
 
 def test_documents_decide_the_interval_of_a_summary():

@@ -33,7 +33,7 @@ def test_the_interval_of_sums_is_that_of_the_values(groups):
 def test_equal_values_have_no_spread():
     found = MeanSums.of([0.1] * 1000).interval()
     assert found.error == 0
-    assert found.warning == ""
+    assert found.warning == "all documents are alike, and allow no interval"
 
 
 def test_summaries_add_up():

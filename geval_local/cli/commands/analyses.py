@@ -11,7 +11,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note
-from geval_local.errors import OutputError
+from geval_local.errors import ConfigurationError, OutputError
 from geval_local.options import JudgeOptions
 
 
@@ -239,9 +239,30 @@ def compare(
     show_study(study, as_json=as_json)
 
 
+@dataclass(frozen=True)
+class Sheet:
+    """The rows that people rate."""
+
+    plan: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Draw N documents to rate, and say how short an interval they give."),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="SHEET", help="With --plan: the rows to rate, a .csv or .jsonl file."),
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0
+    ratings: Annotated[
+        Path | None, typer.Option("--sheet", metavar="SHEET", help="The sheet of --plan with ratings filled in.")
+    ] = None
+
+
+@takes_options()
 def estimate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
-    human: options.Human,
+    *,
+    human: options.Human = None,
+    raters: options.Raters = None,
     metric: options.OneMetric = None,
     share: Annotated[
         float | None, typer.Option(metavar="X", help="The share of rows that people would rate X or higher.")
@@ -249,6 +270,7 @@ def estimate(
     wins: Annotated[
         bool, typer.Option("--wins", help="How often one system is rated above another on the same document.")
     ] = False,
+    sheet: Sheet,
     system: options.System = None,
     baseline: options.Baseline = None,
     group_by: options.GroupBy = None,
@@ -261,21 +283,29 @@ def estimate(
     make the interval shorter; where it does not, the ratings alone count, and that is said.
     """
     from geval_local.analysis.estimates import estimate as find
+    from geval_local.analysis.rating_plans import plan_ratings, save_sheet
     from geval_local.cli.output.tables import show_study
 
-    study = options.analyse(
-        find,
-        file,
-        human or (),
-        metric=metric,
-        share=share,
-        wins=wins,
-        system=system,
-        baseline=baseline,
-        group_by=group_by,
-        fields=fields,
-    )
-    show_study(study, as_json=as_json)
+    people = {"raters": raters or (), "metric": metric, "system": system, "group_by": group_by, "fields": fields}
+    if sheet.plan is None:
+        if sheet.output is not None:
+            raise ConfigurationError("--output is the sheet to rate", hint="Say with --plan N how many documents.")
+        study = options.analyse(
+            find, file, human or None, share=share, wins=wins, baseline=baseline, sheet=sheet.ratings, **people
+        )
+        show_study(study, as_json=as_json)
+        return
+    if share is not None or wins or baseline is not None or sheet.ratings is not None:
+        raise ConfigurationError(
+            "--plan draws rows for every estimate; --share, --wins, --baseline and --sheet belong to a later one",
+            hint="Leave them out here.",
+        )
+    plan = options.analyse(plan_ratings, file, human or None, documents=sheet.plan, seed=sheet.seed, **people)
+    if sheet.output is not None:
+        save_sheet(plan, sheet.output)
+    show_study(plan, as_json=as_json)
+    if sheet.output is not None:
+        note(f"wrote {sheet.output}; once it is filled in: geval-local estimate {file} ... --sheet {sheet.output}")
 
 
 def bias(
@@ -365,10 +395,6 @@ def jury(
     ],
     *,
     metric: options.OneMetric = None,
-    weights: Annotated[
-        Literal["equal", "human"],
-        typer.Option(help="Alike, or by agreement with people on other documents."),
-    ] = "equal",
     human: options.Human = None,
     group_by: options.GroupBy = None,
     agreement: options.AgreementOptions,
@@ -377,7 +403,6 @@ def jury(
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
@@ -397,12 +422,10 @@ def jury(
         deliberate,
         runs,
         metric=metric,
-        weights=weights,
         human=human,
         group_by=group_by,
         fields=fields,
         largest=count,
-        seed=seed,
         **asdict(agreement),
     )
     if output is not None:
