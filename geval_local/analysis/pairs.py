@@ -181,6 +181,8 @@ class Preferences(Study):
         """Give ranks of every source, its consistency, and its agreement with people."""
         for source in self.sources:
             study = source.study
+            if study.doubt:  # `lines` has the sentence
+                continue
             if study.ranks:
                 yield rank_table(study, source.human).titled(f"{source.name}: the systems")
             if self.every_pair:

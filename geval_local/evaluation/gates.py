@@ -109,7 +109,9 @@ class Gate:
     def _figure(self, summary: Summary) -> float:
         if self.figure == "passed":
             return math.nan if summary.passed_share is None else summary.passed_share
-        return {"mean": summary.mean, "mean_low": summary.low, "label_mass": summary.label_mass}[self.figure]
+        # As computed: a gate of the label mass may allow a mean that is not shown.
+        mean = summary.interval
+        return {"mean": mean.value, "mean_low": mean.low, "label_mass": summary.label_mass}[self.figure]
 
 
 def checked(gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()) -> int:

@@ -283,7 +283,7 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
         one = run.summaries[metric]
         agreed = run.correlations.get(metric)
         cells = (
-            interval(one.interval),
+            interval(one.shown),
             *([interval(agreed.spearman) if agreed is not None else "-"] if rated else []),
             *(values[place] for values in settings.values()),
             number(one.std),
@@ -304,10 +304,11 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
         f"95 % intervals over documents; {told}"
         for told in dict.fromkeys(run.summaries[metric].grouping for run in own)
     ]
+    notes += [f"{run.name}: {told}" for run in own if (told := run.summaries[metric].doubt)]
     if settings:
         notes.append(f"the runs differ in {', '.join(settings)}: read their differences as the effect of that")
     charts = [
-        interval_chart("Mean score", {run.name: run.summaries[metric].interval for run in own}, "mean score"),
+        interval_chart("Mean score", {run.name: run.summaries[metric].shown for run in own}, "mean score"),
         interval_chart(
             "Agreement with people",
             {run.name: run.correlations[metric].spearman for run in own if metric in run.correlations},

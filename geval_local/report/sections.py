@@ -116,11 +116,13 @@ def system_section(
         if named:
             raise
         return {"metric": metric, "why": f"Systems are not compared: {error.message}."}
+    if ranking.doubt:
+        return {"metric": metric, "why": "", "told": ranking.doubt, "doubt": ranking.doubt}
     return {
         "metric": metric,
         "why": "",
         "told": ranking.told,
-        "doubt": ranking.doubt,
+        "doubt": "",
         "chart": _chart(ranking),
         "table": _without_sentence(ranking_table(ranking, human), ranking.told),
         "pairs": pair_table(ranking),
@@ -156,7 +158,8 @@ def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
     study = study_pairs(
         [preference_of(record.columns, own, f"{run.name}, row {record.number}") for record, own in rows]
     )
-    names = tuple(one.system for one in study.ranks)
+    ranks = () if study.doubt else study.ranks
+    names = tuple(one.system for one in ranks)
     shown = names if 2 <= len(names) <= MOST_SYSTEMS else ()
     letters = {name: study.letters(name) for name in names}
     grouped = "; systems that share a letter cannot be told apart" if study.groups else ""
@@ -165,17 +168,17 @@ def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
         "told": study.told,
         "chart": interval_chart(
             "Mean preference for each system, with 95 % intervals",
-            {one.system: one.preference for one in study.ranks},
+            {one.system: one.preference for one in ranks},
             f"preferred{grouped}",
             remarks=letters,
         ),
         "strengths": interval_chart(
             "Bradley-Terry strength of each system, with 95 % intervals",
-            {one.system: one.strength for one in study.ranks},
+            {one.system: one.strength for one in ranks},
             "strength in log-odds, mean 0",
         ),
         "ranks": _without_sentence(rank_table(study, {}), study.told) if names else None,
-        "pairs": system_pair_table(study.pairs) if study.pairs else None,
+        "pairs": system_pair_table(study.pairs) if study.pairs and not study.doubt else None,
         "names": shown,
         "matrix": _matrix(study, shown),
         "consistency": consistency_table({metric: study.consistency}),
