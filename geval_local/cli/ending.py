@@ -251,6 +251,10 @@ def _told(error: BaseException, command: str) -> int:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         note(f"error: {where}{error.strerror or error}", "bold red")
         return EXIT_CONFIGURATION
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve() before Python 3.13
+        note(f"error: {error}", "bold red")
+        note("A symbolic link there leads back to itself; give the file that is meant.")
+        return EXIT_CONFIGURATION
     if is_panic(error):  # a text of a row is met where it is encoded
         note(f"error: the tokenizer cannot be used: {first_line(error)}", "bold red")
         note("Its tokenizer.json is damaged, or not made for this library; fetch it again with the weights.")
