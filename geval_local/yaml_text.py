@@ -21,7 +21,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 MAX_CHARACTERS = 1_000_000
 #: Most values in a document, counting an alias at each use.
 MAX_VALUES = 100_000
-#: Most values, keys and aliases as they are written. Composing takes some 50 us for each, so this bounds it by a second.
+#: Most keys and values as they are written. Composing takes some 50 us for each, so this bounds it by a second.
 MAX_WRITTEN = 20_000
 #: Most levels of nesting; parsing time grows with the square of the depth.
 MAX_DEPTH = 64

@@ -145,8 +145,9 @@ def _too_few(gates: Sequence[Gate], summary: Summary) -> str | None:
         return None
     if summary.scored >= LEAST_SCORED * summary.rows:
         return None
+    counted = f"{summary.scored} of {summary.rows} rows have a score"
     return (
-        f"{summary.metric}: {summary.scored} of {summary.rows} rows have a score, fewer than the {LEAST_SCORED:.0%} that a "
+        f"{summary.metric}: {counted}, fewer than the {LEAST_SCORED:.0%} that a "
         "gate of a mean or a share needs (--max-unscored N, or `unscored` in the evaluation file, sets another limit)"
     )
 

@@ -307,7 +307,7 @@ def _guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRo
         for row in reader(path, encoding):
             last = row.number
             yield row
-    except LookupError as error:  # a time zone that Python does not know fails so, in a column that nobody asked for too
+    except LookupError as error:  # so fails a time zone that is not known, in any column
         raise DataError(
             f"cannot read {path} beyond row {last}: {type(error).__name__}: {error}",
             hint="If a column's type names a time zone, convert the column to UTC or to text.",

@@ -175,9 +175,7 @@ def read_samples(
     return _samples(islice(read_rows(path, encoding), limit), path, dict(fields or {}), encoding)
 
 
-def _samples(
-    rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str], encoding: str | None
-) -> Iterator[Sample]:
+def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str], encoding: str | None) -> Iterator[Sample]:
     sample = None
     # Asked at the first repeated id only: a file without one is read once.
     for sample in samples_of(rows, path.name, mapping, name_documents=cache(partial(ids_of_documents, path, encoding))):
@@ -227,7 +225,7 @@ def samples_of(
 
 
 def ids_of_documents(path: Path, encoding: str | None = None) -> bool:
-    """Read a whole file to tell whether its ids name documents, of which each has several rows; see `name_documents`."""
+    """Read a whole file to tell whether its ids name documents; see `name_documents`."""
     return name_documents(Counter(id_hash(row.fields.get("id")) for row in read_rows(path, encoding)))
 
 

@@ -197,7 +197,9 @@ def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
         for one in summaries
     )
     wrong = (
-        f"interval of {one.metric}: {one.interval.warning}" for one in summaries if one.interval.warning and not one.doubt
+        f"interval of {one.metric}: {one.interval.warning}"
+        for one in summaries
+        if one.interval.warning and not one.doubt
     )
     return list(dict.fromkeys([*based, *wrong]))
 
