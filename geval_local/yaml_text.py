@@ -53,7 +53,8 @@ class _Parser(Parser):
         if self._written > MAX_WRITTEN:
             line = self.current_event.start_mark.line + 1 if self.current_event is not None else 1
             raise YAMLError(f"line {line}: more than the {MAX_WRITTEN:,} keys and values that are read")
-        return super().get_event()
+        event: Event = super().get_event()
+        return event
 
 
 def load_yaml(text: str) -> tuple[Any, Node | None]:

@@ -148,7 +148,7 @@ def _too_few(gates: Sequence[Gate], summary: Summary) -> str | None:
     counted = f"{summary.scored} of {summary.rows} rows have a score"
     return (
         f"{summary.metric}: {counted}, fewer than the {LEAST_SCORED:.0%} that a "
-        "gate of a mean or a share needs (--max-unscored N, or `unscored` in the evaluation file, sets another limit)"
+        "gate of a mean or a share needs (`max_unscored=N`, or the key unscored of the evaluation file, sets another limit)"
     )
 
 
