@@ -123,7 +123,7 @@ class Summary:
             "label_mass": _mass_record(self, self.low_mass)
             | {"other_tokens": [list(pair) for pair in self.other_tokens]},
             "threshold": self.threshold,
-            "passed_share": None if self.doubt else self.passed_share,
+            "passed_share": self.passed_share,
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
         }

@@ -147,8 +147,8 @@ def _too_few(gates: Sequence[Gate], summary: Summary) -> str | None:
         return None
     counted = f"{summary.scored} of {summary.rows} rows have a score"
     return (
-        f"{summary.metric}: {counted}, fewer than the {LEAST_SCORED:.0%} that a "
-        "gate of a mean or a share needs (`max_unscored=N`, or the key unscored of the evaluation file, sets another limit)"
+        f"{summary.metric}: {counted}, fewer than the {LEAST_SCORED:.0%} that a gate of a mean or a share "
+        "needs (`max_unscored=N`, or the key unscored of the evaluation file, sets another limit)"
     )
 
 

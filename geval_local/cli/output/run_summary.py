@@ -71,7 +71,7 @@ def show_result(
 def show_gates(failures: Sequence[str], gates: int) -> None:
     """Say which gates failed, or that all hold."""
     for failure in failures:
-        note(f"gate failed: {as_options(failure)}", "bold red")
+        note(f"gate failed: {failure}", "bold red")
     if gates and not failures:
         note(f"gates: {gates} of {gates} hold", "green")
 
