@@ -38,7 +38,8 @@ def test_a_run_becomes_a_page_with_its_signature_prompt_and_ratings(here):
 
 @pytest.mark.slow
 def test_figures_on_the_page_are_those_of_the_commands(here, monkeypatch):
-    monkeypatch.setattr("geval_local.summary.silence", lambda mass: "")  # the judge has random weights, and would have no mean
+    # The judge has random weights, and would have no mean.
+    monkeypatch.setattr("geval_local.summary.silence", lambda mass: "")
     command = ("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory(), "--json")
     for named, documents in ((("--group-by", "doc"), 6), ((), 3)):
         done = run("report", "a.jsonl", "-o", "page.html", "--human", "rating.clarity", *named, home=here / "home")
