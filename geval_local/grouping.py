@@ -22,6 +22,10 @@ EVERY_ROW = "row"
 SKETCH = 256
 DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id")
 SOURCE_FIELDS = ("source", *ALIASES["source"])
+#: Names a document where it repeats, which a name of rows does not.
+ID_FIELD = "id"
+#: Most ids for each row in a file whose ids name documents: a few documents may have one row, all others have more.
+MOST_IDS = 0.55
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class DocumentCounts:
         """The field that groups the rows; None if every row is a separate document."""
         if self.candidate is None or self.given == self.candidate:
             return self.candidate
+        if self.candidate == ID_FIELD and self.distinct > MOST_IDS * self.rows:
+            return None
         return None if self.missing or not 1 < self.distinct < self.rows else self.candidate
 
     @property
@@ -77,7 +83,7 @@ class DocumentCounts:
             return f"rows with the same {self.field} are treated as one document (a guess; `group_by=FIELD` changes it)"
         if self.candidate is not None and not self.missing and self.distinct == 1 < self.rows:
             why = f"all rows have the same {self.candidate}"
-        elif self.candidate is not None and not self.missing:
+        elif self.candidate not in (None, ID_FIELD) and not self.missing:
             why = f"no two rows have the same {self.candidate}"
         else:
             why = "no column names a document"
@@ -114,7 +120,7 @@ class Documents:
     def _first(self, row: Mapping[str, Any]) -> str | None:
         if self._given is not None:
             return None if self._given == EVERY_ROW and lookup(row, EVERY_ROW) is None else self._given
-        return document_field([row], None)
+        return document_field([row], None) or (ID_FIELD if row.get(ID_FIELD) not in (None, "") else None)
 
 
 def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tuple[str | None, str]:

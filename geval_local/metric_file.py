@@ -15,7 +15,7 @@ from ruamel.yaml.nodes import Node
 from geval_local.errors import MetricError
 from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_field, split_cue
 from geval_local.scale import Scale
-from geval_local.yaml_model import parse_file, problem_in_words, read_file
+from geval_local.yaml_model import MOST_PROBLEMS, parse_file, problem_in_words, read_file
 from geval_local.yaml_text import line_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -136,8 +136,10 @@ def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
         raise MetricError(f"{origin}: a value is nested too deeply, refers to itself, or is too large") from error
     except ValidationError as error:
         problems = _all_problems(model, data, error.errors())
-        told = sorted((_line_of(one, text, node), problem_in_words(one, model)[0]) for one in problems)
+        told = sorted((_line_of(one, text, node), problem_in_words(one, model)[0]) for one in problems[:MOST_PROBLEMS])
         message = "\n".join(f"{origin}, line {line}: {problem}" for line, problem in told)
+        if len(problems) > MOST_PROBLEMS:
+            message += f"\nand {len(problems) - MOST_PROBLEMS:,} more problems"
         raise MetricError(
             message.encode("utf-8", "backslashreplace").decode(), hint=f"Known keys: {', '.join(model.model_fields)}."
         ) from error

@@ -13,7 +13,7 @@ import numpy as np
 
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
-from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score
+from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
 from geval_local.statistics.interval import Ends, Interval, MeanSums, mean_interval
 
 #: Number of rows listed for each reason.
@@ -50,7 +50,8 @@ class Summary:
     #: All rows, and those that have a score.
     rows: int
     scored: int
-    #: Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents.
+    #: Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents. It is
+    #: computed also where the judge does not answer: show `shown`.
     interval: Interval
     #: Description of how rows were grouped into documents.
     grouping: str
@@ -76,19 +77,30 @@ class Summary:
     other_tokens: tuple[tuple[str, float], ...] = ()
 
     @property
+    def doubt(self) -> str:
+        """Why no mean is shown, in a sentence; empty where the judge answers."""
+        told = silence(self.label_mass)
+        return f"no mean is shown: {told}" if told else ""
+
+    @property
+    def shown(self) -> Interval:
+        """The mean score with its interval; NaN where there is none, and where the judge does not answer."""
+        return Interval(math.nan, units=self.interval.units, warning=self.doubt) if self.doubt else self.interval
+
+    @property
     def mean(self) -> float:
-        """The mean score."""
-        return self.interval.value
+        """The mean score of `shown`."""
+        return self.shown.value
 
     @property
     def low(self) -> float:
         """Lower end of the mean's interval; NaN where there is none."""
-        return self.interval.low
+        return self.shown.low
 
     @property
     def high(self) -> float:
         """Upper end of the mean's interval; NaN where there is none."""
-        return self.interval.high
+        return self.shown.high
 
     @property
     def unscored(self) -> int:
@@ -103,10 +115,10 @@ class Summary:
             "unscored": self.unscored,
             "mean": _finite(self.mean),
             "interval": None if math.isnan(self.low) else [self.low, self.high],
-            "standard_error": _finite(self.interval.error),
+            "standard_error": _finite(self.shown.error),
             "documents": self.interval.units,
             "grouping": self.grouping,
-            "warning": self.interval.warning or None,
+            "warning": self.shown.warning or None,
             "std": _finite(self.std),
             "label_mass": _mass_record(self, self.low_mass)
             | {"other_tokens": [list(pair) for pair in self.other_tokens]},

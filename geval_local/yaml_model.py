@@ -21,6 +21,8 @@ Place = tuple[int | str, ...]
 
 #: Context of a validation whose caller collects all problems; see `geval_local.options.Options`.
 KEEP_PROBLEMS = "keep problems"
+#: Problems of a file that are told; each is looked up in the file, and names what is near.
+MOST_PROBLEMS = 50
 #: Where pydantic speaks of tuples and lists, which a file does not have.
 _COUNTS = {
     "too_short": "at least {min_length} are needed, not {actual_length}",
@@ -66,9 +68,12 @@ def validate(
     try:
         return TypeAdapter(model).validate_python(data, context=KEEP_PROBLEMS)
     except ValidationError as problem:
-        told = [(where(_place(one, model)), *problem_in_words(one, model)) for one in problem.errors()]
+        found = problem.errors()
+        told = [(where(_place(one, model)), *problem_in_words(one, model)) for one in found[:MOST_PROBLEMS]]
         lines = dict.fromkeys(f"{place}: {text}" for place, text, _ in sorted(told, key=lambda one: _by_line(one[0])))
         hints = dict.fromkeys(remedy for *_, remedy in told if remedy) or dict.fromkeys([hint] if hint else [])
+        if len(found) > MOST_PROBLEMS:
+            lines[f"and {len(found) - MOST_PROBLEMS:,} more problems"] = None
         raise error("\n".join(lines), hint="\n".join(hints) or None) from problem
     except (RecursionError, OverflowError) as problem:
         raise error(f"{where(())}: a value is nested too deeply, refers to itself, or is too large") from problem

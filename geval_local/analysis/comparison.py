@@ -361,13 +361,19 @@ class RunComparison(Study):
         pairs = ((metric, *one) for metric, told in self.doubt.items() for one in zip(names, told, strict=True))
         return [f"{metric} of {name}: {told}" for metric, name, told in pairs if told]
 
+    @property
+    def answered(self) -> dict[str, Difference]:
+        """The differences on those metrics that the judges of both runs answer; `doubts` tells of the others."""
+        return {name: one for name, one in self.metrics.items() if not any(self.doubt[name])}
+
     def shown(self) -> Iterator[Table]:
         """Give differences, the test against people, and the rows that differ most."""
-        yield difference_table(self.metrics).titled("A and B on the rows that both scored")
+        if self.answered:
+            yield difference_table(self.answered).titled("A and B on the rows that both scored")
         if self.against_human:
             yield comparison_table(self.against_human).titled("which agrees better with people?", fold=FOLDED_TESTS)
         outputs = self.runs[0].outputs()
-        for name, own in self.metrics.items():
+        for name, own in self.answered.items():
             rows = [(key, a, b, f"{a - b:+.3f}", _beginning(outputs.get(key))) for key, a, b in own.largest]
             if rows:
                 title = f"largest disagreements: {name}"
@@ -413,6 +419,8 @@ class SystemComparison(Study):
     def shown(self) -> Iterator[Table]:
         """Give the ranking and the differences of every metric."""
         for name, ranking in self.systems.items():
+            if ranking.doubt:  # `lines` has the sentence
+                continue
             table = ranking_table(ranking, self.human.get(name))
             yield table.titled(f"{name}: which system is better?")
             pairs = pair_table(ranking, telling_pairs(ranking))

@@ -186,6 +186,8 @@ class Preferences(Study):
         """Give ranks of every source, its consistency, and its agreement with people."""
         for source in self.sources:
             study = source.study
+            if study.ranking.doubt:  # `lines` has the sentence
+                continue
             if study.names:
                 yield rank_table(study).titled(f"{source.name}: the systems")
             if self.every_pair:

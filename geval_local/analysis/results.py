@@ -65,7 +65,8 @@ def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
         shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
         raise DataError(
             f"{where}: {field} is not a number: {shown}{inner}",
-            hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence.",
+            hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence. "
+            "Leave it empty where nobody rated.",
         )
     if isinstance(value, list | tuple) and given:
         _say_averaged(field)

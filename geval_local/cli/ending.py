@@ -144,8 +144,9 @@ EXIT_DEFECT = 70
 #: As a shell reports a program that a closed pipe ended.
 EXIT_CLOSED_PIPE = 141
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 a gate failed (--fail-under, --max-unscored) or nothing could be scored; 2 usage or "
-    "configuration; 3 interrupted, and the command to continue is printed; 70 unexpected (--debug shows where)."
+    "Exit codes: 0 done; 1 a gate failed (--fail-under, --max-unscored, --label-mass) or nothing could be scored; 2 "
+    "usage or configuration; 3 interrupted, and the command to continue is printed; 70 unexpected (--debug shows "
+    "where)."
 )
 DEBUG = "--debug"
 #: Most characters shown of an unexpected error.
@@ -250,6 +251,10 @@ def _told(error: BaseException, command: str) -> int:
         # Errors of the operating system: full disk, name too long, directory without permission.
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         note(f"error: {where}{error.strerror or error}", "bold red")
+        return EXIT_CONFIGURATION
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve() before Python 3.13
+        note(f"error: {error}", "bold red")
+        note("A symbolic link there leads back to itself; give the file that is meant.")
         return EXIT_CONFIGURATION
     if is_panic(error):  # a text of a row is met where it is encoded
         note(f"error: the tokenizer cannot be used: {first_line(error)}", "bold red")

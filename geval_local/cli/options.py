@@ -257,7 +257,11 @@ Output = Annotated[
     ),
 ]
 MaxUnscored = Annotated[
-    str | None, typer.Option(metavar="N", help="Exit with 1 if more rows than N, or than N%, are unscored.")
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Exit with 1 if more rows than N, or than N%, are unscored. Absent: 10% where a mean is checked.",
+    ),
 ]
 
 

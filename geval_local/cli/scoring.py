@@ -132,6 +132,9 @@ class _Shown(RunEvents):
         of = "" if total is None else f" of {total}"
         note(f"complete: all {total} {unit} are there" if there == total else f"resuming: {there}{of} {unit} are there")
 
+    def on_document_ids(self, file: str) -> None:
+        note(f"{file}: nearly every id occurs in several rows, so ids name documents here; rows have their numbers")
+
     def on_check(self) -> None:
         note("checking the judges' files ...", "dim")
 

@@ -16,6 +16,8 @@ from geval_local.summary import QuestionSummary, Summary, UnscoredReason
 EVERY_METRIC = "all"
 #: Reasons that are named for a metric without a score.
 REASONS_NAMED = 3
+#: Share of the rows that must have a score for a mean or a share to count, unless a gate of the unscored rows decides.
+LEAST_SCORED = 0.9
 GATE_PATTERN = r"^\s*(>=|<=|>|<)\s*([+-]?[0-9]+(\.[0-9]+)?)\s*(%?)\s*$"
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -78,6 +80,12 @@ class Gate:
         """Whether it is a gate of a result, which is named by its metric, or ``metric@judge``."""
         return self.metric in (EVERY_METRIC, result, metric)
 
+    @property
+    def is_of_scored(self) -> bool:
+        """Whether it limits a figure of the scored rows; ``label_mass: ">= 0"`` limits nothing."""
+        sign, limit, _ = self.limit
+        return self.figure != "unscored" and not (self.figure == "label_mass" and _SIGNS[sign](0, limit))
+
     def missing(self, name: str, figures: Summary | QuestionSummary, what: str) -> str | None:
         """Say that too many rows have no figures; None if they do not."""
         sign, limit, is_share = self.limit
@@ -101,7 +109,9 @@ class Gate:
     def _figure(self, summary: Summary) -> float:
         if self.figure == "passed":
             return math.nan if summary.passed_share is None else summary.passed_share
-        return {"mean": summary.mean, "mean_low": summary.low, "label_mass": summary.label_mass}[self.figure]
+        # As computed: a gate of the label mass may allow a mean that is not shown.
+        mean = summary.interval
+        return {"mean": mean.value, "mean_low": mean.low, "label_mass": summary.label_mass}[self.figure]
 
 
 def checked(gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()) -> int:
@@ -126,6 +136,22 @@ def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
     )
 
 
+def _too_few(gates: Sequence[Gate], summary: Summary) -> str | None:
+    """Say that a mean or a share is of too few rows to be held against a limit; None if it is not, or none is set.
+
+    A gate of the unscored rows goes before this one: ``unscored: "<= 50%"`` allows half of them.
+    """
+    if "unscored" in {gate.figure for gate in gates} or not any(gate.is_of_scored for gate in gates):
+        return None
+    if summary.scored >= LEAST_SCORED * summary.rows:
+        return None
+    counted = f"{summary.scored} of {summary.rows} rows have a score"
+    return (
+        f"{summary.metric}: {counted}, fewer than the {LEAST_SCORED:.0%} that a gate of a mean or a share "
+        "needs (`max_unscored=N`, or the key unscored of the evaluation file, sets another limit)"
+    )
+
+
 def failures(
     gates: Sequence[Gate],
     summaries: Sequence[Summary],
@@ -140,7 +166,7 @@ def failures(
             found.append(f"{summary.metric}: {_why(summary.rows, 'a score', summary.reasons)}")
             continue
         own = [gate for gate in gates if gate.concerns(summary.metric, metric)]
-        told = (_unanswered(own, summary), *(gate.failure(summary) for gate in own))
+        told = (_too_few(own, summary), _unanswered(own, summary), *(gate.failure(summary) for gate in own))
         found += [one for one in told if one is not None]
     for answer in answers:
         if answer.rows and not answer.answered:

@@ -45,7 +45,7 @@ class GateSpec(_Part):
     mean_low: _gate("mean_low") = None  # type: ignore[valid-type]
     #: Share of the scored rows that reach the threshold, such as ``">= 90%"``.
     passed: _gate("passed") = None  # type: ignore[valid-type]
-    #: Rows without a score: a count, or a share such as ``"<= 2%"``.
+    #: Rows without a score: a count, or a share such as ``"<= 2%"``. Absent: 10 % where another figure is limited.
     unscored: _gate("unscored") = None  # type: ignore[valid-type]
     #: Mean label mass, 0-1.
     label_mass: _gate("label_mass") = None  # type: ignore[valid-type]

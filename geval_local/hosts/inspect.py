@@ -14,15 +14,25 @@ from inspect_ai.solver import TaskState
 
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike
 from geval_local.score import Score as LocalScore
+from geval_local.score import silence
+
+#: In the metadata: the threshold in the units of the value, which may be normalized.
+PASSES_FROM = "passes_from"
 
 
 @metric  # type: ignore[untyped-decorator]
 def pass_rate() -> Metric:
-    """Give the share of scores that reach the threshold, of those that have one."""
+    """Give the share of scores that reach the threshold, of those that have one.
+
+    The value of several epochs is what Inspect has reduced them to. Their metadata are those of the first epoch.
+    """
 
     def rate(scores: list[SampleScore]) -> float:
-        passed = [one.score.metadata.get("passed") for one in scores if one.score.metadata]
-        known = [bool(one) for one in passed if one is not None]
+        known = [
+            one.score.as_float() >= limit and not silence(one.score.metadata["label_mass"])
+            for one in scores
+            if one.score.metadata and (limit := one.score.metadata.get(PASSES_FROM)) is not None
+        ]
         return sum(known) / len(known) if known else math.nan
 
     return rate
@@ -85,6 +95,8 @@ def _written(bound: BoundMetric, found: LocalScore, answer: str, normalized: boo
     record = bound.record(found)
     if not found.is_scored:
         return Score.unscored(reason=found.error, answer=answer, metadata=record)
+    if found.threshold is not None:
+        record[PASSES_FROM] = bound.metric.scale.normalize(found.threshold) if normalized else found.threshold
     return Score(
         value=found.normalized if normalized else found.value,
         answer=answer,

@@ -76,6 +76,8 @@ class ResultManifest:
     #: The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from. Of
     #: questions, the parts of the evidence.
     fields: Annotated[Mapping[str, str], _at("input", "fields")] = field(default_factory=dict)
+    #: Field of the document, as the user named it.
+    group_by: Annotated[str | None, _at("input", "group_by")] = None
     #: By name.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
     #: Content hash of the rows that are kept beside a CSV file, see `rows_path`; None where none are.
@@ -112,6 +114,7 @@ def manifest_text(manifest: ResultManifest) -> str:
             "sha256": manifest.input_sha256,
             "rows": manifest.rows,
             **({"fields": dict(manifest.fields)} if manifest.fields else {}),
+            **({} if manifest.group_by is None else {"group_by": manifest.group_by}),
         },
         **({} if manifest.results_sha256 is None else {"results": {"sha256": manifest.results_sha256}}),
         **({} if manifest.rows_sha256 is None else {"rows": {"sha256": manifest.rows_sha256}}),

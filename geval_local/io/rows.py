@@ -307,6 +307,11 @@ def _guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRo
         for row in reader(path, encoding):
             last = row.number
             yield row
+    except LookupError as error:  # so fails a time zone that is not known, in any column
+        raise DataError(
+            f"cannot read {path} beyond row {last}: {type(error).__name__}: {error}",
+            hint="If a column's type names a time zone, convert the column to UTC or to text.",
+        ) from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path} beyond row {last}: {error}", hint="Is the file complete?") from error
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from geval_local.io.rows import RawRow, read_rows
 MAX_LEVELS = 32
 #: Most alternative names of a field listed in a message.
 ALIASES_NAMED = 5
+#: Share of the rows with an id whose id other rows have too, from which ids name documents, and rows have numbers only.
+DOCUMENT_IDS = 0.9
 #: Types of scalar values.
 _FLAT = frozenset({str, int, float, bool, type(None)})
 
@@ -168,21 +172,26 @@ def read_samples(
             hint="Leave it out for all.",
         )
     path = Path(path)
-    return _samples(islice(read_rows(path, encoding), limit), path, dict(fields or {}))
+    return _samples(islice(read_rows(path, encoding), limit), path, dict(fields or {}), encoding)
 
 
-def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> Iterator[Sample]:
+def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str], encoding: str | None) -> Iterator[Sample]:
     sample = None
-    for sample in samples_of(rows, path.name, mapping):
+    # Asked at the first repeated id only: a file without one is read once.
+    for sample in samples_of(rows, path.name, mapping, name_documents=cache(partial(ids_of_documents, path, encoding))):
         yield sample
     if sample is None:
         raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
 
 
 def samples_of(
-    rows: Iterable[RawRow], origin: str, mapping: Mapping[str, str], repeated: Mapping[int, int] | None = None
+    rows: Iterable[RawRow],
+    origin: str,
+    mapping: Mapping[str, str],
+    repeated: Mapping[int, int] | None = None,
+    name_documents: Callable[[], bool] = lambda: False,
 ) -> Iterator[Sample]:
-    """Make samples of rows, those that are none with their reason."""
+    """Make samples of rows, those that are none with their reason; repeated ids are none if they name documents."""
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
     first_seen: dict[int, int] = {}
     before = dict[str, Any]()
@@ -208,11 +217,26 @@ def samples_of(
         else:
             key = id_hash(fields.get("id"))
             first = row.number if key is None else first_seen.setdefault(key, row.number)
-        if first != row.number and error is None:
+        if first != row.number and error is None and not name_documents():
             error = f"duplicate id {fields['id']!r}, first seen in row {first}; give every row its own id"
         before = fields if error is None else {}
         sample = Sample(fields, row.number, origin, None, mapping)
         yield sample if error is None else replace(sample, error=f"{sample.where}: {error}")
+
+
+def ids_of_documents(path: Path, encoding: str | None = None) -> bool:
+    """Read a whole file to tell whether its ids name documents; see `name_documents`."""
+    return name_documents(Counter(id_hash(row.fields.get("id")) for row in read_rows(path, encoding)))
+
+
+def name_documents(rows_of: Mapping[int | None, int]) -> bool:
+    """Tell whether ids name documents, by how many rows have each id.
+
+    A single repeated id is an error of its row. Where nearly all ids repeat, they cannot be names of rows.
+    """
+    counts = [count for key, count in rows_of.items() if key is not None]
+    shared = sum(count for count in counts if count > 1)
+    return sum(counts) - len(counts) > 1 and shared >= DOCUMENT_IDS * sum(counts)
 
 
 def _is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:

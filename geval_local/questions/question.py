@@ -18,7 +18,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node
 
 from geval_local.errors import QuestionError
-from geval_local.yaml_model import Place, read_file, validate
+from geval_local.yaml_model import MOST_PROBLEMS, Place, read_file, validate
 from geval_local.yaml_text import line_of, load_yaml
 
 MAX_OPTIONS = 255
@@ -208,7 +208,12 @@ def _parse(given: Mapping[str, Any] | Iterable[Any], origin: str, node: Node | N
     problems: list[QuestionError] = []
     items: Iterable[tuple[Any, Any]] = given.items() if isinstance(given, Mapping) else enumerate(given)
     for key, item in items:
-        where = f"question {key!r}" if isinstance(key, str) else f"question {key + 1}"
+        if len(problems) >= MOST_PROBLEMS:
+            break
+        where = f"question {key!r}" if isinstance(given, Mapping) else f"question {key + 1}"
+        if isinstance(given, Mapping) and not isinstance(key, str | int | float):
+            problems.append(QuestionError(f"{_where(origin, node, str(key), where, ())}: a question's name is a text"))
+            continue
         try:
             question = validate(_QUESTION, item, partial(_where, origin, node, key, where), QuestionError, _FORMS)
         except QuestionError as error:

@@ -28,7 +28,7 @@ from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
 from geval_local.io.parts import part_name
 from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
-from geval_local.io.samples import Sample, id_hash, samples_of
+from geval_local.io.samples import Sample, id_hash, name_documents, samples_of
 from geval_local.metric import Metric
 from geval_local.runs.settings import Settings
 
@@ -187,6 +187,9 @@ class _Ids:
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         earliest = first[inverse.reshape(-1)]
         again = np.flatnonzero(earliest != np.arange(len(hashes)))
+        ids, counts = np.unique(hashes, return_counts=True)
+        if again.size and name_documents(dict(zip(ids.tolist(), counts.tolist(), strict=True))):
+            return []
         pairs = list(zip(numbers[again].tolist(), numbers[earliest[again]].tolist(), strict=True))
         if len(pairs) > MOST_REPEATED:
             raise DataError(

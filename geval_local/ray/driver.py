@@ -319,7 +319,13 @@ class PartsRun:
             scored[metric.name] = ScoredMetric(signature, Metric.model_validate(used), summary.unscored, applied)
         file = manifest.input
         description = ResultManifest(
-            record.name, file.name, file.sha256, totals.rows, scored, fields=manifest.settings.fields
+            record.name,
+            file.name,
+            file.sha256,
+            totals.rows,
+            scored,
+            fields=manifest.settings.fields,
+            group_by=manifest.settings.group_by,
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
         # What workers that were killed have left half-written.

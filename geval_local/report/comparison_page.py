@@ -129,7 +129,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
             for name, own, others in zip(names, held, held[::-1], strict=True)
         ],
         pairing=pairing,
-        agreement=agreement_table({metric: one.agreement for metric, one in study.metrics.items()}),
+        agreement=agreement_table({metric: one.agreement for metric, one in study.answered.items()}),
         doubts=study.doubts(names),
         rated=dict.fromkeys(study.human[metric] for metric in shared if metric in study.human),
         against_people=comparison_table(study.against_human) if study.against_human else None,

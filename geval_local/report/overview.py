@@ -100,7 +100,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
                 number(one.label_mass),
                 number(one.label_mass_min),
                 few,
-                "-" if one.passed_share is None else f"{one.passed_share:.1%} reach {one.threshold:g}",
+                "-" if one.passed_share is None or one.doubt else f"{one.passed_share:.1%} reach {one.threshold:g}",
                 f"{one.unscored:,}",
             )
         )
@@ -120,7 +120,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
         *(mass_warning(one) for one in found if one.low_mass_share > 0),
         f"interval of the mean: Student's t over documents; {found[0].grouping}",
         "std: between rows, n - 1 in the denominator",
-        *(f"warning: {one.metric}: {one.interval.warning}" for one in found if one.interval.warning),
+        *(f"warning: {one.metric}: {one.shown.warning}" for one in found if one.shown.warning),
     ]
     return Table(headers, tuple(rows), tuple(notes))
 

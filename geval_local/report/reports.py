@@ -79,7 +79,7 @@ def report(
     human : str, sequence or mapping of str, optional
         Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
     group_by, system : str, optional
-        Fields of the document and of the system.
+        Fields of the document and of the system; absent: the document as the run was told.
     estimators : sequence of Estimator
         Other estimates from the stored distributions, shown beside the agreement with people.
     reasons : sequence of path
@@ -89,7 +89,7 @@ def report(
     rows : int
         Most rows that charts and list of a page hold.
     title : str, optional
-        Heading of the page.
+        Heading of the page; absent: the name of the file that was scored.
     overwrite : bool
         Whether a file that this tool did not write may be replaced.
 
@@ -108,14 +108,15 @@ def report(
 
     def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
         ratings = rating_fields(human, run.metrics)
+        grouping = group_by if group_by is not None or run.manifest is None else run.manifest.group_by
         return RunPage(
             run.given,
             describe(run),
             human=ratings,
-            group_by=group_by,
+            group_by=grouping,
             system=system,
             fields=run.mapping,
-            ablation=_ablation(run, ratings, group_by, estimators),
+            ablation=_ablation(run, ratings, grouping, estimators),
             rows=rows,
         )
 
@@ -128,7 +129,7 @@ def report(
     run = ScoredRun.of(results[0], fields=fields)
     target = check_target(place, run.path)
     check_replaceable(target, PAGE, overwrite=overwrite)
-    heading = title or run.name if str(run.path) != str(results[0]) else title
+    heading = title or (run.name if run.manifest is None else run.manifest.input)
     return WrittenReport(replace(page(run, human), reasons=written, title=heading).write(place), 1, {})
 
 
@@ -283,7 +284,7 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
         one = run.summaries[metric]
         agreed = run.correlations.get(metric)
         cells = (
-            interval(one.interval),
+            interval(one.shown),
             *([interval(agreed.spearman) if agreed is not None else "-"] if rated else []),
             *(values[place] for values in settings.values()),
             number(one.std),
@@ -304,10 +305,11 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
         f"95 % intervals over documents; {told}"
         for told in dict.fromkeys(run.summaries[metric].grouping for run in own)
     ]
+    notes += [f"{run.name}: {told}" for run in own if (told := run.summaries[metric].doubt)]
     if settings:
         notes.append(f"the runs differ in {', '.join(settings)}: read their differences as the effect of that")
     charts = [
-        interval_chart("Mean score", {run.name: run.summaries[metric].interval for run in own}, "mean score"),
+        interval_chart("Mean score", {run.name: run.summaries[metric].shown for run in own}, "mean score"),
         interval_chart(
             "Agreement with people",
             {run.name: run.correlations[metric].spearman for run in own if metric in run.correlations},

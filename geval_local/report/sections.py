@@ -114,11 +114,13 @@ def system_section(
         if named:
             raise
         return {"metric": metric, "why": f"Systems are not compared: {error.message}."}
+    if ranking.doubt:
+        return {"metric": metric, "why": "", "told": ranking.doubt, "doubt": ranking.doubt}
     return {
         "metric": metric,
         "why": "",
         "told": ranking.told,
-        "doubt": ranking.doubt,
+        "doubt": "",
         "chart": _chart(ranking),
         "table": _without_sentence(ranking_table(ranking, human), ranking.told),
         "pairs": pair_table(ranking),
@@ -154,7 +156,8 @@ def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
     study = study_pairs(
         [preference_of(record.columns, own, f"{run.name}, row {record.number}") for record, own in rows]
     )
-    ranking, names = study.ranking, tuple(study.names)
+    ranking = study.ranking
+    names = () if ranking.doubt else tuple(study.names)
     shown = names if 2 <= len(names) <= MOST_SYSTEMS else ()
     letters = {name: ranking.letters(name) for name in names}
     grouped = "; systems that share a letter cannot be told apart" if ranking.groups else ""
@@ -163,7 +166,7 @@ def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
         "told": ranking.told,
         "chart": interval_chart(
             "Mean preference for each system, with 95 % intervals",
-            {side.side: side.mean for side in ranking.systems},
+            {side.side: side.mean for side in ranking.systems if not ranking.doubt},
             f"preferred{grouped}",
             remarks=letters,
         ),
@@ -173,7 +176,7 @@ def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
             "strength in log-odds, mean 0",
         ),
         "ranks": _without_sentence(rank_table(study), ranking.told) if names else None,
-        "pairs": pair_table(ranking) if ranking.pairs else None,
+        "pairs": pair_table(ranking) if ranking.pairs and not ranking.doubt else None,
         "names": shown,
         "matrix": _matrix(ranking.pairs, shown),
         "consistency": consistency_table({metric: study.consistency}),

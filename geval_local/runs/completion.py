@@ -346,4 +346,13 @@ class _Completion:
         name, sha256 = file.name, file.sha256
         if earlier is not None and self.target.output is not None and self.target.output.resolve() == Path(file.path):
             name, sha256 = earlier.input, earlier.input_sha256  # scores are added to it
-        return ResultManifest(judge_name, name, sha256, self.rows, metrics, fields=fields, questions=questions)
+        return ResultManifest(
+            judge_name,
+            name,
+            sha256,
+            self.rows,
+            metrics,
+            fields=fields,
+            group_by=None if settings.pairs is not None else settings.group_by,
+            questions=questions,
+        )

@@ -34,6 +34,9 @@ class RunEvents:
     def on_resume(self, there: int, total: int | None) -> None:
         """Handle a resumed run with `there` of `total` outcomes (None: unknown); one per row, metric and judge."""
 
+    def on_document_ids(self, file: str) -> None:
+        """Handle a file whose ids name documents: its rows have numbers, and no repeated id is an error."""
+
     def on_check(self) -> None:
         """Handle the check of several judges' files before the first one is loaded."""
 

@@ -34,7 +34,7 @@ from geval_local.io.input_checks import (
 )
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.places import is_address
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample, id_hash, read_samples
 from geval_local.metric import Metric
 from geval_local.models.registry import labels_of
 from geval_local.options import JudgeOptions, RunOptions
@@ -150,7 +150,7 @@ def score_file(
     target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
     if pairs is None:
-        check_file(path, chosen, options)
+        _tell_of_ids(check_file(path, chosen, options), path, events)
     else:
         first, chosen, pairs = _pairs(path, chosen, pairs, options)
         check_chosen(options.columns, first, [metric.name for metric in chosen])
@@ -211,6 +211,7 @@ def decide_file(
     metrics = question_metrics(asked, rotations)
     evidence = read_state(state)
     first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding)
+    _tell_of_ids(first, path, events)
     types = {str(question.name): question.type for question in asked}
     check_chosen(options.columns, first, list(types), decision_layout(types))
     settings = Settings(
@@ -343,10 +344,18 @@ def _calibrations(
     return found
 
 
-def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options: RunOptions) -> None:
-    """Check that a file can be scored, by its first rows."""
+def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options: RunOptions) -> list[Sample]:
+    """Check that a file can be scored, by its first rows, and return them."""
     first = check_input(file, metrics, limit=options.limit, mapping=options.fields, encoding=options.encoding)
     check_first_rows(first, file, metrics, options)
+    return first
+
+
+def _tell_of_ids(first: Sequence[Sample], path: Path, events: RunEvents | None) -> None:
+    """Tell that ids are not those of rows, if they repeat and no row has an error for that."""
+    ids = [key for row in first if row.error is None and (key := id_hash(row.fields.get("id"))) is not None]
+    if events is not None and len(set(ids)) < len(ids):
+        events.on_document_ids(path.name)
 
 
 def resume(

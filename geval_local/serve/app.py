@@ -10,11 +10,13 @@ import asyncio
 import hashlib
 import hmac
 import html
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -30,6 +32,8 @@ from typing_extensions import TypedDict
 
 from geval_local import __version__
 from geval_local.errors import BusyError, GevalError
+from geval_local.metric import Metric
+from geval_local.metric_file import preset_names
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import order_count
 from geval_local.questions.question import Question
@@ -101,6 +105,19 @@ class _Models(TypedDict):
     models: list[_Described]
 
 
+class _Preset(TypedDict):
+    name: str
+    scale: str
+    fields: list[str]
+    threshold: float | None
+    criteria: str
+
+
+class _Presets(TypedDict):
+    object: Literal["list"]
+    data: list[_Preset]
+
+
 class _Health(TypedDict):
     status: Literal["alive"]
     version: str
@@ -134,6 +151,7 @@ def create_app(
         ("/v1/decisions", server.decisions, "Questions, in OpenAI's dialect.", DecisionsAnswer),
         ("/v1/systemone", server.system_one, "Questions, in System One's.", SystemOneAnswer),
         ("/v1/score", server.score, "Rows scored on a metric, with signature.", ScoresAnswer),
+        ("/v1/metrics", server.presets, "The preset metrics.", _Presets),
         ("/v1/models", server.models, "The judges.", _Models),
         ("/v1/models/{name:path}", server.model, "One judge.", _Listed),
         ("/metrics", server.metrics, "Counters for Prometheus.", None),
@@ -149,6 +167,9 @@ def create_app(
             route,
             methods=["POST" if takes_body else "GET"],
             summary=summary,
+            # Generated clients name their functions after these.
+            operation_id=route.__name__,
+            tags=["judging" if takes_body else "listing" if path.startswith("/v1/") else "operation"],
             dependencies=[] if is_open else [_KEY],
             response_model=None,
             response_class=JSONResponse,
@@ -162,6 +183,8 @@ def create_app(
         if is_open:
             app.add_api_route(path, route, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/docs", lambda: HTMLResponse(_page(app)), include_in_schema=False)
+    describe = app.openapi
+    app.openapi = lambda: app.openapi_schema or _public(app, describe())  # type: ignore[method-assign]
     for kind in (HTTPException, RequestValidationError, GevalError, Refused):
         app.add_exception_handler(kind, partial(_refuse, app))
     app.add_middleware(Watch, counters=server.counters, logs_requests=server.settings.log_requests)
@@ -302,6 +325,9 @@ class _Server:
     async def model(self, name: str) -> Response:
         return JSONResponse(self._listed(self._judge_name(name)))
 
+    async def presets(self) -> Response:
+        return JSONResponse({"object": "list", "data": await run_in_threadpool(_presets)})
+
     async def metrics(self) -> Response:
         return Response(self.counters.text(), media_type=CONTENT_TYPE)
 
@@ -321,10 +347,12 @@ class _Server:
                 said = "without an API key this server answers to localhost only; start it with a key for other names"
                 raise Refused(said, 403)
             return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        # Of several headers a proxy may have checked another one than is read here.
+        given = request.headers.getlist("authorization")
+        scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
         # Compare digests of equal length: the time reveals neither the key's length nor a correct prefix.
-        given = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
-        if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
+        digest = hashlib.sha256(key.strip(" \t").encode("latin-1", "replace")).digest()
+        if not hmac.compare_digest(digest, self._key) or scheme.lower() != "bearer":
             asked = {"WWW-Authenticate": "Bearer"}
             raise Refused("the API key is missing or wrong", 401, code="invalid_api_key", headers=asked)
 
@@ -418,7 +446,11 @@ async def _refuse(app: FastAPI, request: Request, error: Exception) -> Response:
         error = Refused(error.message)
     elif isinstance(error, HTTPException):
         there = ", ".join(_shown(app))
-        said = {404: f"there is no such path; there are {there}", 405: "this path takes another method"}
+        chat = "chat completions are not served; " if "completions" in path else ""
+        said = {
+            404: f"there is no such path; {chat}there are {there}, GET /docs, GET /openapi.json",
+            405: "this path takes another method",
+        }
         refused = said.get(error.status_code, "the request cannot be served")
         error = Refused(refused, error.status_code, headers=error.headers or {})
     assert isinstance(error, Refused)
@@ -428,7 +460,43 @@ async def _refuse(app: FastAPI, request: Request, error: Exception) -> Response:
 def _shown(app: FastAPI) -> dict[str, str]:
     """List the routes of the schema, as method and path, with what they give."""
     routes = [route for route in app.routes if isinstance(route, APIRoute) and route.include_in_schema]
-    return {f"{' '.join(route.methods or ())} {route.path}": route.summary or "" for route in routes}
+    # Starlette's "{name:path}" is "{name}" to everybody else.
+    return {f"{' '.join(route.methods or ())} {route.path_format}": route.summary or "" for route in routes}
+
+
+def _public(app: FastAPI, schema: dict[str, Any]) -> dict[str, Any]:
+    """Name the parts of the schema as a client reads them: without the underscore of classes that are private here."""
+    parts = schema["components"]["schemas"]
+    names = {name: name.lstrip("_") for name in parts}
+    doubled = {name for name in names.values() if list(names.values()).count(name) > 1}
+    names = {
+        name: f"{public}Part" if public in doubled and name != public else public for name, public in names.items()
+    }
+    for name, one in parts.items():
+        one["title"] = names[name]
+    schema["components"]["schemas"] = {names[name]: one for name, one in parts.items()}
+    text = re.sub(
+        r'"#/components/schemas/(\w+)"',
+        lambda found: f'"#/components/schemas/{names.get(found[1], found[1])}"',
+        json.dumps(schema),
+    )
+    app.openapi_schema = json.loads(text)
+    return app.openapi_schema
+
+
+@cache
+def _presets() -> list[dict[str, Any]]:
+    """Describe the preset metrics."""
+    return [
+        {
+            "name": metric.name,
+            "scale": metric.scale.text,
+            "fields": list(metric.fields),
+            "threshold": metric.threshold,
+            "criteria": metric.criteria,
+        }
+        for metric in map(Metric.load, preset_names())
+    ]
 
 
 def _page(app: FastAPI) -> str:

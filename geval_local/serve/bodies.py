@@ -268,6 +268,8 @@ def refusal_of(problem: Mapping[str, Any], body: Any, path: str) -> Refused:
         message = f"the {named} is one of {context['expected_tags']}{_unreadable(context['tag'])}"
     elif kind == "union_tag_not_found":
         message = f"an object with a {named} is needed"
+    elif kind in ("model_type", "model_attributes_type", "dict_type"):
+        message = "an object is needed"
     elif kind == "literal_error":
         message += _unreadable(str(problem["input"]))
     names_field = kind in ("missing", "extra_forbidden", "union_tag_invalid")

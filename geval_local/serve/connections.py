@@ -9,8 +9,10 @@ it does not matter what uvicorn's protocol does inside.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +24,14 @@ _SPARE_DESCRIPTORS = 64
 #: Seconds between two looks whether a client that sends nothing more is still there.
 _LOOK_SECONDS = 1.0
 _STATE = "geval_local.connection"
+#: Most bytes of a request's line and headers.
+MOST_HEAD = 64 << 10
+_HEAD_END = re.compile(rb"\n\r?\n")
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
+    b"the path and headers of a request are larger than 65536 bytes\n"
+)
 
 
 def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
@@ -55,8 +65,12 @@ def _in_work(app: ASGIApp) -> ASGIApp:
 
         async def answer(message: Message) -> None:
             connection.is_answering = True
+            if message["type"] == "http.response.start" and is_ambiguous:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
+        # Another server on the way may have read its length otherwise: nothing behind it is a request (RFC 9112 6.1).
+        is_ambiguous = {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
         connection.begin(scope["http_version"])
         try:
             await app(scope, take, answer)
@@ -80,7 +94,7 @@ class _Connection(asyncio.Protocol):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         #: Requests that the application is at work for: two for a moment, where one follows the other.
         self._working = self._begun = 0
-        self._is_ended = False
+        self._is_ended = self._is_refused = False
         self._version = ""
         #: Of the request in work: whether its body is known to its end, and whether its answer has begun.
         self.is_whole = self.is_answering = False
@@ -117,7 +131,20 @@ class _Connection(asyncio.Protocol):
         self._http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused or (self._http.conn.their_state is h11.IDLE and self._refuses(data)):
+            return
         self._http.data_received(data)
+
+    def _refuses(self, data: bytes) -> bool:
+        """Answer a head that is too long, and drop what comes after it until the client has read that."""
+        waiting = self._http.conn.trailing_data[0]
+        if len(waiting) + len(data) <= MOST_HEAD or _HEAD_END.search(waiting + data[:MOST_HEAD], 0, MOST_HEAD):
+            return False
+        self._is_refused = True
+        self._transport.write(_TOO_LONG)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        return True
 
     def eof_received(self) -> bool:
         """Go on: a client that sends no more may still wait for its answer."""

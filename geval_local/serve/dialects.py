@@ -25,6 +25,7 @@ from pydantic import (
 )
 from typing_extensions import NotRequired, TypedDict
 
+from geval_local.fields import nearest
 from geval_local.io.columns import plain
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -118,7 +119,7 @@ def _is_json_part(value: Any) -> Any:
 
 class _Json(_Open):
     type: Literal["input_json"]
-    data: Annotated[Any, AfterValidator(_is_json_part), WithJsonSchema({"type": ["object", "array"]})]
+    data: Annotated[Any, AfterValidator(_is_json_part), WithJsonSchema({"type": ["object", "array"], "items": {}})]
 
     @property
     def text(self) -> str:
@@ -405,7 +406,9 @@ def _is_no_asset(given: Any) -> Any:
     return given
 
 
-_AnyText = Annotated[Any, AfterValidator(_is_any_text), WithJsonSchema({"type": ["string", "object", "array"]})]
+_AnyText = Annotated[
+    Any, AfterValidator(_is_any_text), WithJsonSchema({"type": ["string", "object", "array"], "items": {}})
+]
 
 
 class _Outcomes(Strict):
@@ -575,7 +578,8 @@ class ScoreRequest(Strict):
         if isinstance(metric, str):
             # Names of presets only: a path would let a client read this machine's files.
             if metric not in preset_names():
-                raise Refused("there is no preset metric of this name", 404, param="metric", code="metric_not_found")
+                said = f"there is no preset metric {metric[:100]!r}{nearest(metric[:100], preset_names())}"
+                raise Refused(f"{said}; GET /v1/metrics lists them", 404, param="metric", code="metric_not_found")
             metric = Metric.load(metric)
         if self.threshold is not None and not metric.scale.low <= self.threshold <= metric.scale.high:
             raise Refused(f"threshold is a number on the metric's scale {metric.scale.text}", param="threshold")

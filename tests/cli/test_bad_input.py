@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run
 
+from geval_local.io.rows import FORMATS, RawRow
+
 GOOD = [json.dumps(row).encode() for row in good_rows(3)]
 CLEAN_FIGURES: dict[str, object] = {}
 
@@ -140,3 +142,58 @@ def test_a_directory_that_may_not_be_written(here):
     )
     assert done.exit_code == 2
     assert "Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("keys", [60_000, 5_000])
+@pytest.mark.parametrize("verb", ["metrics validate", "run", "decide", "judges list"])
+def test_a_file_of_very_many_keys_is_refused_in_few_words(here, verb, keys):
+    lines = "".join(f"key{number}: v\n" for number in range(keys))
+    (here / "many.yaml").write_text(lines if verb != "judges list" else f"judges: {{a: {{}}}}\n{lines}")
+    (here / "data.jsonl").write_bytes(GOOD[0])
+    first = {"decide": ["data.jsonl", "-q"], "judges list": ["--models"]}.get(verb, [])
+    done = run(*verb.split(), *first, "many.yaml", home=here / "home")
+    assert done.exit_code == 2, done.output
+    assert "many.yaml" in done.stderr
+    if keys > 10_000:
+        assert "more than the 20,000 keys and values that are read" in done.stderr
+    assert len(done.stderr.splitlines()) < 100
+
+
+@pytest.mark.parametrize("key", ["~", "null", "!!binary aGk="])
+def test_a_question_without_a_name_is_refused_with_its_line(here, key):
+    (here / "data.jsonl").write_bytes(GOOD[0])
+    (here / "q.yaml").write_text(f"{key}: {{type: predicate, instructions: x}}\n")
+    done = run("decide", "data.jsonl", "-q", "q.yaml", home=here / "home")
+    assert done.exit_code == 2, done.output
+    assert "q.yaml, line 1: question" in done.stderr
+
+
+@pytest.mark.parametrize("verb", [["score"], ["pairs"]])
+def test_a_loop_of_links_is_no_defect(here, verb):
+    (here / "one.jsonl").symlink_to("two.jsonl")
+    (here / "two.jsonl").symlink_to("one.jsonl")
+    done = run(*verb, "one.jsonl", "-m", "summarization/coherence", "-o", "out.jsonl", home=here / "home")
+    assert done.exit_code == 2, done.output
+    assert "one.jsonl" in done.stderr
+
+
+def test_a_time_zone_that_nobody_knows_is_no_defect(here):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    when = pa.array([0], pa.timestamp("us", tz="Nope/Zone"))
+    pq.write_table(pa.table({"source": ["a"], "output": ["b"], "when": when}), here / "z.parquet")
+    done = run("score", "z.parquet", "-m", "summarization/coherence", home=here / "home")
+    assert done.exit_code == 2, done.output
+    assert "z.parquet" in done.stderr
+
+
+def test_a_zone_that_pytz_does_not_know_is_no_defect(here, monkeypatch):
+    def reader(path, encoding):
+        yield RawRow(1, {"source": "a", "output": "b"})
+        raise type("UnknownTimeZoneError", (KeyError,), {})("Nope/Zone")  # as pytz, which pandas may have brought
+
+    monkeypatch.setitem(FORMATS, ".parquet", reader)
+    (here / "z.parquet").write_bytes(b"PAR1")
+    done = run("score", "z.parquet", "-m", "summarization/coherence", home=here / "home")
+    assert done.exit_code == 2, done.output
+    assert "cannot read z.parquet beyond row 1: UnknownTimeZoneError: 'Nope/Zone'" in done.stderr
+    assert "convert the column to UTC" in done.stderr

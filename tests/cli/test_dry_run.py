@@ -76,3 +76,13 @@ def test_a_long_label_list_leaves_out_its_middle(here):
     assert done.exit_code == 0, done.stderr
     assert "142 more" in done.stdout
     assert "1 opens 10" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["koi8-r", "gb18030", "utf-16-le"])
+def test_the_encoding_that_is_named_is_read(here, encoding):
+    text = "Поезд ушёл."
+    (here / "data.csv").write_bytes(f"source,output\n{text},{text}\n".encode(encoding))
+    options = ["--judge", "judge", "-m", "clarity.yaml", "--encoding", encoding, "--dry-run"]
+    done = run("score", "data.csv", *options, home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert text in done.stdout

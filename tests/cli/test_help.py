@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 import typer
 from cli_run import run
 
 from geval_local.cli.app import VERBS, app
+from geval_local.cli.options import Gates
+
+ROOT = Path(__file__).parents[2]
 
 EXAMPLES = {path: lines for path, (_, *lines) in VERBS.items()}
 
@@ -53,3 +58,11 @@ def test_a_help_page_ends_with_its_examples_and_shows_no_type_of_flags(path, tmp
     prose = [line for line in shown.splitlines() if line.startswith(" ") and not re.search("[│╭╰]", line)]
     short = [a for a, b in itertools.pairwise(prose) if b.strip() and a.strip() and len(a.rstrip()) < 50]
     assert not [line for line in short if re.search(r"[a-z,]$", line)]
+
+
+@pytest.mark.parametrize("place", ["README.md", "docs/runs.md", "--help"])
+def test_every_gate_stands_where_the_exit_codes_are_explained(place, tmp_path):
+    text = run("--help", home=tmp_path).stdout if place == "--help" else (ROOT / place).read_text(encoding="utf-8")
+    said = " ".join(re.findall(r"1 (?:\| )?a gate failed \((.*?)\)", " ".join(text.split())))
+    gates = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Gates)]
+    assert sorted(re.findall(r"--[a-z-]+", said)) == sorted(gates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geval_local.cli.output.run_summary import low_mass_warning
+from geval_local.cli.output.run_summary import low_mass_warning, show_summaries
 from geval_local.score import Score
 from geval_local.summary import TOKENS_NAMED, Tally
 
@@ -54,3 +54,18 @@ def test_the_remedy_fits_the_style_and_the_scale(scale, style, remedy):
     # A judge that completes a text although nobody asked for that has no template.
     assert "--style completion" not in low_mass_warning(summary((0.1, ((" The", 0.9),))), signature)
     assert ("--style chat" in told) is (style == "chat-no-prefill")
+
+
+def test_a_judge_that_does_not_answer_has_no_mean(capsys):
+    silent, answered = summary((0.003, ()), (0.005, ())), summary((0.9, ()), (0.5, ()))
+    told = "no mean is shown: this judge does not answer (label mass 0.004)"
+    record = silent.to_dict()
+    assert (record["mean"], record["interval"], record["standard_error"]) == (None, None, None)
+    assert record["warning"] == told
+    assert answered.to_dict()["mean"] == 2.0
+    show_summaries([silent])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert told in printed
+    assert "2.000" not in printed
+    show_summaries([answered])
+    assert "2.000" in capsys.readouterr().out

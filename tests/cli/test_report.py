@@ -37,7 +37,9 @@ def test_a_run_becomes_a_page_with_its_signature_prompt_and_ratings(here):
 
 
 @pytest.mark.slow
-def test_figures_on_the_page_are_those_of_the_commands(here):
+def test_figures_on_the_page_are_those_of_the_commands(here, monkeypatch):
+    # The judge has random weights, and would have no mean.
+    monkeypatch.setattr("geval_local.summary.silence", lambda mass: "")
     command = ("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory(), "--json")
     for named, documents in ((("--group-by", "doc"), 6), ((), 3)):
         done = run("report", "a.jsonl", "-o", "page.html", "--human", "rating.clarity", *named, home=here / "home")
@@ -101,3 +103,14 @@ def test_two_runs_side_by_side_on_one_page(here):
     page = (here / "both.html").read_text(encoding="utf-8")
     for name in ("a.jsonl", "b.jsonl"):
         assert read_manifest(here / name).metrics["clarity"].signature.split("|")[0].split("@")[1] in page
+
+
+def test_the_page_groups_as_its_run_was_told_and_bears_the_name_of_its_data(here):
+    score(here, "grouped.jsonl", "--group-by", "doc")
+    for given, documents in ((("grouped.jsonl",), "same doc are one document"), (("a.jsonl",), "(a guess")):
+        done = run("report", *given, "-o", "page.html", home=here / "home")
+        assert done.exit_code == 0, done.stderr
+        page = Page((here / "page.html").read_text(encoding="utf-8"))
+        assert documents in page.text
+        assert page.text.split()[0] != given[0]
+        assert "data.jsonl" in page.text[:200]

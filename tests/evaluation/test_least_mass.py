@@ -69,3 +69,36 @@ def test_what_is_not_known_is_not_low():
 def test_the_warning_says_how_low_it_is():
     assert "does not answer" in mass_warning(summary(0.05))
     assert "it is low" in mass_warning(summary(0.5))
+
+
+def partly(scored, rows, mass=0.9):
+    tally = Tally("m")
+    for number in range(rows):
+        error = None if number < scored else "no text"
+        value, found = (3.0, mass) if error is None else (math.nan, math.nan)
+        tally.add(f"row {number}", number, Score("m", value=value, label_mass=found, error=error, threshold=2.0))
+    return tally.summary()
+
+
+@pytest.mark.parametrize(("figure", "text"), [("mean", ">= 1"), ("mean_low", ">= 1"), ("label_mass", ">= 0.1")])
+def test_a_gate_of_a_mean_needs_nine_rows_of_ten(figure, text):
+    (told, *_) = failures([gate(figure, text)], [partly(3, 48)])
+    assert "3 of 48 rows have a score, fewer than the 90%" in told
+    assert "`max_unscored=N`" in told
+    assert "the key unscored" in told
+    assert failures([gate(figure, text)], [partly(89, 100)])
+    assert not failures([gate(figure, text)], [partly(90, 100)])
+
+
+@pytest.mark.parametrize("text", ["<= 45", "<= 95%"])
+def test_a_gate_of_the_unscored_rows_decides_instead(text):
+    given = [gate("mean", ">= 1"), gate("unscored", text)]
+    assert not failures(given, [partly(3, 48)])
+    (told,) = failures(given, [partly(2, 48)] if "45" in text else [partly(1, 48)])
+    assert "rows are unscored" in told
+
+
+def test_no_gate_of_a_figure_needs_no_rows():
+    assert not failures([], [partly(3, 48)])
+    assert not failures([gate("label_mass", ">= 0")], [partly(3, 48)])
+    assert not failures([gate("mean", ">= 1", "other")], [partly(3, 48)])

@@ -14,7 +14,7 @@ from offline import environment
 
 pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install 'geval-local[inspect]'")
 
-from inspect_ai import Task, eval, score
+from inspect_ai import Epochs, Task, eval, score
 from inspect_ai.dataset import Sample
 from inspect_ai.log import read_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -151,3 +151,27 @@ def test_inspect_score_on_the_command_line(tmp_path, by):
         wanted = judge.score(metric, source=sample.input, output=sample.output.completion)
         found = sample.scores.get(name) or sample.scores["geval_local/geval"]
         assert found.value == pytest.approx(wanted.value, abs=1e-5)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_pass_rate_of_epochs_is_that_of_the_reduced_value(tmp_path, normalized):
+    judge, sample = MockJudge(), SAMPLES[0]
+    row = {"question": sample.input, "reference": sample.target, "context": sample.metadata["passages"]}
+    ranked = sorted(OUTPUTS, key=lambda output: -judge.score(ANSWER, **row, output=output).value)
+    values = [judge.score(ANSWER, **row, output=output).value for output in ranked]
+    between = (values[0] + sum(values) / 3) / 2
+    for reducer, rate in (("mean", 0.0), ("max", 1.0)):
+        outputs = [ModelOutput.from_content("mockllm", text) for text in ranked]
+        for output in outputs:
+            output.usage = ModelUsage()
+        task = Task(
+            dataset=[sample],
+            scorer=geval(ANSWER, judge, fields=FIELDS, threshold=between, normalized=normalized),
+            epochs=Epochs(3, reducer),
+        )
+        model = get_model("mockllm/model", custom_outputs=outputs)
+        options = {"display": "none", "max_connections": 1, "max_samples": 1, "log_dir": str(tmp_path / reducer)}
+        (log,) = eval(task, model=model, **options)
+        assert log.status == "success", log.error
+        (found,) = log.results.scores
+        assert found.metrics["pass_rate"].value == rate

@@ -61,10 +61,18 @@ def test_ids_that_are_there_twice_are_told_by_block(tmp_path):
     (file,) = find_files([str(path)])
     blocks = survey(file, Cut(3, 1 << 60))
     assert [block.repeated for block in blocks] == [[], [], [(7, 1), (8, 2)]]
-    path.write_text("".join(json.dumps({"id": 0}) + "\n" for _ in range(10_010)))
+    ids = [*[0] * 10_010, *range(1, 5_001)]
+    path.write_text("".join(json.dumps({"id": one}) + "\n" for one in ids))
     (file,) = find_files([str(path)])
     with pytest.raises(DataError, match="10009 rows repeat the id of an earlier row, the first of them row 2"):
         survey(file, Cut(3, 1 << 60))
+
+
+def test_ids_that_name_documents_are_no_ids_of_rows_in_blocks(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"id": number % 6}) + "\n" for number in range(18)))
+    (file,) = find_files([str(path)])
+    assert [list(block.repeated) for block in survey(file, Cut(9, 1 << 60))] == [[], []]
 
 
 def test_files_are_found_by_directory_pattern_and_address(tmp_path):

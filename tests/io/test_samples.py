@@ -439,3 +439,29 @@ def test_benchmark_files_unmodified(name: str, rows: int, fields: tuple[str, ...
     assert len(samples) == rows
     for sample in samples:
         assert list(sample.texts(fields).values()) == [sample.fields[column] for column in columns]
+
+
+def by_document(documents: int, rows: int) -> list[dict[str, str]]:
+    return [{"id": f"d{place // rows}", **GOOD, "output": f"O{place}"} for place in range(documents * rows)]
+
+
+@pytest.mark.parametrize("limit", [None, 4, 1])
+@pytest.mark.parametrize("order", [1, 7])
+def test_ids_that_name_documents_are_no_names_of_rows(tmp_path: Path, limit: int | None, order: int) -> None:
+    rows = by_document(5, 4)
+    path = jsonl(tmp_path / "d.jsonl", *(rows[place * order % 20] for place in range(20)), {"id": "alone", **GOOD})
+    samples = list(read_samples(path, limit=limit))
+    assert [sample.error for sample in samples] == [None] * (limit or 21)
+    assert samples[0].fields["id"] == "d0"
+
+
+@pytest.mark.parametrize("repeats", [1, 3, 8])
+def test_some_repeated_ids_stay_errors_of_their_rows(tmp_path: Path, repeats: int) -> None:
+    rows = [{"id": place, **GOOD} for place in range(20)]
+    samples = list(read_samples(jsonl(tmp_path / "d.jsonl", *rows, *rows[:repeats])))
+    assert [sample.row for sample in samples if sample.error] == list(range(21, 21 + repeats))
+
+
+def test_two_rows_of_one_id_are_a_duplicate(tmp_path: Path) -> None:
+    samples = list(read_samples(jsonl(tmp_path / "d.jsonl", *[{"id": "a", **GOOD}] * 2)))
+    assert [sample.error is None for sample in samples] == [True, False]

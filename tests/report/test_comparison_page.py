@@ -161,4 +161,7 @@ def test_a_judge_that_does_not_answer_concludes_nothing(tmp_path):
         assert any(doubt in line for line in study.lines())
         page = Page(write_compared(study, tmp_path / "page.html").read_text(encoding="utf-8"))
         assert doubt in page.text
+        assert not any("mean score" in table.headers or "rank" in table.headers for table in study.tables())
+        assert "Mean score of each system" not in page.text
+        assert "no mean is shown: this judge does not answer (label mass 0.003)" in page.text
         assert "By this judge" not in page.text + " ".join(note for table in study.tables() for note in table.notes)

@@ -190,3 +190,57 @@ def test_an_answer_says_when_the_judge_does_not_answer(client, monkeypatch):
     found = warnings()
     assert len(found) == 7
     assert all(one.startswith("Nothing can be concluded: this judge does not answer (label mass ") for one in found)
+
+
+def test_presets_are_listed_and_a_typo_is_told():
+    with client_of() as asked:
+        listed = asked.get("/v1/metrics").json()["data"]
+        one = next(one for one in listed if one["name"] == "summarization/coherence")
+        assert (one["scale"], one["fields"]) == ("1-5", list(Metric.load("summarization/coherence").fields))
+        found = asked.post("/v1/score", json={"metric": "summarization/coherense", "rows": [{"output": "a"}]})
+        assert found.status_code == 404
+        told = found.json()["error"]["message"]
+        assert "did you mean 'summarization/coherence'?" in told
+        assert "GET /v1/metrics" in told
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/nothing"])
+def test_a_wrong_path_is_told_what_there_is(path):
+    with client_of() as asked:
+        told = asked.post(path, json={}).json()["error"]["message"]
+    assert ("chat completions are not served" in told) is ("completions" in path)
+    assert "GET /v1/models/{name}," in told
+    assert "GET /docs, GET /openapi.json" in told
+    assert ":path" not in told
+
+
+def test_levels_that_are_no_objects_are_told_in_words():
+    question = {"type": "score", "instructions": "x", "levels": ["calm", "cross"]}
+    with client_of() as asked:
+        found = asked.post("/v1/decisions", json={"model": "mock", "input": "a", "questions": [question]})
+    assert found.json()["error"]["message"] == "questions[0].levels[0]: an object is needed"
+
+
+def parts(value):
+    yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from parts(inner)
+
+
+def test_the_schema_has_public_names_and_whole_arrays():
+    schema = create_app({"mock": MockJudge()}).openapi()
+    names = schema["components"]["schemas"]
+    assert not [name for name in names if name.startswith("_")]
+    text = json.dumps(schema)
+    assert "/_" not in text
+    assert '"title": "_' not in text
+    assert ":path" not in text
+    for one in parts(schema):
+        if isinstance(one, dict) and (one.get("type") == "array" or "array" in (one.get("type") or ())):
+            assert "items" in one or "prefixItems" in one, one
+        if isinstance(one, dict) and "$ref" in one:
+            assert one["$ref"].removeprefix("#/components/schemas/") in names
+    operations = [one for path in schema["paths"].values() for one in path.values()]
+    names = "decisions health metrics model models presets ready score system_one"
+    assert sorted(one["operationId"] for one in operations) == names.split()
+    assert all(one["tags"] for one in operations)

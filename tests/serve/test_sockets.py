@@ -115,6 +115,60 @@ def test_broken_requests_do_not_stop_the_server(raw):
         assert post(port, body())[0] == 200
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 300_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 20_000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000,
+    ],
+)
+def test_a_head_that_is_too_long_is_told(head):
+    with serving(MockJudge()) as (port, _), socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(head)
+        found = b"".join(iter(lambda: client.recv(65536), b""))
+        assert found.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_long_body_behind_a_short_head_is_no_long_head():
+    content = body(text="a" * 200_000)
+    with serving(MockJudge()) as (port, _), socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_what_comes_behind_a_request_of_two_lengths_is_no_request():
+    first = HEAD.replace(b"Connection: close\r\n", b"") + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    second = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(MockJudge()) as (port, _), socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(first + chunked(body(), 100) + second)
+        found = b"".join(iter(lambda: client.recv(65536), b""))
+        assert found.count(b"HTTP/1.1 ") == 1
+        assert found.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([b"Bearer key"], b"200"),
+        ([b"bearer  key "], b"200"),
+        ([b"Bearer key\xa0"], b"401"),
+        ([b"Bearer key\x0b"], b"400"),
+        ([b"Bearer key", b"Bearer other"], b"401"),
+        ([b"Bearer key", b"Bearer key"], b"401"),
+        ([b"Basic key"], b"401"),
+        ([], b"401"),
+    ],
+)
+def test_one_key_is_sent_once_and_to_the_letter(headers, status):
+    lines = b"".join(b"Authorization: " + one + b"\r\n" for one in headers)
+    head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    served = serving(MockJudge(), api_key="key")
+    with served as (port, _), socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(head + lines + b"\r\n")
+        assert client.recv(65536).split()[1] == status
+
+
 HEAD = b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
 
 

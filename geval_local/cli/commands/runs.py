@@ -197,7 +197,9 @@ def report(
     rows: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most rows that charts and list of a page hold; tables are of all.")
     ] = 20_000,
-    title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Heading of the page; absent: the name of the file that was scored.")
+    ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""

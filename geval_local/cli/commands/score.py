@@ -53,7 +53,7 @@ def score(
         from geval_local.cli.output.audits import show_forms
 
         with input_file(_one(file), keep=False) as path:
-            show_forms(path, chosen, judges[0], run.fields, as_json=as_json)
+            show_forms(path, chosen, judges[0], run.fields, encoding=run.encoding, as_json=as_json)
         return
 
     from geval_local.analysis.calibration import read_calibration

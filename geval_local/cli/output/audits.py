@@ -35,7 +35,13 @@ UNLIMITED = 1 << 20
 
 
 def show_forms(
-    file: Path, metrics: Sequence[Metric], judge: JudgeOptions, mapping: Mapping[str, str], *, as_json: bool
+    file: Path,
+    metrics: Sequence[Metric],
+    judge: JudgeOptions,
+    mapping: Mapping[str, str],
+    *,
+    encoding: str | None = None,
+    as_json: bool,
 ) -> None:
     """Print, for every metric, the form of the first row that fills it: ``score --dry-run``, without weights."""
     from geval_local.io.input_checks import check_input
@@ -46,7 +52,7 @@ def show_forms(
     from geval_local.tokens.encoder import PromptEncoder
     from geval_local.tokens.requests import RequestMaker
 
-    rows = check_input(file, metrics, mapping=mapping)
+    rows = check_input(file, metrics, mapping=mapping, encoding=encoding)
     entry = entry_of(judge)
     tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
     encoder = PromptEncoder(tokenizer, style=entry.style)

@@ -61,7 +61,8 @@ def show_result(
         _show_pace(result)
         show_unscored(result)
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
-            show_lowest(summary.metric, rows, lowest)
+            if not summary.doubt:
+                show_lowest(summary.metric, rows, lowest)
         show_signatures(result)
         _show_next(result, lowest)
     show_gates(failures, gates)
@@ -156,6 +157,9 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
     columns += [(name, FIGURE) for name in figures if name != "passed" or has_threshold]
     rows = [[*_cells(summary), *([_passed(summary)] if has_threshold else [])] for summary in summaries]
     print_rows(columns, [[*data[place : place + 1], *row] for place, row in enumerate(rows)])
+    for summary in summaries:
+        if summary.doubt:
+            say(f"{summary.metric}: {summary.doubt}", wrap=True)
 
 
 def _show_pace(result: RunResult) -> None:
@@ -192,7 +196,11 @@ def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
         f"interval: {f'{one.interval.units} documents' if one.interval.units else 'none'}; {one.grouping}"
         for one in summaries
     )
-    wrong = (f"interval of {one.metric}: {one.interval.warning}" for one in summaries if one.interval.warning)
+    wrong = (
+        f"interval of {one.metric}: {one.interval.warning}"
+        for one in summaries
+        if one.interval.warning and not one.doubt
+    )
     return list(dict.fromkeys([*based, *wrong]))
 
 
@@ -215,7 +223,7 @@ def _figure(value: float, digits: int) -> str:
 def _passed(summary: Summary) -> str:
     if summary.passed_share is None:
         return "-"
-    if summary.label_mass < LEAST_LABEL_MASS:
+    if summary.doubt:
         return "no: mass"
     return f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
 
@@ -256,7 +264,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
     else:
         if settings.distributed is not None:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
-        elif settings.pairs is None and lowest and any(result.lowest):
+        elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
             command = reasons_command(result.target.results, result.summaries[0].metric, lowest)
             note(f"  why the lowest are low       {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
