@@ -169,7 +169,7 @@ class OutcomeCache:
         if disk is not None:  # many machines would write one file, whose locks and log need one machine
             logger.warning(
                 "the cache %s is left out of this run: it is on a network disk (%s), and SQLite needs a local one. Set "
-                "GEVAL_LOCAL_HOME to a directory on a local disk, or add --no-cache",
+                "GEVAL_LOCAL_HOME to a directory on a local disk, or leave it out by `use_cache=False`",
                 self.path,
                 disk,
             )
