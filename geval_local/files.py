@@ -417,6 +417,40 @@ def private_home(folder: str = "") -> Path:
     return home / folder
 
 
+#: Names by which Linux mounts disks that several machines share.
+_NETWORK = re.compile(
+    r"nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs\w*|ceph|9p|afs|ncpfs|ocfs2|gfs2?|glusterfs|orangefs|pvfs2|panfs|wekafs|"
+    r"fuse\.(sshfs|glusterfs|ceph\S*|s3fs|gcsfuse|mount-s3|goofys|rclone|juicefs|JuiceFS|beegfs\S*|lustre\S*|blobfuse2?)"
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def file_system(path: Path) -> str | None:
+    """Name the kind of file system that a path is on, as it is mounted; None where the system does not say."""
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+        place = os.path.realpath(path)
+    except (OSError, ValueError):
+        return None
+    found: tuple[int, str] | None = None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])  # a space is written \040
+        is_within = point == "/" or place == point or place.startswith(f"{point}/")
+        if is_within and (found is None or len(point) >= found[0]):  # of two at one place the later one is seen
+            found = (len(point), after.split(" ")[0])
+    return None if found is None else found[1]
+
+
+def network_disk(path: Path) -> str | None:
+    """Name the kind of network disk that a path is on; None for a local disk, or where nothing says so."""
+    kind = file_system(path)
+    return kind if kind is not None and _NETWORK.fullmatch(kind) else None
+
+
 def home_folder(name: str) -> Path | None:
     """Create a folder in the user's directory for this package, private to the user."""
     home = home_directory()

@@ -328,7 +328,7 @@ class ScoredRun:
         rows = read_rows(self.path) if self.held is None else self.held
         described = {} if self.manifest is None else self.manifest.metrics
         check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
-        check_columns([Sample(row) for row in rows], self.fields)
+        check_columns((Sample(row) for row in rows), self.fields)
         return rows
 
     @cached_property

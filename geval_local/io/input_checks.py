@@ -102,8 +102,10 @@ def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None:
+def check_columns(samples: Iterable[Sample], mapping: Mapping[str, str]) -> None:
     """Check that every mapped column occurs in at least one row."""
+    if not mapping:
+        return
     readable = [sample for sample in samples if sample.error is None]
     for field, path in mapping.items():
         if _is_nowhere(path, readable):

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -33,6 +33,10 @@ from geval_local.score import OrderFigures, Score
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
 logger = logging.getLogger("geval_local")
+#: Rows of files above this size are not held in memory, see `FileRows`: some 30,000 rows of a thousand characters.
+STREAMED_BYTES = 1 << 25
+#: How much larger the rows of a compressed file are, about.
+_PACKED = 5
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
 
@@ -48,9 +52,9 @@ def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
 
 
 def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
-    """Read all rows of a data or result file; the figures of a result file come as ``geval`` from every format.
+    """Read the rows of a data or result file; the figures of a result file come as ``geval`` from every format.
 
-    Of a directory of parts, rows are read as they are asked for, and memory holds one part.
+    Of a large file and of a directory of parts, rows are read as they are asked for.
     """
     path = Path(path)
     if path.is_dir():
@@ -59,14 +63,72 @@ def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
     if path.suffix.lower() == ".csv" and described is not None and described.rows_sha256 is not None:
         kept = rows_path(path)
         if kept.exists() and file_sha256(kept) == described.rows_sha256:
-            rows = list(_rows_of(kept, None))
-            is_unchanged = file_sha256(path) == described.results_sha256
-            return rows if is_unchanged else _joined(list(_rows_of(path, described)), rows)
+            if file_sha256(path) == described.results_sha256:
+                return _held_or_streamed(kept, None)
+            return _joined(list(_rows_of(path, described)), list(_rows_of(kept, None)))
         _say_lost(kept, path.name)
-    rows = list(_rows_of(path, described))
+    rows = _held_or_streamed(path, described)
     if not rows:
         raise DataError(f"{path} holds no rows")
     return rows
+
+
+class FileRows(Sequence[Row]):
+    """Rows of a large result file, read anew by every pass; asking for one in its middle keeps them in memory."""
+
+    def __init__(self, path: Path, described: ResultManifest | None) -> None:
+        self._path, self._described = path, described
+        self._state = _state_of(path)
+        self._kept: list[Row] | None = None
+        self._count: int | None = None
+        self._first = next(iter(self), None)
+        if self._first is None:
+            raise DataError(f"{path} holds no rows")
+
+    def __iter__(self) -> Iterator[Row]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        count = 0
+        for count, row in enumerate(_rows_of(self._path, self._described), start=1):  # noqa: B007 - counted
+            yield row
+        if _state_of(self._path) != self._state:
+            raise DataError(f"{self._path} was changed while it was read", hint="Try again once nothing writes to it.")
+        self._count = count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        if self._count is None:
+            self._count = sum(1 for _ in self)
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if index == 0 and self._first is not None:
+            return self._first
+        if self._kept is None:
+            self._kept = list(self)
+        return self._kept[index]
+
+
+def _state_of(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _held_or_streamed(path: Path, described: ResultManifest | None) -> Sequence[Row]:
+    """Read the rows of a small file; those of a large one as they are asked for."""
+    packed = _PACKED if path.suffix.lower() in (".gz", ".parquet") else 1
+    if path.stat().st_size * packed > STREAMED_BYTES:
+        return FileRows(path, described)
+    return list(_rows_of(path, described))
 
 
 @cache
@@ -168,7 +230,7 @@ class Results:
     name: str
     #: In order of appearance.
     metrics: tuple[str, ...]
-    #: In the order of the rows. Of a directory of parts they are read as they are asked for, so memory holds one part.
+    #: In the order of the rows. Of a large file and of a directory of parts they are read as they are asked for.
     records: Collection[Record]
     #: Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by name.
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -205,7 +267,10 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, o
     metrics = tuple(metric for metric in metrics if not only or metric in only)
     records: Collection[Record] = _Records(rows, where, metrics)
     return Results(
-        name, metrics, records if isinstance(rows, PartRows) else tuple(records), mapping | dict(fields or {})
+        name,
+        metrics,
+        records if isinstance(rows, PartRows | FileRows) else tuple(records),
+        mapping | dict(fields or {}),
     )
 
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.differences import Ranking
-from geval_local.analysis.results import HumanFields, joined, no_ratings, rating_fields
+from geval_local.analysis.results import HumanFields, joined, no_ratings, rating_fields, writer_of
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.fields import lookup
 from geval_local.grouping import documents_of
@@ -93,23 +93,26 @@ class RunPage:
 
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:
-        """Metric -> its scores, with ratings, documents and systems."""
+        """Metric -> its scores, with ratings, documents and systems, where the page compares them with anything."""
+        writers = {writer_of(record.columns, self.system) for record in self.run.records}
+        has_systems = self.system is not None or len(writers - {""}) > 1
         return {
             metric: scored_items(self.run, self.keys, metric, self.ratings.get(metric), self.documents, self.system)
             for metric in self.run.metrics
+            if has_systems or metric in self.ratings
         }
 
     @cached_property
     def people(self) -> dict[str, People]:
         """Metric -> its agreement with people, where they rated it."""
         found = {}
-        for index, (metric, items) in enumerate(self.items.items()):
+        for metric, items in self.items.items():
             if metric in self.ratings:
                 levels = agreement(items)
                 found[metric] = People(
                     metric,
                     self.ratings[metric],
-                    index,
+                    self.run.metrics.index(metric),
                     tuple(item.human for item in items),
                     levels,
                     folded(correlation_table(levels), ("n",)) if levels else None,
@@ -236,14 +239,17 @@ def scored_items(
 ) -> list[ScoredItem]:
     """Convert the rows of one metric to items for the analyses."""
     items = []
+    texts: dict[str, str] = {}  # documents and systems repeat: one text for all
     for record, key in zip(results.records, keys, strict=True):
         score = record.scores[metric]
         # Only this text: the reasons, which may differ from row to row, are stored with the scores.
         error = None if score.error is None else "unscored"
         mass = score.label_mass
-        item = ScoredItem("", "", math.nan, score.value, score.probabilities, key=key, error=error, label_mass=mass)
+        item = ScoredItem("", "", math.nan, score.value, key=key, error=error, label_mass=mass)
         where = f"{results.name}, row {record.number}"
-        items.append(joined(item, record.columns, where, field, group_by, system, results.fields))
+        item = joined(item, record.columns, where, field, group_by, system, results.fields)
+        group, writer = (texts.setdefault(text, text) for text in (item.group, item.system))
+        items.append(replace(item, group=group, system=writer))
     if field is not None and all(math.isnan(item.human) for item in items):
         raise no_ratings([record.columns for record in results.records], field, results.name)
     return items

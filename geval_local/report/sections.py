@@ -149,12 +149,14 @@ class MatrixCell:
 
 def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
     """Say for the template what a run's comparisons on one metric tell; None where it rates single outputs."""
-    rows = [(record, record.scores[metric].to_dict()) for record in run.records]
-    record, figures = rows[0]
-    if not holds_pairs({**record.columns, "geval": {metric: figures}}, metric):
+    first = next(iter(run.records))
+    if not holds_pairs({**first.columns, "geval": {metric: first.scores[metric].to_dict()}}, metric):
         return None
     study = study_pairs(
-        [preference_of(record.columns, own, f"{run.name}, row {record.number}") for record, own in rows]
+        [
+            preference_of(record.columns, record.scores[metric].to_dict(), f"{run.name}, row {record.number}")
+            for record in run.records
+        ]
     )
     ranking = study.ranking
     names = () if ranking.doubt else tuple(study.names)

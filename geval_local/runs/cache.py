@@ -10,14 +10,24 @@ import hashlib
 import json
 import logging
 import sqlite3
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import OutputError
-from geval_local.files import home_directory, home_folder
-from geval_local.runs.store import Migration, connect, from_columns, migrate, plain_errors, to_columns, transaction
+from geval_local.files import home_directory, home_folder, network_disk
+from geval_local.runs.store import (
+    Migration,
+    checksum,
+    connect,
+    from_columns,
+    migrate,
+    plain_errors,
+    to_columns,
+    transaction,
+)
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
@@ -33,12 +43,26 @@ _MIGRATIONS: tuple[Migration, ...] = (
         """CREATE TABLE entries (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, other TEXT, sample_key INTEGER
             NOT NULL) WITHOUT ROWID""",
     ),
+    (  # what an earlier version kept is sealed as it is found
+        "ALTER TABLE entries ADD COLUMN checksum INTEGER",
+        "UPDATE entries SET checksum = entry_checksum(key, logprobs, other, sample_key)",
+    ),
 )
 
 
 def cache_path() -> Path:
     """Return the path of the cache file; it need not exist."""
     return home_directory() / "cache" / "outcomes.sqlite"
+
+
+def entry_checksum(key: bytes, logprobs: bytes, other: str | None, sample_key: int) -> int | None:
+    """Return the checksum of an entry, its key included; None for values of types that none has."""
+    values = (0, 0, 0, 0, logprobs, other, 0, 0, sample_key, None)
+    try:
+        seal = checksum(*values)
+        return None if seal is None else zlib.crc32(key, seal)
+    except (AttributeError, TypeError):
+        return None
 
 
 class OutcomeCache:
@@ -48,6 +72,9 @@ class OutcomeCache:
         self.path = path or cache_path()
         self.in_use = True
         self._connection: sqlite3.Connection | None = None
+        #: Keys of entries that are not as they were stored, and whether that was said.
+        self._damaged: set[bytes] = set()
+        self._told = False
 
     def keys(self, requests: Sequence[Request], judge: str) -> list[bytes]:
         """Derive the keys of requests."""
@@ -72,13 +99,20 @@ class OutcomeCache:
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ",".join("?" * len(part))
-                for key, logprobs, other, sample_key in connection.execute(
-                    f"SELECT key, logprobs, other, sample_key FROM entries WHERE key IN ({marks})", part
+                for *values, seal in connection.execute(
+                    f"SELECT key, logprobs, other, sample_key, checksum FROM entries WHERE key IN ({marks})", part
                 ):
-                    found[key] = from_columns((logprobs, other, 0, 0, sample_key, None))
+                    key, logprobs, other, sample_key = values
+                    if seal is None or entry_checksum(*values) != seal:
+                        self._damaged.add(key)
+                    else:
+                        found[key] = from_columns((logprobs, other, 0, 0, sample_key, None))
         except Exception as error:
             self._give_up(error)
             return {}
+        if self._damaged and not self._told:
+            self._told = True
+            logger.warning("the cache %s has damaged entries: their figures are computed again", self.path)
         return found
 
     def add(self, outcomes: Mapping[bytes, Outcome]) -> None:
@@ -87,13 +121,17 @@ class OutcomeCache:
         for key, outcome in sorted(outcomes.items()):
             logprobs, other, _, _, sample_key, _ = to_columns(outcome)
             if logprobs is not None:
-                rows.append((key, logprobs, other, sample_key))
+                values = (key, logprobs, other, sample_key)
+                rows.append((*values, entry_checksum(*values)))
         if not rows or not self.in_use or not self._has_place():
             return
         try:
             connection = self._open()
             with transaction(connection):
-                connection.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?)", rows)
+                damaged = [(key,) for key, *_ in rows if key in self._damaged]
+                connection.executemany("DELETE FROM entries WHERE key = ?", damaged)
+                connection.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?)", rows)
+            self._damaged -= {key for (key,) in damaged}
         except Exception as error:
             self._give_up(error)
 
@@ -127,6 +165,15 @@ class OutcomeCache:
         """Create the cache's directory; a failure has been logged."""
         if self.path == cache_path() and home_folder("cache") is None:
             self.in_use = False
+        disk = network_disk(self.path) if self.in_use else None
+        if disk is not None:  # many machines would write one file, whose locks and log need one machine
+            logger.warning(
+                "the cache %s is left out of this run: it is on a network disk (%s), and SQLite needs a local one. Set "
+                "GEVAL_LOCAL_HOME to a directory on a local disk, or leave it out by `use_cache=False`",
+                self.path,
+                disk,
+            )
+            self.in_use = False
         return self.in_use
 
     def _files(self) -> Iterable[Path]:
@@ -137,6 +184,7 @@ class OutcomeCache:
         if self._connection is None:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             connection = connect(self.path)
+            connection.create_function("entry_checksum", 4, entry_checksum, deterministic=True)
             migrate(connection, _MIGRATIONS, self.path)
             self._connection = connection
         return self._connection

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.errors import ConfigurationError, GevalError, Interrupted
+from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError
 from geval_local.grouping import Documents
 from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, read_manifest
 from geval_local.io.rows import read_rows
@@ -27,6 +27,7 @@ from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory
 from geval_local.runs.reasons import reason_record
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
+from geval_local.runs.versions import published
 from geval_local.score import Score
 from geval_local.summary import QuestionSummary, Summary, Tally
 
@@ -100,12 +101,15 @@ def complete(
     load: Callable[[JudgeOptions], Judge] | None = None,
     retry_errors: bool,
     overwrite: bool,
+    accept_version: bool = False,
 ) -> RunResult:
     """Open a run and follow it to its end; an interruption or an error says how to go on with it."""
     directory = target.directory
     began = False
     try:
-        with open_run(directory, wanted, retry_errors=retry_errors, overwrite=overwrite) as run:
+        with open_run(
+            directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
+        ) as run:
             began = True
             return _Completion(run, target, calibrations, loaded, load, events).result()
     except KeyboardInterrupt as stop:
@@ -113,8 +117,15 @@ def complete(
             raise Interrupted(directory) from stop
         raise
     except GevalError as error:
-        if began and directory is not None and is_run_directory(directory):
-            add_resume_hint(error, directory)
+        if began and directory is not None:
+            if not directory.is_dir():  # whatever failed first, failed for this
+                raise OutputError(
+                    f"{directory} was deleted or moved while its run was going on ({error.message})",
+                    hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted has to "
+                    "be scored again: figures already computed come from the cache where that is in use.",
+                ) from error
+            if is_run_directory(directory):
+                add_resume_hint(error, directory)
         raise
 
 
@@ -170,6 +181,7 @@ class _Completion:
                 should_stop=self.events.should_stop,
                 on_judge=self._begin,
                 on_steps=self.events.on_steps,
+                on_write=self.events.on_write,
             ):
                 results = {key: self._calibrated(key, result) for key, result in raw.items()}
                 self._count(sample, results)
@@ -314,7 +326,7 @@ class _Completion:
 
     def _signatures(self) -> Iterator[str]:
         for _, judge, place in self.run.results():
-            signature = self.run.asked.signature(place, judge.signatures)
+            signature = self.run.asked.signature(place, published(judge))
             assert signature is not None  # every judge has been met
             yield signature
 

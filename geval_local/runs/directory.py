@@ -6,6 +6,7 @@ else. So a directory without a manifest contains no files of a run except the lo
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -17,11 +18,14 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
-from geval_local.runs.input_file import fingerprint_input
+from geval_local.runs.input_file import InputFile, fingerprint_input
 from geval_local.runs.manifest import RunManifest, is_run_directory, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
 from geval_local.runs.store import MemoryStore, Store
+from geval_local.runs.versions import check_versions
+
+logger = logging.getLogger("geval_local")
 
 STORE_NAME = "scores.sqlite"
 _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_NAME}-journal")
@@ -34,9 +38,14 @@ def side_directory(output: Path) -> Path:
 
 @contextmanager
 def open_run(
-    directory: Path | None, wanted: RunManifest | None = None, *, retry_errors: bool = False, overwrite: bool = False
+    directory: Path | None,
+    wanted: RunManifest | None = None,
+    *,
+    retry_errors: bool = False,
+    overwrite: bool = False,
+    accept_version: bool = False,
 ) -> Iterator[Run]:
-    """Start a run, or continue the existing one."""
+    """Start a run, or continue the existing one; for `accept_version` see `geval_local.runs.versions`."""
     if directory is None:
         assert wanted is not None
         yield Run(wanted, MemoryStore(), None)
@@ -48,7 +57,14 @@ def open_run(
     made = make(directory)
     with hold(directory):
         try:
-            with _held(directory, wanted, replaces, overwrite=overwrite, retry_errors=retry_errors) as run:
+            with _held(
+                directory,
+                wanted,
+                replaces,
+                overwrite=overwrite,
+                retry_errors=retry_errors,
+                accept_version=accept_version,
+            ) as run:
                 yield run
         finally:
             if not is_run_directory(directory):
@@ -58,7 +74,13 @@ def open_run(
 
 @contextmanager
 def _held(
-    directory: Path, wanted: RunManifest | None, replaces: str | None, *, overwrite: bool, retry_errors: bool
+    directory: Path,
+    wanted: RunManifest | None,
+    replaces: str | None,
+    *,
+    overwrite: bool,
+    retry_errors: bool,
+    accept_version: bool,
 ) -> Iterator[Run]:
     """Start or continue a run in a directory that this process has locked."""
     for path in leftovers(directory):
@@ -70,7 +92,7 @@ def _held(
         if wanted is None:
             raise _no_run(directory)
     elif wanted is None:
-        wanted = on_record.model_copy(update={"input": fingerprint_input(Path(on_record.input.path))})
+        wanted = on_record.model_copy(update={"input": _input_of(directory, on_record)})
     differences = [] if is_new or on_record is None else on_record.differences(wanted)
     if differences and on_record is not None:
         if not overwrite and not _is_empty(directory, on_record):
@@ -97,6 +119,7 @@ def _held(
         write_manifest(directory, manifest)
         with open_directory(directory, manifest, is_new=is_new) as run:
             if not is_new:
+                _take_damage_back(run)
                 labels = [len(metric.scale.labels) for metric in run.metrics]
                 rows = manifest.input.rows
                 due = None if rows is None else [rows * metric.forms for metric in run.metrics]
@@ -105,6 +128,8 @@ def _held(
                 for judge in manifest.judges:
                     judge.complete = False
                 write_manifest(directory, manifest)
+            check_versions(directory, manifest, accept=accept_version)
+            run.accepts_version = accept_version
             try:
                 yield run
             except BaseException:
@@ -115,6 +140,47 @@ def _held(
         if is_new:
             remove_run(directory, manifest)
         raise
+
+
+def _input_of(directory: Path, on_record: RunManifest) -> InputFile:
+    """Fingerprint the input of a run at the place on record."""
+    try:
+        return fingerprint_input(Path(on_record.input.path))
+    except DataError as error:
+        if not Path(on_record.input.path).exists():
+            output = directory.parent / on_record.settings.output if on_record.settings.output else f"{directory}/"
+            error.hint = (
+                f"Put {on_record.input.name} back there. Where it moved, the command that began the run goes on with "
+                "it: give it the new path of the input, the same options, and\n  "
+                f"-o {shlex.quote(str(output))}"
+            )
+        raise
+
+
+def _take_damage_back(run: Run) -> None:
+    """Have damaged rows computed again, with a warning that names some of them."""
+    damaged = run.store.take_damage_back()
+    if not damaged:
+        return
+    judges, metrics = run.manifest.judges, run.metrics
+    told = []
+    for judge, metric, row in damaged:
+        if judge in range(len(judges)) and metric in range(len(metrics)) and isinstance(row, int):
+            judges[judge].complete = False
+            told.append(f"row {row // metrics[metric].forms + 1} on {metrics[metric].name}")
+        else:  # of a damaged place nobody knows whose it was
+            for record in judges:
+                record.complete = False
+    names = ", ".join(dict.fromkeys(told[:4])) or "their places cannot be read"
+    logger.warning(
+        "%s: %d outcomes are damaged (%s%s): they are computed again",
+        run.store.path,
+        len(damaged),
+        names,
+        ", ..." if len(told) > 4 else "",
+    )
+    if run.directory is not None:
+        write_manifest(run.directory, run.manifest)
 
 
 @contextmanager

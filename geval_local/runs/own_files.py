@@ -5,6 +5,7 @@ All other files in the directory are the user's. Nothing is written through a li
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -14,11 +15,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from geval_local.errors import OutputError
+from geval_local.files import file_system
 from geval_local.io.ownership import check_place, is_lone_file, owned
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, RunManifest, write_manifest, write_private
 
 LOCK_NAME = ".geval-local.lock"
 _LOCK_BYTES = 20
+#: How a disk says that it has no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
@@ -32,7 +36,9 @@ def hold(directory: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise _busy(directory, path) from None
-    except OSError as error:
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, NotImplementedError) or error.errno in _NO_LOCKS:
+            raise _no_locks(directory) from error
         raise OutputError(
             f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
         ) from error
@@ -42,6 +48,15 @@ def hold(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _no_locks(directory: Path) -> OutputError:
+    kind = file_system(directory)
+    return OutputError(
+        f"the disk of {directory} keeps no locks" + (f" ({kind})" if kind else ""),
+        hint="A run locks its directory, so that no two processes write into it. Put the run on a local disk and "
+        "copy the results; or have the disk mounted with locks (Lustre: the option flock; NFS: version 4, or lockd).",
+    )
 
 
 def _busy(directory: Path, path: Path) -> OutputError:

@@ -23,6 +23,7 @@ from geval_local.runs.input_file import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, RunManifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.store import Store
+from geval_local.runs.versions import accept_versions
 from geval_local.signature import signature_differences
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class Run:
         self.directory = directory
         self.asked = asked_of(manifest.settings)
         self.metrics = self.asked.metrics
+        #: Whether other versions of the libraries than those that it began with are accepted.
+        self.accepts_version = False
         self._cache = OutcomeCache() if manifest.settings.use_cache else None
 
     @property
@@ -153,6 +156,7 @@ class Run:
                 found = self.store.outcomes(number, place, forms.start, forms.stop)
                 lost = [form // metric.forms for form in forms if form not in found]
                 if lost:
+                    check_unchanged(self.manifest.input)  # else rows were added to it
                     raise OutputError(
                         f"the store of {self.directory} has lost the outcome of row {lost[0] + 1} on {metric.name}",
                         hint="Restore the directory from a backup, or delete it and run again.",
@@ -197,20 +201,34 @@ class Run:
         should_stop: Callable[[], bool] = lambda: False,
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
         on_steps: OnSteps = lambda metric, tokens: None,
+        on_write: Callable[[], object] = lambda: None,
     ) -> Iterator[ScoredRow]:
-        """Score missing rows, judge by judge, and yield every row while the last judge is scoring."""
+        """Score missing rows, judge by judge, and yield every row.
+
+        Rows are yielded while the last judge is scoring. Where it has finished rows already, what is missing comes
+        first: to rebuild every row before the first missing one would keep the model waiting.
+        """
         last = len(self.manifest.judges) - 1
         for number, record in enumerate(self.manifest.judges):
             judge = None if record.complete else load(record)
             try:
                 if judge is not None:
+                    if self.accepts_version:
+                        self._accept_version(record, judge)
                     self.meet(record, judge, on_steps)
                 on_judge(record)
                 if judge is None and number < last:
                     advance((self.manifest.input.rows or 0) * self.forms)
                     continue
+                is_computed = number < last
+                if judge is not None and not is_computed:
+                    is_computed = any(self.store.totals(number, place)["rows"] for place in range(len(self.metrics)))
                 for window in self._windows(number, judge, advance, should_stop):
-                    if number == last:
+                    if not is_computed:
+                        yield from self.scored(window)
+                if number == last and is_computed:
+                    on_write()
+                    for window in self._windows(number, None, lambda count: None, should_stop):
                         yield from self.scored(window)
             finally:
                 if judge is not None and number < last:
@@ -280,6 +298,11 @@ class Run:
         assert record.batch_tokens is not None
         judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
         return found
+
+    def _accept_version(self, record: JudgeRecord, judge: Judge) -> None:
+        """Let a judge go on with other versions of its libraries than the run began with."""
+        metrics, estimator = self.metrics if record.signatures else [], self.manifest.settings.estimator
+        accept_versions(record, {metric.name: str(judge.signature(metric, estimator)) for metric in metrics})
 
     def _with_steps(self, record: JudgeRecord, judge: Judge, metric: Metric, on_steps: OnSteps) -> Metric:
         """Return a metric with the steps that this run started with."""

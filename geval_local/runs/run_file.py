@@ -362,6 +362,7 @@ def resume(
     run: str | os.PathLike[str],
     *,
     retry_errors: bool = False,
+    accept_version: bool = False,
     load_calibration: LoadCalibration | None = None,
     events: RunEvents | None = None,
 ) -> RunResult:
@@ -376,6 +377,9 @@ def resume(
         The run directory, by path or, for a distributed run, address; or the run's output file.
     retry_errors : bool
         Whether rows without a score are scored again.
+    accept_version : bool
+        Whether to go on with other versions of this package, torch or transformers than the run began with: scores
+        may differ by rounding, and the signatures name both.
     load_calibration : callable, optional
         As for `score_file`.
     events : RunEvents, optional
@@ -392,6 +396,11 @@ def resume(
     settings = manifest.settings
     maps = _calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
     if settings.distributed is not None:
+        if accept_version:
+            raise ConfigurationError(
+                "a distributed run does not go on with other versions: its parts name one signature",
+                hint="Install the versions that it began with, or score into another directory.",
+            )
         return cluster_room().resume_parts(  # type: ignore[no-any-return]
             run, manifest, maps, events or RunEvents(), retry_errors=retry_errors
         )
@@ -399,7 +408,16 @@ def resume(
     # A run writes beside its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
     target = Target(directory, output, tuple(settings.formats), settings.stem)
-    return complete(target, None, maps, {}, events or RunEvents(), retry_errors=retry_errors, overwrite=False)
+    return complete(
+        target,
+        None,
+        maps,
+        {},
+        events or RunEvents(),
+        retry_errors=retry_errors,
+        overwrite=False,
+        accept_version=accept_version,
+    )
 
 
 def read_run(run: str | os.PathLike[str]) -> RunManifest:

@@ -8,11 +8,14 @@ of the input, judges and metrics in the order of the manifest.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import sqlite3
+import struct
 import time
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from geval_local.errors import OutputError
+from geval_local.files import network_disk
 from geval_local.score import Outcome
+
+logger = logging.getLogger("geval_local")
 
 #: The statements. Migrations are only ever appended: ``user_version`` counts those applied.
 Migration = tuple[str, ...]
@@ -69,6 +75,9 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
 def connect(path: Path | None) -> sqlite3.Connection:
     """Open or create a database in WAL mode; None creates one in memory that ends with the connection.
 
+    A write-ahead log needs memory that all its readers share, which a network disk has not: there the database belongs
+    to this connection alone, and a journal takes the log's place. See https://www.sqlite.org/wal.html.
+
     Only the user may read it: SQLite gives its side files the permissions of the database.
 
     A commit survives the death of the process at any moment. It survives a power cut once the log has been synced,
@@ -79,9 +88,75 @@ def connect(path: Path | None) -> sqlite3.Connection:
     connection = sqlite3.connect(
         ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA journal_mode = WAL")
+    if path is not None and network_disk(path) is not None:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # first: a log that exists is then read without sharing
+        connection.execute("PRAGMA journal_mode = TRUNCATE")
+    else:
+        connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.create_function("checksum", 10, checksum, deterministic=True)
+    connection.create_function("plan_checksum", 5, plan_checksum, deterministic=True)
     return connection
+
+
+_SEALED_NUMBERS = struct.Struct("<10q")
+_PLAN_NUMBERS = struct.Struct("<5q")
+
+
+def checksum(
+    judge: int,
+    metric: int,
+    row: int,
+    origin: int,
+    logprobs: bytes | None,
+    other: str | None,
+    prompt_tokens: int,
+    dropped_tokens: int,
+    sample_key: int,
+    error: str | None,
+) -> int | None:
+    """Return the CRC-32 of a stored outcome, its place included; None for values of types that none has."""
+    figures, tokens, reason = logprobs or b"", (other or "").encode(), (error or "").encode()
+    # A value that is absent has no length; one that is empty has length 0.
+    lengths = (len(figures) if logprobs is not None else -1, len(tokens) if other is not None else -1)
+    numbers = (judge, metric, row, origin, prompt_tokens, dropped_tokens, sample_key, *lengths)
+    try:
+        head = _SEALED_NUMBERS.pack(*numbers, len(reason) if error is not None else -1)
+        return zlib.crc32(b"".join((head, figures, tokens, reason)))
+    except (struct.error, TypeError):
+        return None
+
+
+def plan_checksum(*numbers: int) -> int | None:
+    """Return the CRC-32 of a record of `Store.begin_window`; None for values that are no whole numbers."""
+    try:
+        return zlib.crc32(_PLAN_NUMBERS.pack(*numbers))
+    except struct.error:
+        return None
+
+
+def committed_pages(log: Path) -> int:
+    """Count the pages of a write-ahead log up to its last commit, by the marks of its present generation.
+
+    SQLite reads a log up to the first page that is damaged, and says nothing: so this is what it is compared with.
+    See https://www.sqlite.org/fileformat2.html#walformat.
+    """
+    last = 0
+    try:
+        with log.open("rb") as file:
+            head = file.read(32)
+            size = int.from_bytes(head[8:12], "big") or 1
+            number = 0
+            while len(frame := file.read(24)) == 24:
+                number += 1
+                if frame[8:16] != head[16:24]:
+                    return max(last, 1) if number == 1 else last  # the first page is always of this generation
+                if any(frame[4:8]):
+                    last = number
+                file.seek(size, os.SEEK_CUR)
+    except OSError:
+        return 0
+    return last
 
 
 def _make_private(path: Path) -> None:
@@ -118,6 +193,8 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], pat
         )
     for number, statements in enumerate(migrations[version:], start=version + 1):
         with transaction(connection):
+            if int(connection.execute("PRAGMA user_version").fetchone()[0]) >= number:
+                continue  # another process was first
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -137,6 +214,13 @@ _MIGRATIONS: tuple[Migration, ...] = (
             prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
             PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
     ),
+    (  # what an earlier version stored is sealed as it is found
+        "ALTER TABLE outcomes ADD COLUMN checksum INTEGER",
+        "ALTER TABLE plans ADD COLUMN checksum INTEGER",
+        """UPDATE outcomes SET checksum = checksum(judge, metric, row, origin, logprobs, other, prompt_tokens,
+            dropped_tokens, sample_key, error)""",
+        "UPDATE plans SET checksum = plan_checksum(judge, metric, window, prompt_tokens, planned_tokens)",
+    ),
 )
 #: The columns of an outcome, in the order of `to_columns`.
 _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
@@ -144,8 +228,11 @@ _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
 SYNC_SECONDS = 1.0
 #: Rows inserted per statement, if there are that many. SQLite allows at least 999 values.
 _ROWS_AT_ONCE = 32
-_INSERT = f"INSERT OR IGNORE INTO outcomes (judge, metric, row, origin, {_COLUMNS}) VALUES"
-_MARKS = "(?,?,?,?,?,?,?,?,?,?)"
+_SEALED = f"judge, metric, row, origin, {_COLUMNS}"
+_INSERT = f"INSERT OR IGNORE INTO outcomes ({_SEALED}, checksum) VALUES"
+_MARKS = "(?,?,?,?,?,?,?,?,?,?,?)"
+#: Rows that `Store.verify` looks at together.
+_VERIFIED_AT_ONCE = 4096
 
 
 class Origin:
@@ -191,6 +278,8 @@ class Store:
             raise OutputError(
                 f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun", hint=DAMAGE_REMEDY
             )
+        self._had_log = self._log.is_file() and self._log.stat().st_size > 0
+        self._log_pages = committed_pages(self._log)
         with plain_errors(self.path):
             self._connection = connect(path)
             try:
@@ -200,23 +289,58 @@ class Store:
                 raise
 
     def _open(self, run: str, is_new: bool) -> None:
+        lost = None if is_new else self._lost_log(self._log_pages)
         if not is_new:
             for (problem,) in self._connection.execute("PRAGMA quick_check(1)"):
                 if problem != "ok":
                     raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
+        if not is_new and self._about("run") is None:
+            raise OutputError(
+                f"{self.path} has lost its write-ahead log, {self._log.name}: nothing of the run is in the file itself",
+                hint=f"Put {self._log.name} back: until a run ends, it holds what is finished. {DAMAGE_REMEDY}",
+            )
         migrate(self._connection, _MIGRATIONS, self.path)
         if is_new:
             self._connection.execute("INSERT INTO about VALUES ('run', ?)", (run,))
-        found = self._connection.execute("SELECT value FROM about WHERE key = 'run'").fetchone()
-        if found is None or found[0] != run:
+        if self._about("run") != run:
             raise OutputError(
                 f"{self.path} belongs to another run than the manifest beside it",
                 hint="Put back the file that belongs here, or delete the directory and run again.",
             )
+        if lost is not None or (not is_new and self._about("log") == "open" and not self._had_log):
+            logger.warning(
+                "%s, the write-ahead log of a run that did not end, is %s: rows that only it held are computed again",
+                self._log,
+                lost or "gone",
+            )
+        self._connection.execute("INSERT OR REPLACE INTO about VALUES ('log', ?)", ("open" if self._has_log() else "",))
+        # Now the file itself says whose it is, and that it has a log, whatever happens to the log.
+        self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+
+    def _about(self, key: str) -> str | None:
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone():
+            return None
+        found = self._connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
+        return None if found is None else str(found[0])
+
+    @property
+    def _log(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-wal")
+
+    def _has_log(self) -> bool:
+        return bool(self._connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
+
+    def _lost_log(self, pages: int) -> str | None:
+        """Say what is wrong with a log of so many committed pages, if SQLite takes fewer of them."""
+        self._connection.execute("SELECT 1 FROM sqlite_master").fetchall()  # SQLite reads the log now
+        _, read, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return f"damaged (SQLite reads {read} of {pages} pages)" if 0 <= read < pages else None
 
     def close(self) -> None:
         """Close the file."""
         self.is_closed = True
+        with suppress(sqlite3.Error):
+            self._connection.execute("INSERT OR REPLACE INTO about VALUES ('log', '')")
         with suppress(sqlite3.Error):  # on a full disk the log cannot be merged; it stays beside the file
             self._connection.close()
 
@@ -230,8 +354,11 @@ class Store:
         with plain_errors(self.path), transaction(self._connection):
             self._insert(judge, given)
             self._connection.executemany(
-                "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?)",
-                [(judge, metric, window, *plan) for metric, plan in plans.items()],
+                "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (judge, metric, window, *plan, plan_checksum(judge, metric, window, *plan))
+                    for metric, plan in plans.items()
+                ],
             )
 
     def add(self, judge: int, outcomes: Iterable[tuple[int, int, Outcome]]) -> None:
@@ -243,18 +370,21 @@ class Store:
                 self.sync()
 
     def _insert(self, judge: int, rows: Iterable[tuple[int, int, int, Outcome]]) -> None:
-        records = [(judge, metric, row, origin, *to_columns(outcome)) for metric, row, origin, outcome in rows]
+        records = []
+        for metric, row, origin, outcome in rows:
+            values = (judge, metric, row, origin, *to_columns(outcome))
+            records.append((*values, checksum(*values)))
         together = len(records) - len(records) % _ROWS_AT_ONCE
         # SQLite releases the interpreter lock at every step; with many rows per step the reader takes it less often.
         for start in range(0, together, _ROWS_AT_ONCE):
-            values = [value for record in records[start : start + _ROWS_AT_ONCE] for value in record]
-            self._connection.execute(f"{_INSERT} {', '.join([_MARKS] * _ROWS_AT_ONCE)}", values)
+            together_values = [value for record in records[start : start + _ROWS_AT_ONCE] for value in record]
+            self._connection.execute(f"{_INSERT} {', '.join([_MARKS] * _ROWS_AT_ONCE)}", together_values)
         self._connection.executemany(f"{_INSERT} {_MARKS}", records[together:])
 
     def sync(self) -> None:
         """Flush committed data to disk, so that it survives a power cut."""
         self._synced = time.monotonic()
-        log = self.path.with_name(f"{self.path.name}-wal")
+        log = self._log
         if log.exists():
             try:
                 with log.open("r+b", buffering=0) as file:
@@ -268,47 +398,65 @@ class Store:
         """Read the outcomes of rows `first` up to, but not including, `stop`: ``{row: outcome}``."""
         with plain_errors(self.path):
             rows = self._connection.execute(
-                f"SELECT row, {_COLUMNS} FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
+                f"SELECT {_SEALED}, checksum FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
                 (judge, metric, first, stop),
             ).fetchall()
-        return {row: self._outcome(judge, metric, row, columns) for row, *columns in rows}
+        return {values[2]: self._outcome(values, seal) for *values, seal in rows}
 
-    def _outcome(self, judge: int, metric: int, row: int, columns: Sequence[Any]) -> Outcome:
+    def _outcome(self, values: Sequence[Any], seal: Any) -> Outcome:
         try:
-            return from_columns(tuple(columns))
+            if not is_intact(values, seal):
+                raise ValueError("its checksum is that of other figures")
+            return from_columns(tuple(values[4:]))
         except (TypeError, ValueError) as error:
-            raise self._damaged(f"row {row + 1}, judge {judge + 1}, metric {metric + 1}: {error}") from error
+            judge, metric, row = (number + 1 for number in values[:3])
+            raise self._damaged(f"row {row}, judge {judge}, metric {metric}: {error}") from error
 
     def _damaged(self, problem: str) -> OutputError:
         return OutputError(f"{self.path} is damaged: {problem}", hint=DAMAGE_REMEDY)
 
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
-        """Make sure, before a judge is loaded for it, that what is there can be used."""
-        counts: dict[tuple[int, int], int] = {}
+    def take_damage_back(self) -> list[tuple[Any, Any, Any]]:
+        """Delete what is not as it was stored, so that it is computed again; return judge, metric and row of each."""
+        found: list[tuple[Any, Any, Any]] = []
         with plain_errors(self.path):
-            for judge, metric, row, origin, *columns in self._connection.execute(
-                f"SELECT judge, metric, row, origin, {_COLUMNS} FROM outcomes"
-            ):
-                numbers = (judge, metric, row, origin)
-                if not all(isinstance(number, int) and number >= 0 for number in numbers) or not (
-                    judge < len(complete) and metric < len(labels) and origin <= Origin.INPUT
-                ):
-                    raise self._damaged(f"it has a row of no part of this run: {numbers}")
-                outcome = self._outcome(judge, metric, row, columns)
-                if outcome.label_logprobs is not None and len(outcome.label_logprobs) != labels[metric]:
-                    found = len(outcome.label_logprobs)
-                    raise self._damaged(f"row {row + 1} has {found} log-probabilities for {labels[metric]} labels")
-                counts[judge, metric] = counts.get((judge, metric), 0) + 1
-                if complete[judge] and rows is not None and row >= rows[metric]:
-                    raise self._damaged(f"it has a row {row + 1} of an input of {rows[metric]}")
-            for judge, is_complete in enumerate(complete):
-                for metric in range(len(labels)):
-                    if is_complete and rows is not None and counts.get((judge, metric), 0) != rows[metric]:
-                        lost = rows[metric] - counts.get((judge, metric), 0)
-                        raise self._damaged(f"{lost} of {rows[metric]} rows are missing, although all were finished")
-            for record in self._connection.execute("SELECT * FROM plans"):
-                if not all(isinstance(number, int) for number in record):
-                    raise self._damaged(f"a record of its plans is not made of whole numbers: {record}")
+            cursor = self._connection.execute(f"SELECT {_SEALED}, checksum FROM outcomes")
+            while rows := cursor.fetchmany(_VERIFIED_AT_ONCE):
+                found += [tuple(values[:3]) for *values, seal in rows if not is_intact(values, seal)]
+            plans = [
+                tuple(values[:3])
+                for *values, seal in self._connection.execute("SELECT * FROM plans").fetchall()
+                if plan_checksum(*values) != seal
+            ]
+            if found or plans:
+                with transaction(self._connection):
+                    for table, place, keys in (("outcomes", "row", found), ("plans", "window", plans)):
+                        where = f"judge IS ? AND metric IS ? AND {place} IS ?"
+                        # Not by the index: a damaged key is not where the index looks for it.
+                        self._connection.executemany(f"DELETE FROM {table} NOT INDEXED WHERE +{where}", keys)
+        return found
+
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
+        """Make sure, before a judge is loaded for it, that what is there can be used; see `take_damage_back`."""
+        with plain_errors(self.path):
+            found = {
+                (judge, metric): (count, last, sizes)
+                for judge, metric, count, last, *sizes in self._connection.execute(
+                    "SELECT judge, metric, COUNT(*), MAX(row), MIN(length(logprobs)), MAX(length(logprobs)) "
+                    "FROM outcomes GROUP BY judge, metric"
+                )
+            }
+        for (judge, metric), (_, last, sizes) in found.items():
+            if not (judge < len(complete) and metric < len(labels)):
+                raise self._damaged(f"it has rows of no part of this run: judge {judge + 1}, metric {metric + 1}")
+            if other := [size for size in sizes if size not in (None, 8 * labels[metric])]:
+                raise self._damaged(f"a row has {other[0] / 8:g} log-probabilities for {labels[metric]} labels")
+            if complete[judge] and rows is not None and last >= rows[metric]:
+                raise self._damaged(f"it has a row {last + 1} of an input of {rows[metric]}")
+        for judge, is_complete in enumerate(complete):
+            for metric in range(len(labels)):
+                lost = 0 if rows is None else rows[metric] - found.get((judge, metric), (0,))[0]
+                if is_complete and lost and rows is not None:
+                    raise self._damaged(f"{lost} of {rows[metric]} rows are missing, although all were finished")
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
         """Return the origin of every existing row."""
@@ -374,6 +522,14 @@ class MemoryStore(Store):
         self._connection = connect(None)
         weakref.finalize(self, self._connection.close)  # a cluster's worker drops one with every window
         migrate(self._connection, _MIGRATIONS, self.path)
+
+
+def is_intact(values: Sequence[Any], seal: Any) -> bool:
+    """Whether a stored outcome is as it was when `checksum` sealed it; a value of another type is not."""
+    try:
+        return seal is not None and checksum(*values) == seal
+    except (AttributeError, TypeError):
+        return False
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:

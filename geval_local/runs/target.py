@@ -57,6 +57,11 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
     text = None if place is None else checked_place(os.fspath(place))
+    if text == "-":
+        raise OutputError(
+            "results are not written to standard output: a run that is stopped goes on with what its output file keeps",
+            hint="Name a file or a directory, as in `-o scores.jsonl`; a directory of that name is `./-/`.",
+        )
     suffix = "" if text is None else Path(text).suffix.lower()
     is_format = suffix.removeprefix(".") in EXPORT_FORMATS
     if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):

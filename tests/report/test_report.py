@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import tracemalloc
 from dataclasses import asdict
 from importlib.resources import files
 
@@ -351,3 +352,48 @@ def test_ratings_must_belong_to_the_results(tmp_path):
         RunPage(rows(3), human={"fluency": "stars"}).write(tmp_path / "r.html")
     with pytest.raises(DataError, match=r"row 1: the field 'doc' to group by is missing"):
         RunPage(rows(3), human={"fluency": "scores.fluency"}, group_by="doc").write(tmp_path / "r.html")
+
+
+# --- large files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "scores.csv", "scores.parquet"])
+@pytest.mark.parametrize("human", [None, ["coherence=human"]])
+def test_the_page_of_a_streamed_file_is_that_of_one_held_in_memory(tmp_path, monkeypatch, name, human):
+    made = rows(60, unscored=[3])
+    for place, row in enumerate(made):
+        row["human"] = place % 5
+    path = tmp_path / name
+    with ResultWriter.open(path, list(made[0]["geval"]), columns=["all"] if name.endswith("csv") else None) as writer:
+        for number, row in enumerate(made, start=1):
+            columns = {key: value for key, value in row.items() if key != "geval"}
+            scores = load_results([row]).records
+            writer.write(Sample(columns, number), next(iter(scores)).scores)
+    held = RunPage(path, human=human, rows=20).write(tmp_path / "held.html").read_bytes()
+    monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
+    streamed = load_results(path)
+    assert not isinstance(streamed.records, tuple)
+    assert len(streamed.records) == 60
+    assert RunPage(path, human=human, rows=20).write(tmp_path / "streamed.html").read_bytes() == held
+
+
+def test_a_file_that_changes_while_it_is_streamed_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
+    path = write_rows(tmp_path / "scores.jsonl", rows(5))
+    found = load_results(path)
+    path.write_text(path.read_text() + json.dumps(rows(1)[0]) + "\n")
+    with pytest.raises(DataError, match="was changed while it was read"):
+        list(found.records)
+
+
+def test_memory_for_a_streamed_report_does_not_follow_the_rows(tmp_path, monkeypatch):
+    """What a page holds is bounded, and neither rows nor figures are kept beside it."""
+    monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
+    peaks = []
+    for count in (1000, 4000):
+        path = write_rows(tmp_path / f"{count}.jsonl", [row | {"system_id": "one"} for row in rows(count)])
+        tracemalloc.start()
+        RunPage(path, rows=50).write(tmp_path / "page.html")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / 3000 < 1000  # bytes a row; 6,800 if they are held

@@ -14,10 +14,11 @@ import pytest
 from run_kit import METRICS, engine, execute, read, wanted, write_input
 
 from geval_local.engine.interface import Readout
-from geval_local.errors import Interrupted, OutputError
+from geval_local.errors import DataError, Interrupted, OutputError
 from geval_local.io.samples import read_samples
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.directory import look_at, open_run
+from geval_local.runs.exporter import Exporter, deliver
 from geval_local.runs.manifest import definition
 from geval_local.runs.own_files import hold
 from geval_local.testing import MockEngine, MockJudge
@@ -263,3 +264,43 @@ def test_what_is_no_directory_holds_no_run(tmp_path, kind):
     place.write_text("mine") if kind == "a file" else place.symlink_to("nowhere")
     with pytest.raises(OutputError, match="is not a directory"):
         look_at(place)
+
+
+def test_a_resumed_run_computes_what_is_missing_before_it_writes(tmp_path):
+    """The model does not wait for rows that are finished: the first of them is rebuilt after the last is computed."""
+    file = write_input(tmp_path / "in.jsonl", 200)
+    whole = execute(tmp_path / "whole", wanted(file))[0].read_bytes()
+    with pytest.raises(Interrupted):
+        execute(tmp_path / "run", wanted(file), stop_after=30)
+    made, packs = engine(), []
+    with open_run(tmp_path / "run", None) as run:
+        with Exporter(run) as exporter:
+            for sample, scores in run.rows(lambda record: MockJudge(made)):
+                packs.append(made.executed_packs)
+                exporter.write(sample, scores)
+        (path,) = deliver(run, exporter.files)
+    assert len(packs) == 200
+    assert len(set(packs)) == 1
+    assert packs[0] > 0
+    assert path.read_bytes() == whole
+
+
+def test_a_first_run_writes_while_it_computes(tmp_path):
+    file = write_input(tmp_path / "in.jsonl", 200)
+    made, packs = engine(), []
+    with open_run(tmp_path / "run", wanted(file)) as run:
+        for _ in run.rows(lambda record: MockJudge(made)):
+            packs.append(made.executed_packs)
+    assert len(set(packs)) == 4  # one for each window
+
+
+def test_an_input_that_changes_after_the_last_row_is_computed_is_told(tmp_path):
+    file = write_input(tmp_path / "in.jsonl", 200)
+    with pytest.raises(Interrupted):
+        execute(tmp_path / "run", wanted(file), stop_after=30)
+    with open_run(tmp_path / "run", None) as run:
+        rows = run.rows(lambda record: MockJudge(engine()))
+        next(rows)
+        file.write_text(file.read_text() + "{}\n")
+        with pytest.raises(DataError, match="was changed while it was scored"):
+            list(rows)

@@ -28,6 +28,14 @@ def resume(
         ),
     ],
     retry_errors: options.RetryErrors = False,
+    accept_version: Annotated[
+        bool,
+        typer.Option(
+            "--accept-version",
+            help="Go on with other versions of geval-local, torch or transformers than the run began with; the "
+            "signature then names both.",
+        ),
+    ] = False,
     *,
     gates: options.Gates,
     as_json: options.Json = False,
@@ -45,7 +53,11 @@ def resume(
     manifest = run_file.read_run(run)
     follow(
         lambda events: run_file.resume(
-            run, retry_errors=retry_errors, load_calibration=read_calibration, events=events
+            run,
+            retry_errors=retry_errors,
+            accept_version=accept_version,
+            load_calibration=read_calibration,
+            events=events,
         ),
         manifest.input.name,
         limits,
