@@ -14,7 +14,7 @@ from pathlib import Path
 from geval_local import __version__
 from geval_local.errors import OutputError
 from geval_local.runs.manifest import JudgeRecord, RunManifest
-from geval_local.signature import LIBRARIES, signature_parts
+from geval_local.signature import LIBRARIES, signature_parts, written_signature
 
 #: Key of a signature -> the distribution whose version it names.
 _DISTRIBUTIONS = {"transformers": "transformers", "torch": "torch"}
@@ -89,10 +89,8 @@ def _libraries(signature: str) -> dict[str, str]:
 
 
 def _with(signature: str, changed: Mapping[str, str]) -> str:
-    """Return a signature with other values of some of its last parts, those of the libraries."""
-    first = min((signature.rfind(f"|{key}:") for key in changed), default=len(signature))
-    rest = signature_parts(signature[first + 1 :]) | changed
-    return signature[:first] + "".join(f"|{key}:{value}" for key, value in rest.items())
+    """Return a signature with other values of some of its parts."""
+    return written_signature({**signature_parts(signature), **changed})
 
 
 def _name(library: str) -> str:
