@@ -1,0 +1,223 @@
+"""A judge that a server computes, against a server on this machine that answers as vLLM's does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from programs import Program, Served
+from tiny import byte_tokenizer, save_judge, tiny_model
+
+from geval_local import Judge, Metric, score_file
+from geval_local.engine.served_backend import KEY_VARIABLE, PROMPTS_AT_ONCE, check_address
+from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError
+from geval_local.options import JudgeOptions
+
+FIELDS = {"source": "Source", "output": "Output"}
+BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
+METRICS = [
+    Metric(name="five", scale="1-5", **BASE),
+    Metric(name="digits", scale="0-100", **BASE),
+    Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
+]
+FIVE = METRICS[0]
+ROWS = [{"source": f"Tale {number // 2}.", "output": f"Ending {number}."} for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr("geval_local.engine.served_backend.PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    tokenizer = byte_tokenizer()
+    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", tiny_model("llama", len(tokenizer)), tokenizer)
+
+
+@pytest.fixture
+def served(directory):
+    tokenizer = byte_tokenizer()
+    return Served(Program(tiny_model("llama", len(tokenizer))), tokenizer, str(directory))
+
+
+@pytest.fixture
+def address(served):
+    with served.running() as found:
+        yield found
+
+
+def load(address, **options):
+    return Judge.load(address, style="completion", **options)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda one: one.name)
+def test_scores_are_those_of_plain_passes(address, directory, metric):
+    expected = Judge.load(directory, dtype="float64", engine="padded", style="completion").score_many(metric, ROWS)
+    found = load(address).score_many(metric, ROWS)
+
+    for one, other in zip(found, expected, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-6)
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-6)
+
+
+def test_prompts_go_as_tokens_several_a_request(address, served):
+    load(address).score_many(FIVE, ROWS)
+
+    bodies = [body for path, body in served.requests if path == "/v1/completions"]
+    assert max(len(body["prompt"]) for body in bodies) > 1
+    assert all(len(body["prompt"]) <= PROMPTS_AT_ONCE for body in bodies)
+    assert all(isinstance(token, int) for body in bodies for ids in body["prompt"] for token in ids)
+
+
+def test_the_facts_name_the_model_and_not_the_host(address, served):
+    judge = load(address)
+    signature = str(judge.signature(FIVE))
+
+    assert judge.name == "served:tiny"
+    assert "weights:not verified" in signature
+    assert "127.0.0.1" not in signature
+    assert judge.backend.facts.is_reproducible is False
+    with served.running() as elsewhere:
+        assert str(load(elsewhere).signature(FIVE)) == signature
+    served.fingerprint = "another"
+    assert str(load(address).signature(FIVE)) != signature
+
+
+@pytest.mark.parametrize("status", [429, 503, 500])
+def test_a_busy_server_is_asked_again(address, served, status):
+    judge = load(address)
+    served.statuses = [status, status]
+    assert judge.score(FIVE, **ROWS[0]).is_scored
+
+
+def test_a_prompt_that_the_server_refuses_costs_its_row_alone(address, served):
+    judge = load(address)
+    served.program.refuse = lambda ids: "maximum context length is 8" if bytes_of(ids).endswith("Ending 3.") else None
+
+    def bytes_of(ids):
+        text = byte_tokenizer().decode(ids)
+        return text[: text.index("Ending 3.") + 9] if "Ending 3." in text else text
+
+    found = judge.score_many(FIVE, ROWS)
+    assert [one.is_scored for one in found] == [True, True, True, False, True, True]
+    assert "the server refuses the prompt: 400: maximum context length" in found[3].error
+
+
+def test_a_server_that_stops_ends_the_run_with_a_way_on_and_the_run_goes_on(directory, served, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    with served.running() as address:
+        judge = load(address, batch_tokens=1)
+        calls = []
+
+        def dying(ids):
+            calls.append(ids)
+            if len(calls) > 3:
+                served.statuses = [503] * 100
+            return
+
+        served.program.refuse = dying
+        with pytest.raises(GevalError, match="does not answer"):
+            score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+        served.program.refuse = lambda ids: None
+        served.statuses = []
+        asked_of(served)
+        found = score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+        assert found.summaries[0].scored == len(ROWS)
+        left = asked_of(served)
+        score_file(file, FIVE, judge, tmp_path / "whole", use_cache=False)
+    assert 0 < len(left) < len(asked_of(served))
+
+
+def asked_of(served):
+    """The prompts that a server was asked about since the last call."""
+    found = {tuple(ids) for path, body in served.requests if path == "/v1/completions" for ids in body["prompt"]}
+    served.requests.clear()
+    return found
+
+
+def test_a_server_that_becomes_another_one_stops_the_run(address, served):
+    judge = load(address)
+    judge.score(FIVE, **ROWS[0])
+    served.fingerprint = "vllm-0.33.0-other"
+    with pytest.raises(JudgeError, match="is another one now"):
+        judge.score(FIVE, **ROWS[1])
+
+
+def test_another_tokenizer_is_refused_by_name(address, tmp_path):
+    other = byte_tokenizer(merges=[("R", "a"), ("t", "e")])
+    place = save_judge(tmp_path / "other", tiny_model("llama", len(other)), other)
+    with pytest.raises(TokenizerError, match="is not that of the served model tiny"):
+        load(address, tokenizer=place)
+
+
+def test_a_server_that_ignores_named_tokens_is_refused_with_what_it_lacks(address, served):
+    served.knows_ids = False
+    with pytest.raises(JudgeError, match="logprob_token_ids") as caught:
+        load(address)
+    assert "vLLM" in caught.value.hint
+
+
+def test_of_several_models_one_has_to_be_named(address, served):
+    served.names = ["tiny", "other"]
+    with pytest.raises(ConfigurationError, match="serves tiny, other"):
+        load(address)
+    with pytest.raises(ConfigurationError, match="has no model 'tinny'"):
+        load(address, served_model="tinny")
+    assert load(address, served_model="tiny").score(FIVE, **ROWS[0]).is_scored
+
+
+def test_a_tokenizer_that_is_not_here_is_asked_for(address, served):
+    served.root = "somebody/model-that-is-not-here"
+    with pytest.raises(TokenizerError) as caught:
+        load(address)
+    assert "tokenizer=DIR" in caught.value.hint
+
+
+def test_the_key_is_sent_and_a_refused_one_named(address, served, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "secret")
+    load(address)
+    assert set(served.keys) == {"Bearer secret"}
+    served.statuses = [401]
+    with pytest.raises(JudgeError) as caught:
+        load(address)
+    assert KEY_VARIABLE in caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+def test_nothing_listens(directory):
+    with pytest.raises(JudgeError, match="does not answer"):
+        load("http://127.0.0.1:9/v1", tokenizer=directory)
+
+
+@pytest.mark.parametrize("name", ["http://93.184.216.34/v1", "https://[2606:2800:220:1::1]:8000/v1"])
+def test_a_public_address_is_refused_unless_asked_for(name):
+    with pytest.raises(ConfigurationError, match="neither this machine nor in a private network"):
+        check_address(JudgeOptions(name=name))
+    check_address(JudgeOptions(name=name, allow_remote=True))
+
+
+@pytest.mark.parametrize("name", ["http://10.1.2.3:8000/v1", "http://192.168.0.7/v1", "http://[::1]:8000/v1"])
+def test_private_addresses_are_taken(name):
+    check_address(JudgeOptions(name=name))
+
+
+@pytest.mark.parametrize("option", [{"dtype": "float32"}, {"engine": "trie"}, {"quantization": "4bit"}])
+def test_what_the_server_decides_is_refused(address, option):
+    with pytest.raises(ConfigurationError):
+        load(address, **option)
+
+
+def test_options_of_servers_need_an_address():
+    with pytest.raises(ConfigurationError, match="`allow_remote` is for a judge that a server computes"):
+        JudgeOptions(name="nano", allow_remote=True)
+
+
+def test_steps_are_written_by_the_server(address, directory):
+    from geval_local.prompt import render_steps_prompt
+
+    prompt = render_steps_prompt(FIVE, instruct=True)
+    expected = Judge.load(directory, dtype="float64", style="chat").continue_text(prompt, max_new_tokens=40)
+    assert Judge.load(address, style="chat").continue_text(prompt, max_new_tokens=40) == expected
