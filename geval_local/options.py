@@ -78,6 +78,10 @@ class Options(BaseModel):
         """Check what concerns several options together."""
         return self
 
+    def __hash__(self) -> int:
+        """Hash the values, mappings too: who loads judges keeps them by their options."""
+        return hash(self.model_dump_json())
+
 
 def _engine_arguments(value: object) -> object:
     """Read a mapping whose values may be written as texts, ``max_num_seqs=64``."""

@@ -152,6 +152,9 @@ class _Completion:
     steps_seconds: float = 0.0
     loaded_at: float | None = None
     is_scoring: bool = False
+    is_writing: bool = False
+    #: The judge at work, if this run has loaded it.
+    own: Judge | None = None
     precisions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -181,12 +184,13 @@ class _Completion:
                 should_stop=self.events.should_stop,
                 on_judge=self._begin,
                 on_steps=self.events.on_steps,
-                on_write=self.events.on_write,
+                on_write=self._write,
+                close=self._close,
             ):
                 results = {key: self._calibrated(key, result) for key, result in raw.items()}
                 self._count(sample, results)
                 exporter.write(sample, results)
-            self.events.on_write()
+            self._write()
         totals: dict[str, int] = {}
         for counts in self._totals():
             for name, count in counts.items():
@@ -274,8 +278,17 @@ class _Completion:
         from geval_local.judge.judge import Judge
 
         if not self.run.manifest.settings.use_cache:
-            return self._read(record, lambda: Judge.load(choice))
-        return Judge.load(choice, on_read=partial(self._read, record))
+            judge = self._read(record, lambda: Judge.load(choice))
+        else:
+            judge = Judge.load(choice, on_read=partial(self._read, record))
+        self.own = judge
+        return judge
+
+    def _close(self, judge: Judge) -> None:
+        """Give back the memory of a judge that this run has loaded."""
+        if judge is self.own:
+            judge.close()
+            self.own = None
 
     def _read(self, record: JudgeRecord, load: Callable[[], Judge]) -> Judge:
         start = time.perf_counter()
@@ -302,6 +315,12 @@ class _Completion:
 
     def _score(self, judge: JudgeRecord) -> None:
         self.events.on_score(judge.name, self._expected(), self.there, self.done)
+
+    def _write(self) -> None:
+        """Tell once that nothing is computed any more."""
+        if not self.is_writing:
+            self.is_writing = True
+            self.events.on_write()
 
     def _advance(self, count: int) -> None:
         self.done += count

@@ -202,8 +202,9 @@ class Run:
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
         on_steps: OnSteps = lambda metric, tokens: None,
         on_write: Callable[[], object] = lambda: None,
+        close: Callable[[Judge], object] = lambda judge: None,
     ) -> Iterator[ScoredRow]:
-        """Score missing rows, judge by judge, and yield every row.
+        """Score missing rows, judge by judge, and yield every row; `close` takes a judge whose work is done.
 
         Rows are yielded while the last judge is scoring. Where it has finished rows already, what is missing comes
         first: to rebuild every row before the first missing one would keep the model waiting.
@@ -231,11 +232,8 @@ class Run:
                     for window in self._windows(number, None, lambda count: None, should_stop):
                         yield from self.scored(window)
             finally:
-                if judge is not None and number < last:
-                    from geval_local.models.memory import release_memory
-
-                    del judge
-                    release_memory()
+                if judge is not None:
+                    close(judge)
 
     def _windows(
         self,
