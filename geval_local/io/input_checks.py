@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from geval_local.conversation import messages_of
 from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
 from geval_local.fields import (
     ABSENT,
@@ -178,9 +179,9 @@ def _misfit(
     for metric, error in unfit:
         found = resolve(tuple(field for field in metric.fields if field not in mapping), tuple(columns))
         lost = [field for field in metric.fields if field not in found and field not in mapping]
-        missing |= dict.fromkeys(lost)
-        if lost:
+        if lost and messages_of(samples[0].fields) is None:
             s, are = ("s", "are") if len(lost) > 1 else ("", "is")
+            missing |= dict.fromkeys(lost)
             told.append(f"{metric.name}: the field{s} {_and(lost)} {are} missing")
         else:
             told.append(f"{metric.name}: {error.message.removeprefix(f'{samples[0].where}: ').split(';', 1)[0]}")
