@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from geval_local.conversation import READ_AS, messages_of, offered_by, turn_of
+from geval_local.conversation import READ_AS, TURN, messages_of, offered_by, turn_of
 from geval_local.errors import ConfigurationError, FieldError, UnscorableError
 from geval_local.errors import nearest as nearest  # for all that deals with names of fields
 
@@ -42,7 +42,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "context": (*_PASSAGES, "source", "document", "documents", "chunks", "passages", "passage", *_CHATS),
 }
 #: Columns that name the writer of an output, best first.
-SYSTEM_FIELDS = ("system_id", "system")
+SYSTEM_FIELDS = ("system_id", "system", "model_id")
 #: In a path: every item of a list, every value of an object.
 EVERY = "*"
 #: A field of a sample in a published prompt, such as ``{{Document}}``.
@@ -109,7 +109,7 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
 
 def is_answered(row: Mapping[str, Any]) -> bool:
     """Whether a column of the row holds the output, so that its conversation does not."""
-    return "output" in resolve(("output",), tuple(row))
+    return TURN not in row and "output" in resolve(("output",), tuple(row))
 
 
 def offered(row: Mapping[str, Any], where: str = "the sample") -> dict[str, Any]:

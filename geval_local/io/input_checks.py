@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from geval_local.conversation import messages_of
@@ -20,8 +21,10 @@ from geval_local.fields import (
     read_mapping,
     resolve,
 )
+from geval_local.io.input_files import find_files, read_input
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
+from geval_local.options import RunOptions
 from geval_local.questions.form import state_text
 
 #: Rows that are checked before a judge is loaded.
@@ -154,17 +157,22 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
 
 
 def check_input(
-    path: str | os.PathLike[str],
+    files: str | os.PathLike[str] | Sequence[Path],
     metrics: Iterable[Metric],
+    options: RunOptions | None = None,
     *,
-    limit: int | None = None,
     mapping: Mapping[str, str] | None = None,
-    encoding: str | None = None,
 ) -> list[Sample]:
-    """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit, fields=mapping, encoding=encoding), ROWS_CHECKED))
-    check_rows(first, metrics, os.fspath(path), mapping)
+    """Read the first rows of the input and check them as `check_rows` does; before a judge is loaded."""
+    paths, options = find_files(files), options or RunOptions(fields=dict(mapping or {}))
+    first = list(islice(read_input(paths, options), ROWS_CHECKED))
+    check_rows(first, metrics, told_files(paths), options.fields)
     return first
+
+
+def told_files(paths: Sequence[Path]) -> str:
+    """Name the input of a run in a message."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {counted(len(paths) - 1, 'other file')}"
 
 
 def _misfit(

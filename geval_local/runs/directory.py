@@ -17,7 +17,7 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
-from geval_local.runs.input_file import fingerprint_input
+from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.runs.manifest import RunManifest, is_run_directory, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
@@ -70,7 +70,7 @@ def _held(
         if wanted is None:
             raise _no_run(directory)
     elif wanted is None:
-        wanted = on_record.model_copy(update={"input": fingerprint_input(Path(on_record.input.path))})
+        wanted = on_record.model_copy(update={"input": fingerprint_inputs(on_record.input.paths)})
     differences = [] if is_new or on_record is None else on_record.differences(wanted)
     if differences and on_record is not None:
         if not overwrite and not _is_empty(directory, on_record):
