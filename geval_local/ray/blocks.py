@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from geval_local.conversation import CHATS
 from geval_local.errors import DataError, first_line
 from geval_local.fields import resolve
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
@@ -321,7 +322,7 @@ def _columns(settings: Settings, there: list[str]) -> list[str] | None:
     paths = [*given, *filter(None, (settings.group_by, settings.gather_by))]
     needed = {name for metric in settings.metrics for name in Metric.model_validate(metric).fields}
     found = resolve(tuple(needed.difference(settings.fields)), tuple(name for name in there if name not in given))
-    wanted = {*settings.columns, "id", *found.values(), *paths, *(path.partition(".")[0] for path in paths)}
+    wanted = {*settings.columns, "id", *CHATS, *found.values(), *paths, *(path.partition(".")[0] for path in paths)}
     return [name for name in there if name in wanted] or None
 
 

@@ -245,16 +245,16 @@ class _Completion:
 
     def _expected(self) -> int | None:
         """How many outcomes there will be, as far as that can be told before the file is read."""
-        file, limit = self.run.manifest.input, self.run.manifest.settings.limit
-        rows = file.rows
-        if self.run.manifest.settings.pairs is not None:
-            limit = None
-        elif self.run.manifest.settings.chosen:
-            rows = len(self.run.manifest.settings.chosen)
+        file, settings = self.run.manifest.input, self.run.manifest.settings
+        rows, limit = file.rows, settings.limit
+        if settings.pairs is not None or settings.system_columns or settings.turns:
+            limit = None  # a row of the file is not one of the run
+        elif settings.chosen:
+            rows = len(settings.chosen)
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
-            rows = sum(1 for _ in read_rows(Path(file.path), self.run.manifest.settings.encoding))
+            rows = sum(1 for path in file.paths for _ in read_rows(path, settings.encoding))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         return None if rows is None else rows * self.run.forms * len(self.run.manifest.judges)
