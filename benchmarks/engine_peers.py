@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from geval_local.engine.asked import MOST_TOKENS, Answers, AskedEngine, Question
 from geval_local.tokens.requests import Request, common_prefix
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _CONTEXT = 8_192
 
 
 def vllm(bench: Bench, requests: Sequence[Request]) -> np.ndarray:
-    """Score with vLLM: prefix caching on, one token, log-probabilities of the labels' tokens asked for by their ids."""
+    """Score with vLLM as its backend here does: every node of the label trie, prefix caching on, a float32 head."""
     _need("vllm", "vllm")
     from vllm import LLM, SamplingParams
 
@@ -36,22 +37,28 @@ def vllm(bench: Bench, requests: Sequence[Request]) -> np.ndarray:
             enable_prefix_caching=True,
             dtype=str(bench.model.dtype).removeprefix("torch."),
             gpu_memory_utilization=_SHARE,
-            max_logprobs=32,
+            max_logprobs=MOST_TOKENS,
+            hf_overrides={"head_dtype": "float32"},
         )
 
     peer = bench.peer("vLLM", start)
     peer.reset_prefix_cache()
-    asked = [
-        SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, logprob_token_ids=list(_tokens(request)))
-        for request in requests
-    ]
-    prompts = [{"prompt_token_ids": request.ids.tolist()} for request in requests]
-    answers = peer.generate(prompts, asked, use_tqdm=False)
-    found = []
-    for request, answer in zip(requests, answers, strict=True):
-        logprobs = answer.outputs[0].logprobs[0]
-        found.append(_labels(request, [logprobs[token].logprob for token in _tokens(request)]))
-    return np.stack(found)
+
+    def ask(questions: Sequence[Question]) -> Answers:
+        asked = [
+            SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, logprob_token_ids=list(one.tokens))
+            for one in questions
+        ]
+        prompts = [{"prompt_token_ids": one.ids.tolist()} for one in questions]
+        outputs = peer.generate(prompts, asked, use_tqdm=False)
+        found = [{token: one.logprob for token, one in output.outputs[0].logprobs[0].items()} for output in outputs]
+        return Answers(found, sum(len(output.prompt_token_ids) - (output.num_cached_tokens or 0) for output in outputs))
+
+    engine = AskedEngine("vllm", ask, batch_tokens=1 << 30)
+    edges = [np.empty(request.trie.edges) for request in requests]
+    engine.fill(requests, edges, {})
+    bench.computed["vLLM"] = engine.computed_tokens
+    return np.stack([request.trie.label_logprobs(own) for request, own in zip(requests, edges, strict=True)])
 
 
 def sglang(bench: Bench, requests: Sequence[Request]) -> np.ndarray:

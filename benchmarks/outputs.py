@@ -235,8 +235,10 @@ def run(command: str, folder: Path, home: Path, out: Path) -> int:
 MARKS = [
     (r"\d+(\.\d+)?(e-?\d+)? (s|ms|seconds|minutes|min)\b", "TIME"),
     (r"\d[\d,.]* (rows|scores|pairs|tokens)/s", "RATE"),
+    (r"\(\d[\d,.]*/s\)", "(RATE)"),
+    (r"scoring [^\n]* (so far|left)\n", ""),  # what shows where a command takes seconds
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:?\d\d)?", "DATE"),
-    (r"\"(seconds|load_seconds|rows_per_second)\": ?[\d.e-]+", "SECONDS"),
+    (r"\"(seconds|load_seconds|steps_seconds|rows_per_second|scores_per_second)\": ?[\d.e-]+", "SECONDS"),
     (r"\b[0-9a-f]{64}\b", "SHA256"),
     (r"\"(changed|run)\": ?\"?\w+\"?", "IDENTITY"),
     (r"transformers:[\w.]+\|torch:[\w.+]+\|version:[\w.]+", "VERSIONS"),

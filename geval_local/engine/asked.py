@@ -123,6 +123,16 @@ class AskedEngine:
         """Ask for the nodes of some requests; where the labels have little mass, also for what has it."""
         table = ReadoutTable(requests)
         edges = [np.full(request.trie.edges, np.nan) for request in requests]
+        self.fill(requests, edges, table.failed)
+        other = self._other(requests, edges, table.failed)
+        for index, request in enumerate(requests):
+            for node, part in enumerate(request.trie.edge_slices):
+                position = Position(index, node)
+                table.add(position, edges[index][part], other.get(position, ()))
+        return [table.take(index) for index in range(len(requests))]
+
+    def fill(self, requests: Sequence[Request], edges: Sequence[NDArray[np.float64]], failed: dict[int, str]) -> None:
+        """Ask for the edges of some requests' label tries, in one call; `failed` gets reasons by request."""
         wanted = [
             (Position(index, node), start)
             for index, request in enumerate(requests)
@@ -132,16 +142,10 @@ class AskedEngine:
         questions = [_question(requests, position, start) for position, start in wanted]
         for (position, start), question, answer in zip(wanted, questions, self._answers(questions), strict=True):
             if isinstance(answer, str):
-                table.failed.setdefault(position.request, answer)
+                failed.setdefault(position.request, answer)
                 continue
             first = requests[position.request].trie.edge_slices[position.node].start + start
             edges[position.request][first : first + len(question.tokens)] = [answer[one] for one in question.tokens]
-        other = self._other(requests, edges, table.failed)
-        for index, request in enumerate(requests):
-            for node, part in enumerate(request.trie.edge_slices):
-                position = Position(index, node)
-                table.add(position, edges[index][part], other.get(position, ()))
-        return [table.take(index) for index in range(len(requests))]
 
     def _other(
         self, requests: Sequence[Request], edges: Sequence[NDArray[np.float64]], failed: Mapping[int, str]
