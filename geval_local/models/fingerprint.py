@@ -171,13 +171,22 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None =
         "added": [[number, repr(added[number])] for number in sorted(added)],
         "special": sorted(map(str, tokenizer.all_special_tokens)),
         "ends": [tokenizer.bos_token, tokenizer.eos_token],
-        "affixes": list(tokenizer("x").input_ids),  # of the post-processor, which encodes no sample, only these count
+        "affixes": [_affixes(tokenizer, text) for text in ("x", "Read.")],
         "clean_up": getattr(tokenizer, "clean_up_tokenization_spaces", None),
         "chat_template": tokenizer.chat_template,  # a mark that it searches for is a control token
         "frame": frame and asdict(frame),
     }
     record = json.dumps(settings, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:_HEX_DIGITS]
+
+
+def _affixes(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
+    """Encode a text; of the post-processor, which encodes no sample, its ids count, and which of them it added.
+
+    Which it added is the prefix of every prompt, and may differ under the same ids.
+    """
+    encoded = tokenizer(text, return_special_tokens_mask=True)
+    return [list(encoded["input_ids"]), list(encoded["special_tokens_mask"])]
 
 
 def _digests(files: Sequence[Path], read: Mapping[str, str] | None = None) -> list[str]:

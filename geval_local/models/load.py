@@ -22,7 +22,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError, first_line
+from geval_local.errors import (
+    ConfigurationError,
+    GevalError,
+    JudgeError,
+    TokenizerError,
+    WeightsError,
+    first_line,
+    without_panics,
+)
 from geval_local.io.ownership import file_sha256
 from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
 from geval_local.models.chat_template import ChatFrame, chat_frame
@@ -67,6 +75,8 @@ from geval_local.options import JudgeOptions
 
 logger = logging.getLogger("geval_local")
 
+#: A text on which a tokenizer that cannot encode or decode at all gives up: words, spaces, lines, numbers, signs.
+_PROBE = "x Read it, 12.\n\nÉté  ☃"
 #: Arguments of every `from_pretrained` call.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
@@ -189,13 +199,14 @@ def _read_tokenizer(
     is_one_file = directory.is_file()
     with quiet():
         try:
-            tokenizer = (
-                gguf_tokenizer(directory)
-                if is_one_file
-                else AutoTokenizer.from_pretrained(
-                    str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
+            with without_panics():
+                tokenizer = (
+                    gguf_tokenizer(directory)
+                    if is_one_file
+                    else AutoTokenizer.from_pretrained(
+                        str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
+                    )
                 )
-            )
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for the same problem
             raise TokenizerError(
                 f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
@@ -212,7 +223,8 @@ def _read_tokenizer(
     if len(tokenizer) == 0:
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
     try:
-        tokenizer("x")
+        with without_panics():
+            tokenizer.decode(tokenizer(_PROBE).input_ids)
     except Exception as error:  # settings of the wrong type only show up in use
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
