@@ -263,7 +263,7 @@ def _never_encoded(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None) 
     token; the end of a text is what a judge that writes steps has to reach.
     """
     backend: Any = tokenizer.backend_tokenizer
-    needed = {tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token, getattr(backend.model, "unk_token", None)}
+    needed = {tokenizer.bos_token, tokenizer.eos_token, getattr(backend.model, "unk_token", None)}
     written = "" if frame is None else f"{frame.before}{frame.after}"
     control = (str(one) for one in tokenizer.added_tokens_decoder.values() if one.special)
     return {piece for piece in control if piece.strip() and piece not in needed and piece not in written}

@@ -50,8 +50,10 @@ from geval_local.models.config_checks import (
 from geval_local.models.fingerprint import (
     ADAPTER_WEIGHTS,
     FileStates,
+    check_pointers,
     fingerprint,
     noted_digest,
+    resume_hint,
     tokenizer_hash,
     weight_files,
 )
@@ -143,6 +145,7 @@ def resolve_directory(entry: JudgeEntry) -> Path:
     """Find the directory of a judge's files on this machine."""
     directory = local_directory(entry)
     if directory is not None:
+        check_pointers(entry.name, directory, entry.adapter)
         return directory
     if entry.package is not None:
         raise WeightsError(
@@ -208,12 +211,7 @@ def _read_tokenizer(
                     )
                 )
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for the same problem
-            raise TokenizerError(
-                f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
-                hint="Give the model's safetensors directory, with its tokenizer.json, instead of the GGUF file."
-                if is_one_file
-                else "The directory needs tokenizer.json and tokenizer_config.json; fetch them with the weights.",
-            ) from error
+            raise _no_tokenizer(entry, directory, error) from error
     if not getattr(tokenizer, "is_fast", False):
         raise TokenizerError(
             f"judge {entry.name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast backend, so the characters "
@@ -240,6 +238,36 @@ def _read_tokenizer(
     rows = None if config is None else getattr(config.get_text_config(), "vocab_size", None)
     check_vocabulary(entry, directory, tokenizer, rows if isinstance(rows, int) else None, frame)
     return tokenizer, frame
+
+
+#: Files from which transformers can make a tokenizer.json: the commands for a directory, and a note.
+_OLDER: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("vocab.json", "merges.txt"): (
+        "python -c \"from transformers import GPT2Tokenizer as T; T.from_pretrained('{0}').save_pretrained('{0}')\"",
+        "for GPT2Tokenizer, put the class of the model's own tokenizer, such as Qwen2Tokenizer",
+    ),
+    ("tokenizer.model",): (
+        'pip install sentencepiece protobuf && python -c "from transformers import AutoTokenizer as T; '
+        "T.from_pretrained('{0}').save_pretrained('{0}')\"",
+        "it reads the SentencePiece model",
+    ),
+}
+
+
+def _no_tokenizer(entry: JudgeEntry, directory: Path, error: Exception) -> TokenizerError:
+    """Tell why there is no tokenizer, and what makes one."""
+    why, hint = first_line(error), "Copy its tokenizer.json and tokenizer_config.json again, as they were published."
+    there = next((names for names in _OLDER if all((directory / name).is_file() for name in names)), None)
+    if directory.is_file():
+        hint = "Give the model's safetensors directory, with its tokenizer.json, instead of the GGUF file."
+    elif not (directory / "tokenizer.json").is_file():
+        why = f"it holds {' and '.join(there)}, but no tokenizer.json" if there else "it holds no tokenizer.json"
+        hint = "Fetch tokenizer.json and tokenizer_config.json with the weights."
+        if there is not None:
+            command, note = _OLDER[there]
+            hint = f"Fetch tokenizer.json too, or make it once: `{command.format(directory)}` ({note})."
+        hint = resume_hint(directory) or hint
+    return TokenizerError(f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {why}", hint=hint)
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
@@ -296,7 +324,7 @@ def check_files(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
             hint="Take the model's safetensors directory, or leave `engine=vllm` out.",
         )
     files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
-    check_weight_files(entry, directory, hint=_fetch_hint(entry))
+    check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
     config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
     tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
     return CheckedJudge(entry, options, directory, files, tokenizer, frame, {"config": config})
@@ -311,7 +339,7 @@ def check_judge(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
         check_gguf(entry, directory, quantized=options.quantization is not None)
     else:
         check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
-        check_weight_files(entry, directory, hint=_fetch_hint(entry))
+        check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
         config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
     check_adapter(
         entry,
@@ -340,6 +368,7 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
     with _loading_errors(entry, directory):
         with quiet():
             model, report, digests = _load_weights(entry, directory, options, arguments, files)
+        files.learn(digests)
         if directory.is_dir():
             _keep_the_text(entry, directory, model)
         check_gaps(entry, directory, report)
@@ -510,6 +539,12 @@ def _keep_soft_capping(entry: JudgeEntry, model: Any, options: JudgeOptions) -> 
             hint="Leave the attention implementation out, or take `eager`.",
         )
     model.set_attn_implementation("eager")
+
+
+def _missing_hint(entry: JudgeEntry, directory: Path) -> str:
+    """Tell how to bring files that a directory lacks: where a download broke off, it goes on."""
+    broken = None if directory == fetch_directory(entry) else resume_hint(directory)
+    return broken or _fetch_hint(entry)
 
 
 def _fetch_hint(entry: JudgeEntry) -> str:

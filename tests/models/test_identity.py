@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import textwrap
 from types import SimpleNamespace
@@ -174,6 +175,47 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_refused_by_name(judge, tm
     with pytest.raises(WeightsError, match=rf"{name} changed while the judge was being loaded") as caught:
         load_model(find_judge(judge))
     assert "Load it again" in caught.value.hint
+
+
+def mend(file, how):
+    """Change a file's ctime alone, as backups do, or its content under the same size and mtime."""
+    status = file.stat()
+    if how == "link":
+        os.link(file, file.with_name(f"{file.name}.link"))
+    elif how == "mode":
+        file.chmod(0o600)
+    elif how == "copy":
+        shutil.copy2(file, file.with_name("copy"))
+        os.replace(file.with_name("copy"), file)
+    else:
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("how", ["link", "mode", "copy", "content"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_file_whose_content_stays_has_not_changed(judge, monkeypatch, caplog, name, how):
+    original = module._load_weights
+
+    def read_and_mend(*given):
+        found = original(*given)
+        mend(judge / name, how)
+        return found
+
+    monkeypatch.setattr(module, "_load_weights", read_and_mend)
+    if how == "content":
+        with pytest.raises(WeightsError, match=f"{name} changed while the judge was being loaded"):
+            load_model(find_judge(judge))
+        return
+    loaded = load_model(find_judge(judge))
+    (judge / f"{name}.link").unlink(missing_ok=True)
+    loaded.check_files()
+    assert not caplog.records
+    mend(judge / name, "content")
+    loaded.check_files()
+    assert "has changed since it was loaded" in caplog.text
 
 
 IN_PLACE = """
@@ -435,7 +477,6 @@ def test_a_control_token_beyond_the_embedding_is_none_of_a_text_s(tmp_path):
         ("tokenizer_config.json", {"eos_token": " "}),
         ("tokenizer_config.json", {"eos_token": "<end>"}),
         ("tokenizer_config.json", {"pad_token": "\n\n"}),
-        ("tokenizer_config.json", {"unk_token": "<other>"}),
         ("special_tokens_map.json", {"additional_special_tokens": ["\t"]}),
         ("added_tokens.json", {"zz": 9999}),
     ],
@@ -473,7 +514,6 @@ PANICS = [
     {"normalizer": CHARSMAP},
     {"normalizer": EMPTY},
     {"normalizer": EMPTY_REGEX},
-    {"decoder": EMPTY},
     {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
 ]
 
@@ -483,10 +523,8 @@ def test_a_tokenizer_that_panics_is_an_error_of_the_judge(judge, changes):
     record = json.loads((judge / "tokenizer.json").read_text())
     model = record["model"] | changes.get("model", {})
     edit(judge / "tokenizer.json", **changes | {"model": model})
-    try:
-        values(Judge.load(judge))
-    except JudgeError as error:
-        assert str(judge) in str(error)
+    with pytest.raises(TokenizerError, match=re.escape(str(judge))):
+        Judge.load(judge)
 
 
 @pytest.mark.parametrize("kind", ["GemmaTokenizer", "NoTokenizer", 5])
