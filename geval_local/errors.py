@@ -26,7 +26,8 @@ Library code raises; only the command line exits.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -97,6 +98,17 @@ class FieldError(UnscorableError):
 def is_panic(error: BaseException) -> bool:
     """Whether a library written in Rust has given up: that is no `Exception`, so that nothing else would catch it."""
     return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Turn the panic of a library written in Rust into an ordinary exception."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise RuntimeError(first_line(error)) from error
 
 
 class Interrupted(KeyboardInterrupt):

@@ -95,6 +95,8 @@ _NOT_STORED = re.compile(r"position|ctx|context|chunk|window|image|patch")
 #: Of a count that need not be the dimension of a stored tensor (layers, labels, groups), and of token ids where no
 #: embedding is known.
 MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
+#: Files that give a tokenizer its tokens, those that add a few first.
+_TOKENIZER_FILES = ("added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json")
 _SHOWN = 3
 _PROBE_TOKENS = 16
 
@@ -228,8 +230,8 @@ def check_vocabulary(
     """Reject a vocabulary whose ids are not those of the embedding."""
     vocabulary = tokenizer.get_vocab()
     most = _MOST_TOKENS if rows is None else rows
-    numbers = set(vocabulary.values())
-    if len(numbers) == len(vocabulary) and max(numbers, default=0) < most:
+    added = max(tokenizer("x").input_ids, default=0)  # a post-processor may add ids that no piece has
+    if len(set(vocabulary.values())) == len(vocabulary) and max(vocabulary.values(), default=0) < most > added:
         return
     owner: dict[int, str] = {}
     for piece, number in vocabulary.items():
@@ -239,19 +241,56 @@ def check_vocabulary(
                 f"{owner[number]!r} and {piece!r}",
                 hint="Copy its tokenizer.json, tokenizer_config.json and added_tokens.json again.",
             )
-    control = {str(one): one.special for one in tokenizer.added_tokens_decoder.values()}
-    written = f"{tokenizer.bos_token if tokenizer.bos_token is not None else ''}"
-    written += f"{frame.before}{frame.after}" if frame is not None else ""
-    beyond = [
-        piece for number, piece in owner.items() if number >= most and (not control.get(piece) or piece in written)
-    ]
+    unused = _never_encoded(tokenizer, frame)
+    beyond = {number: piece for number, piece in owner.items() if number >= most and piece not in unused}
+    if added >= most:
+        beyond.setdefault(added, "a token that it adds to each text")
     if beyond:
+        number, piece = next(iter(beyond.items()))
         raise TokenizerError(
-            f"judge {entry.name!r}: the tokenizer in {place} has {len(beyond)} pieces that the model has no embedding "
-            f"for ({beyond[0]!r} has the id {vocabulary[beyond[0]]}; there are "
+            f"judge {entry.name!r}: the tokenizer in {_source(place, piece)} has {len(beyond)} pieces that the model "
+            f"has no embedding for ({piece!r} has the id {number}; there are "
             f"{'no models of so many tokens' if rows is None else f'{rows} rows'})",
-            hint="Tokenizer and weights belong to different models: copy the directory again.",
+            hint="Tokenizer and weights belong to different models, or a token was added after training: copy "
+            "tokenizer.json, tokenizer_config.json, special_tokens_map.json and added_tokens.json again.",
         )
+
+
+def _never_encoded(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None) -> set[str]:
+    """Return the control tokens that neither a text nor a prompt ever has, such as one for padding.
+
+    A text's blank stays a blank, whatever the tokenizer makes of it, and its unknown characters become the unknown
+    token; the end of a text is what a judge that writes steps has to reach.
+    """
+    backend: Any = tokenizer.backend_tokenizer
+    needed = {tokenizer.bos_token, tokenizer.eos_token, getattr(backend.model, "unk_token", None)}
+    written = "" if frame is None else f"{frame.before}{frame.after}"
+    control = (str(one) for one in tokenizer.added_tokens_decoder.values() if one.special)
+    return {piece for piece in control if piece.strip() and piece not in needed and piece not in written}
+
+
+def _source(place: Path, piece: str) -> Path:
+    """Return the file of a tokenizer that names a piece; its directory if none is known."""
+    for name in _TOKENIZER_FILES:
+        try:
+            record = json.loads((place / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if piece in _texts(record):
+            return place / name
+    return place
+
+
+def _texts(record: Any) -> Iterator[str]:
+    """Yield the texts of a JSON value at any depth, keys too."""
+    if isinstance(record, str):
+        yield record
+    elif isinstance(record, dict | list):
+        for part in record:
+            yield from _texts(part)
+        if isinstance(record, dict):
+            for part in record.values():
+                yield from _texts(part)
 
 
 def _why_not_causal(config: dict[str, Any]) -> str | None:

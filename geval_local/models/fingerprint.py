@@ -28,6 +28,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+#: The first bytes of a file that Git LFS keeps elsewhere.
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX_DIGITS = 16
 _LONGEST_NAME = 200
@@ -37,6 +39,8 @@ _READ = {".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt"}
 #: Local file systems whose ctime changes with every write and cannot be set. Not overlay: what lies under it may be an
 #: image whose times are what its maker wrote.
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
+#: Endings of files that are too large to be read only in order to know them again.
+_WEIGHTS = {".gguf", ".safetensors", ""}
 _MOUNTS = Path("/proc/self/mountinfo")
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
 _TICKS_NS = 20_000_000
@@ -71,6 +75,47 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
+def check_pointers(name: str, directory: Path, adapter: Path | None = None) -> None:
+    """Reject files that Git LFS has left as pointers to their content."""
+    folders = [directory.parent if directory.is_file() else directory, *([] if adapter is None else [adapter])]
+    files = [directory] if directory.is_file() else _entries(directory)
+    for file in [*files, *([] if adapter is None else _entries(adapter))]:
+        if (file.suffix in _READ or file.suffix == ".gguf") and _is_pointer(file):
+            folder = next(folder for folder in folders if file.parent == folder)
+            raise WeightsError(
+                f"judge {name!r}: {file} is a Git LFS pointer, not the file itself; the clone left it out",
+                hint=f"Bring it with `git -C {folder} lfs pull` (once before: `git lfs install`).",
+            )
+
+
+def _is_pointer(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
+
+
+def unfinished(directory: Path) -> Path | None:
+    """Find what a download from the hub has left that broke off: beside a snapshot of the cache, or in a directory."""
+    blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else None
+    places = [directory / ".cache" / "huggingface" / "download", *([] if blobs is None else [blobs])]
+    return next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)
+
+
+def resume_hint(directory: Path) -> str | None:
+    """Tell how to finish a download that broke off; None if there is none."""
+    part = unfinished(directory)
+    if part is None:
+        return None
+    repository = directory.parent.parent.name
+    if directory.parent.name == "snapshots":
+        command = f"hf download {repository.removeprefix('models--').replace('--', '/', 1)} --revision {directory.name}"
+    else:
+        command = f"hf download HUB_ID --local-dir {directory}"
+    return f"Its download broke off (it left {part}): run `{command}` again, which goes on where it stopped."
+
+
 def code_files(directory: Path) -> list[Path]:
     """List the Python files of a model's directory at any depth, also behind links, sorted by path."""
     found, seen = [], set()
@@ -90,6 +135,13 @@ class FileStates:
     def __init__(self, directory: Path, adapter: Path | None = None, *, code: bool = False) -> None:
         self._asked = (directory, adapter, code)
         self._states = {file: _state(file) for file in self._files()}
+        # Of weights, the digests follow when they are read.
+        small = (file for file in self._states if file.suffix not in _WEIGHTS)
+        self._digests = {file: digest for file in small if (digest := _digest_of(file))}
+
+    def learn(self, digests: Mapping[str, str]) -> None:
+        """Note the digests of weights that were hashed while they were read, by their states before that."""
+        self._digests |= {file: digests[state] for file, state in self._states.items() if state in digests}
 
     def _files(self) -> Iterator[Path]:
         directory, adapter, code = self._asked
@@ -108,8 +160,19 @@ class FileStates:
         return self._states.get(file, "")
 
     def moved(self) -> list[Path]:
-        """List the files that were written to, replaced or removed since; cheap, no file is read."""
-        return [file for file, state in self._states.items() if _state(file) != state]
+        """List the files that were written to, replaced or removed since; cheap, no file is read if nothing was."""
+        return [file for file, state in self._states.items() if _state(file) != state and not self._is_the_same(file)]
+
+    def _is_the_same(self, file: Path) -> bool:
+        """Whether a file has its old content, though its state is another one: a link or a mode changes the ctime."""
+        before, now = self._states[file], _state(file)
+        if not now or _size_and_time(before) != _size_and_time(now):
+            return False
+        known = self._digests.get(file) or _read_notes(home_directory() / "digests.json").get(before)
+        if known is None or _digest_of(file) != known:
+            return False
+        self._digests[file], self._states[file] = known, now
+        return True
 
     def moved_or_new(self) -> list[Path]:
         """List these files and those that were not there."""
@@ -171,13 +234,22 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None =
         "added": [[number, repr(added[number])] for number in sorted(added)],
         "special": sorted(map(str, tokenizer.all_special_tokens)),
         "ends": [tokenizer.bos_token, tokenizer.eos_token],
-        "affixes": list(tokenizer("x").input_ids),  # of the post-processor, which encodes no sample, only these count
+        "affixes": [_affixes(tokenizer, text) for text in ("x", "Read.")],
         "clean_up": getattr(tokenizer, "clean_up_tokenization_spaces", None),
         "chat_template": tokenizer.chat_template,  # a mark that it searches for is a control token
         "frame": frame and asdict(frame),
     }
     record = json.dumps(settings, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:_HEX_DIGITS]
+
+
+def _affixes(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
+    """Encode a text; of the post-processor, which encodes no sample, its ids count, and which of them it added.
+
+    Which it added is the prefix of every prompt, and may differ under the same ids.
+    """
+    encoded = tokenizer(text, return_special_tokens_mask=True)
+    return [list(encoded["input_ids"]), list(encoded["special_tokens_mask"])]
 
 
 def _digests(files: Sequence[Path], read: Mapping[str, str] | None = None) -> list[str]:
@@ -207,6 +279,17 @@ def _state(file: Path) -> str:
     except OSError:
         return ""
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
+
+
+def _size_and_time(state: str) -> list[str]:
+    return state.split("|")[2:4]
+
+
+def _digest_of(file: Path) -> str | None:
+    try:
+        return file_sha256(file)
+    except OSError:
+        return None
 
 
 def _is_noted(file: Path, mounts: dict[str, str]) -> bool:

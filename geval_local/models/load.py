@@ -22,7 +22,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError, first_line
+from geval_local.errors import (
+    ConfigurationError,
+    GevalError,
+    JudgeError,
+    TokenizerError,
+    WeightsError,
+    first_line,
+    without_panics,
+)
 from geval_local.io.ownership import file_sha256
 from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
 from geval_local.models.chat_template import ChatFrame, chat_frame
@@ -42,8 +50,10 @@ from geval_local.models.config_checks import (
 from geval_local.models.fingerprint import (
     ADAPTER_WEIGHTS,
     FileStates,
+    check_pointers,
     fingerprint,
     noted_digest,
+    resume_hint,
     tokenizer_hash,
     weight_files,
 )
@@ -67,6 +77,8 @@ from geval_local.options import JudgeOptions
 
 logger = logging.getLogger("geval_local")
 
+#: A text on which a tokenizer that cannot encode or decode at all gives up: words, spaces, lines, numbers, signs.
+_PROBE = "x Read it, 12.\n\nÉté  ☃"
 #: Arguments of every `from_pretrained` call.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
@@ -133,6 +145,7 @@ def resolve_directory(entry: JudgeEntry) -> Path:
     """Find the directory of a judge's files on this machine."""
     directory = local_directory(entry)
     if directory is not None:
+        check_pointers(entry.name, directory, entry.adapter)
         return directory
     if entry.package is not None:
         raise WeightsError(
@@ -189,20 +202,16 @@ def _read_tokenizer(
     is_one_file = directory.is_file()
     with quiet():
         try:
-            tokenizer = (
-                gguf_tokenizer(directory)
-                if is_one_file
-                else AutoTokenizer.from_pretrained(
-                    str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
+            with without_panics():
+                tokenizer = (
+                    gguf_tokenizer(directory)
+                    if is_one_file
+                    else AutoTokenizer.from_pretrained(
+                        str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
+                    )
                 )
-            )
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for the same problem
-            raise TokenizerError(
-                f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
-                hint="Give the model's safetensors directory, with its tokenizer.json, instead of the GGUF file."
-                if is_one_file
-                else "The directory needs tokenizer.json and tokenizer_config.json; fetch them with the weights.",
-            ) from error
+            raise _no_tokenizer(entry, directory, error) from error
     if not getattr(tokenizer, "is_fast", False):
         raise TokenizerError(
             f"judge {entry.name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast backend, so the characters "
@@ -212,7 +221,8 @@ def _read_tokenizer(
     if len(tokenizer) == 0:
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
     try:
-        tokenizer("x")
+        with without_panics():
+            tokenizer.decode(tokenizer(_PROBE).input_ids)
     except Exception as error:  # settings of the wrong type only show up in use
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
@@ -228,6 +238,36 @@ def _read_tokenizer(
     rows = None if config is None else getattr(config.get_text_config(), "vocab_size", None)
     check_vocabulary(entry, directory, tokenizer, rows if isinstance(rows, int) else None, frame)
     return tokenizer, frame
+
+
+#: Files from which transformers can make a tokenizer.json: the commands for a directory, and a note.
+_OLDER: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("vocab.json", "merges.txt"): (
+        "python -c \"from transformers import GPT2Tokenizer as T; T.from_pretrained('{0}').save_pretrained('{0}')\"",
+        "for GPT2Tokenizer, put the class of the model's own tokenizer, such as Qwen2Tokenizer",
+    ),
+    ("tokenizer.model",): (
+        'pip install sentencepiece protobuf && python -c "from transformers import AutoTokenizer as T; '
+        "T.from_pretrained('{0}').save_pretrained('{0}')\"",
+        "it reads the SentencePiece model",
+    ),
+}
+
+
+def _no_tokenizer(entry: JudgeEntry, directory: Path, error: Exception) -> TokenizerError:
+    """Tell why there is no tokenizer, and what makes one."""
+    why, hint = first_line(error), "Copy its tokenizer.json and tokenizer_config.json again, as they were published."
+    there = next((names for names in _OLDER if all((directory / name).is_file() for name in names)), None)
+    if directory.is_file():
+        hint = "Give the model's safetensors directory, with its tokenizer.json, instead of the GGUF file."
+    elif not (directory / "tokenizer.json").is_file():
+        why = f"it holds {' and '.join(there)}, but no tokenizer.json" if there else "it holds no tokenizer.json"
+        hint = "Fetch tokenizer.json and tokenizer_config.json with the weights."
+        if there is not None:
+            command, note = _OLDER[there]
+            hint = f"Fetch tokenizer.json too, or make it once: `{command.format(directory)}` ({note})."
+        hint = resume_hint(directory) or hint
+    return TokenizerError(f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {why}", hint=hint)
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
@@ -284,7 +324,7 @@ def check_files(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
             hint="Take the model's safetensors directory, or leave `engine=vllm` out.",
         )
     files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
-    check_weight_files(entry, directory, hint=_fetch_hint(entry))
+    check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
     config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
     tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
     return CheckedJudge(entry, options, directory, files, tokenizer, frame, {"config": config})
@@ -299,7 +339,7 @@ def check_judge(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
         check_gguf(entry, directory, quantized=options.quantization is not None)
     else:
         check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
-        check_weight_files(entry, directory, hint=_fetch_hint(entry))
+        check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
         config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
     check_adapter(
         entry,
@@ -328,6 +368,7 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
     with _loading_errors(entry, directory):
         with quiet():
             model, report, digests = _load_weights(entry, directory, options, arguments, files)
+        files.learn(digests)
         if directory.is_dir():
             _keep_the_text(entry, directory, model)
         check_gaps(entry, directory, report)
@@ -498,6 +539,12 @@ def _keep_soft_capping(entry: JudgeEntry, model: Any, options: JudgeOptions) -> 
             hint="Leave the attention implementation out, or take `eager`.",
         )
     model.set_attn_implementation("eager")
+
+
+def _missing_hint(entry: JudgeEntry, directory: Path) -> str:
+    """Tell how to bring files that a directory lacks: where a download broke off, it goes on."""
+    broken = None if directory == fetch_directory(entry) else resume_hint(directory)
+    return broken or _fetch_hint(entry)
 
 
 def _fetch_hint(entry: JudgeEntry) -> str:

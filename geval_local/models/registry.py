@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.files import expanded, home_directory, no_such_file
-from geval_local.models.fingerprint import ADAPTER_CONFIG
+from geval_local.models.fingerprint import ADAPTER_CONFIG, check_pointers, resume_hint
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.options import Dtype, JudgeOptions, Style
 from geval_local.yaml_model import parse_file, read_file, validate
@@ -284,6 +284,7 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
         expanded(name)  # raises if the home directory is unknown
     directory = None if name is None else _expanded(name)
     if directory is not None and not (directory.is_dir() or is_gguf(directory)):
+        check_pointers(str(name), directory)
         directory = None
     # No judge is called like this, so the files of judges, half a second of reading, do not matter.
     is_path = Path(str(name)).is_absolute() or str(name).startswith((".", "~"))
@@ -330,6 +331,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
 
     The style is ``chat`` if they contain a chat template, ``completion`` otherwise.
     """
+    check_pointers(name or str(directory), directory)
     place = _model_place(directory)
     if place is not None and place.is_file():
         return _gguf_entry(place, name or str(directory))
@@ -342,7 +344,8 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     if config is None:
         raise JudgeError(
             f"{directory} holds no readable config.json, so it is not a model directory",
-            hint="Give the directory that `save_pretrained` or `geval-local judges fetch` wrote, or a GGUF file.",
+            hint=resume_hint(directory)
+            or "Give the directory that `save_pretrained` or `geval-local judges fetch` wrote, or a GGUF file.",
         )
     text_config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     stored = text_config.get("dtype") or text_config.get("torch_dtype")

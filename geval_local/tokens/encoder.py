@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from geval_local.errors import TokenizerError, UnscorableError, first_line, is_panic
+from geval_local.errors import TokenizerError, UnscorableError, first_line, is_panic, without_panics
 from geval_local.models.chat_template import chat_frame
 from geval_local.options import Style
 from geval_local.prompt import Prompt
@@ -274,10 +274,12 @@ class PromptEncoder:
         written = str(tokenizer.chat_template or "") + (frame.after if frame else "")
         backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
         try:
-            self.backend, self.original_ids, self.secret_names = _with_secret_names(
-                backend, self._salt, written, set(tokenizer.all_special_tokens)
-            )
-            self.backend.encode("x\ue002", add_special_tokens=False)  # an unknown token that is not there shows in use
+            with without_panics():
+                self.backend, self.original_ids, self.secret_names = _with_secret_names(
+                    backend, self._salt, written, set(tokenizer.all_special_tokens)
+                )
+                # An unknown token that is not there shows in use.
+                self.backend.encode("x\ue002", add_special_tokens=False)
         except Exception as error:  # the backend checks a description that it wrote itself
             raise TokenizerError(
                 f"the tokenizer in {tokenizer.name_or_path or 'memory'} is inconsistent: {first_line(error)}",

@@ -117,3 +117,73 @@ def test_a_strange_name_is_no_judge_and_no_adapter(tmp_path, monkeypatch, name):
             find_judge(name)
     with pytest.raises(JudgeError, match="holds no adapter_config"):
         find_judge("nano", adapter=name)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"])
+def test_a_pointer_of_git_lfs_is_told_with_the_command(judge, name):
+    (judge / name).write_text(POINTER)
+    with pytest.raises(JudgeError, match=f"{name} is a Git LFS pointer") as caught:
+        load_model(find_judge(judge))
+    assert f"`git -C {judge} lfs pull`" in caught.value.hint
+
+
+def test_a_gguf_file_and_an_adapter_may_be_pointers_too(judge, tmp_path):
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_text(POINTER)
+    with pytest.raises(JudgeError, match="Git LFS pointer") as caught:
+        load_model(find_judge(judge, adapter=folder))
+    assert f"`git -C {folder} lfs pull`" in caught.value.hint
+    (folder / "m.gguf").write_text(POINTER)
+    with pytest.raises(JudgeError, match=r"m\.gguf is a Git LFS pointer") as caught:
+        load_model(find_judge(folder / "m.gguf"))
+    assert f"`git -C {folder} lfs pull`" in caught.value.hint
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_download_that_broke_off_is_told_with_the_command(judge, tmp_path, missing):
+    snapshot = tmp_path / "hub" / "models--org--some--name" / "snapshots" / "0123abc"
+    blobs = snapshot.parent.parent / "blobs"
+    blobs.mkdir(parents=True)
+    snapshot.parent.mkdir()
+    judge.rename(snapshot)
+    (blobs / "77aa.incomplete").write_text("")
+    assert load_model(find_judge(snapshot)).entry.path == snapshot  # another file's does no harm
+    (snapshot / missing).unlink()
+    with pytest.raises(JudgeError, match=r"weights|config|tokenizer\.json") as caught:
+        load_model(find_judge(snapshot))
+    assert "77aa.incomplete" in caught.value.hint
+    assert "`hf download org/some--name --revision 0123abc`" in caught.value.hint
+
+
+def test_a_download_into_a_directory_broke_off(judge):
+    part = judge / ".cache" / "huggingface" / "download"
+    part.mkdir(parents=True)
+    (part / "x.77aa.incomplete").write_text("")
+    (judge / "model.safetensors").unlink()
+    with pytest.raises(JudgeError, match="no weights") as caught:
+        load_model(find_judge(judge))
+    assert f"--local-dir {judge}`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        (("vocab.json", "merges.txt"), "GPT2Tokenizer as T; T.from_pretrained('{0}').save_pretrained('{0}')"),
+        (("tokenizer.model",), "pip install sentencepiece"),
+        ((), "Fetch tokenizer.json"),
+    ],
+)
+def test_a_tokenizer_of_an_older_format_is_told_with_the_command(judge, files, command):
+    record = json.loads((judge / "tokenizer.json").read_text())
+    (judge / "tokenizer.json").unlink()
+    for name in files:
+        (judge / name).write_text(json.dumps(record["model"]["vocab"]) if name == "vocab.json" else "#version: 0.2\n")
+    with pytest.raises(JudgeError, match=" and ".join(files) or "holds no tokenizer.json") as caught:
+        load_model(find_judge(judge))
+    assert "no tokenizer.json" in caught.value.message
+    assert command.format(judge) in caught.value.hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import textwrap
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from geval_local.runs.executor import Window, Worker
 from geval_local.runs.store import MemoryStore
 from geval_local.signature import signature_differences
 from geval_local.testing import MockJudge
+from geval_local.tokens.encoder import PromptEncoder
 
 METRIC = Metric(name="clarity", criteria="How clear it is.", scale="1-5", fields={"source": "S", "output": "O"})
 METRIC = METRIC.with_steps(("Read.", "Choose a score."))
@@ -75,6 +77,20 @@ def test_whatever_changes_the_tokens_changes_the_signature(judge, changes):
     after = Judge.load(judge)
     assert set(signature_differences(str(before.signature(METRIC)), str(after.signature(METRIC)))) == {"tokenizer"}
     assert before.identity != after.identity  # and so the cache holds nothing of the other
+
+
+@pytest.mark.parametrize("is_one_token", [True, False])
+def test_what_stands_before_each_prompt_counts_though_the_ids_of_a_text_stay(judge, is_one_token):
+    before = load_tokenizer(find_judge(judge))
+    ids = list(before("x").input_ids)
+    parts = {"a": ids} if is_one_token else {"a": ids[:-1], "b": ids[-1:]}
+    single = [{"SpecialToken": {"id": name, "type_id": 0}} for name in parts if parts[name]]  # and no text
+    tokens = {name: {"id": name, "ids": part, "tokens": [name] * len(part)} for name, part in parts.items() if part}
+    processor = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": tokens}
+    edit(judge / "tokenizer.json", post_processor=processor)
+    after = load_tokenizer(find_judge(judge))
+    assert (after("x").input_ids, PromptEncoder(after).prefix_ids) == (ids, tuple(ids))
+    assert tokenizer_hash(before) != tokenizer_hash(after)
 
 
 def test_one_tokenizer_has_one_hash_however_its_file_is_written(judge):
@@ -159,6 +175,47 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_refused_by_name(judge, tm
     with pytest.raises(WeightsError, match=rf"{name} changed while the judge was being loaded") as caught:
         load_model(find_judge(judge))
     assert "Load it again" in caught.value.hint
+
+
+def mend(file, how):
+    """Change a file's ctime alone, as backups do, or its content under the same size and mtime."""
+    status = file.stat()
+    if how == "link":
+        os.link(file, file.with_name(f"{file.name}.link"))
+    elif how == "mode":
+        file.chmod(0o600)
+    elif how == "copy":
+        shutil.copy2(file, file.with_name("copy"))
+        os.replace(file.with_name("copy"), file)
+    else:
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("how", ["link", "mode", "copy", "content"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_file_whose_content_stays_has_not_changed(judge, monkeypatch, caplog, name, how):
+    original = module._load_weights
+
+    def read_and_mend(*given):
+        found = original(*given)
+        mend(judge / name, how)
+        return found
+
+    monkeypatch.setattr(module, "_load_weights", read_and_mend)
+    if how == "content":
+        with pytest.raises(WeightsError, match=f"{name} changed while the judge was being loaded"):
+            load_model(find_judge(judge))
+        return
+    loaded = load_model(find_judge(judge))
+    (judge / f"{name}.link").unlink(missing_ok=True)
+    loaded.check_files()
+    assert not caplog.records
+    mend(judge / name, "content")
+    loaded.check_files()
+    assert "has changed since it was loaded" in caplog.text
 
 
 IN_PLACE = """
@@ -412,6 +469,62 @@ def test_a_control_token_beyond_the_embedding_is_none_of_a_text_s(tmp_path):
     with pytest.raises(TokenizerError, match="no embedding for"):  # of what only requests for steps have
         load_model(entry)
     assert load_model(entry.model_copy(update={"steps_style": "completion"})).entry.style == "completion"
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("tokenizer_config.json", {"eos_token": " "}),
+        ("tokenizer_config.json", {"eos_token": "<end>"}),
+        ("tokenizer_config.json", {"pad_token": "\n\n"}),
+        ("special_tokens_map.json", {"additional_special_tokens": ["\t"]}),
+        ("added_tokens.json", {"zz": 9999}),
+    ],
+    ids=str,
+)
+def test_a_token_that_a_text_or_the_model_needs_has_a_row_of_the_embedding(judge, file, changes):
+    edit(judge / file, **changes)
+    tokens = load_module_tokens(judge)
+    if all(number < 267 for number in tokens.values()):
+        pytest.skip("this version of transformers does not read it from there")
+    with pytest.raises(TokenizerError, match="no embedding for") as caught:
+        Judge.load(judge)
+    assert str(judge / file) in caught.value.message
+
+
+def load_module_tokens(directory):
+    return transformers.AutoTokenizer.from_pretrained(str(directory)).get_vocab()
+
+
+def test_an_id_that_only_the_post_processor_has_is_refused(judge):
+    part = {"a": {"id": "a", "ids": [9999], "tokens": ["a"]}}
+    single = [{"SpecialToken": {"id": "a", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    processor = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": part}
+    edit(judge / "tokenizer.json", post_processor=processor)
+    with pytest.raises(TokenizerError, match=r"a token that it adds to each text' has the id 9999"):
+        Judge.load(judge)
+
+
+CHARSMAP = {"type": "Precompiled", "precompiled_charsmap": ""}
+EMPTY = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+EMPTY_REGEX = {"type": "Replace", "pattern": {"Regex": ""}, "content": "x"}
+PANICS = [
+    {"model": {"continuing_subword_prefix": "##"}},
+    {"model": {"merges": [["t", "nowhere"]]}},
+    {"normalizer": CHARSMAP},
+    {"normalizer": EMPTY},
+    {"normalizer": EMPTY_REGEX},
+    {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+]
+
+
+@pytest.mark.parametrize("changes", PANICS, ids=str)
+def test_a_tokenizer_that_panics_is_an_error_of_the_judge(judge, changes):
+    record = json.loads((judge / "tokenizer.json").read_text())
+    model = record["model"] | changes.get("model", {})
+    edit(judge / "tokenizer.json", **changes | {"model": model})
+    with pytest.raises(TokenizerError, match=re.escape(str(judge))):
+        Judge.load(judge)
 
 
 @pytest.mark.parametrize("kind", ["GemmaTokenizer", "NoTokenizer", 5])
