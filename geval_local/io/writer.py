@@ -171,15 +171,19 @@ class RowFigures(Protocol):
         """Give the figures as plain JSON values."""
 
 
-def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout) -> Sink:
+def _parquet_sink(
+    file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout, source: Path | None, stack: ExitStack
+) -> Sink:
     try:
-        from geval_local.io.parquet import ParquetSink
+        from geval_local.io.parquet import ParquetSink, SourceColumns
     except ImportError:
         raise OutputError(
             "writing Parquet needs pyarrow, the `parquet` extra",
             hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
         ) from None
-    return ParquetSink(file, metrics, directory, layout)
+    is_parquet = source is not None and source.suffix.lower() == ".parquet"
+    columns = stack.enter_context(SourceColumns.of_file(source)) if source is not None and is_parquet else None
+    return ParquetSink(file, metrics, directory, layout, columns)
 
 
 class ResultWriter:
@@ -216,8 +220,13 @@ class ResultWriter:
         private: bool = False,
         mark: str | None = None,
         before_replacing: Callable[[Path], object] = lambda whole: None,
+        source: Path | None = None,
     ) -> ResultWriter:
-        """Check that `path` can be written, before any work is done for it, and start the file."""
+        """Check that `path` can be written, before any work is done for it, and start the file.
+
+        `source` is the file whose rows the samples are, by their numbers: from Parquet to Parquet, its columns keep
+        their types.
+        """
         given, path = path, cls.check(path)
         with ExitStack() as stack:
             try:
@@ -234,7 +243,11 @@ class ResultWriter:
                 sink: Sink = CsvSink(file, metrics, columns, layout, safe=csv_safe)
             else:
                 jsonl = suffix == ".jsonl"
-                sink = JsonlSink(file, layout) if jsonl else _parquet_sink(file, metrics, path.parent, layout)
+                sink = (
+                    JsonlSink(file, layout)
+                    if jsonl
+                    else _parquet_sink(file, metrics, path.parent, layout, source, stack)
+                )
             stack.callback(sink.discard)
             stack.push(lambda kind, *_: sink.finish() if kind is None else None)
             return cls(path, stack.pop_all(), sink, metrics, layout.column)

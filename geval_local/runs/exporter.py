@@ -69,6 +69,8 @@ class Exporter:
             private=settings.output is None,
             mark=self._run.manifest.run,
             before_replacing=claim,
+            # The rows of a pair are no rows of the file.
+            source=None if settings.pairs is not None else Path(self._run.manifest.input.path),
         )
 
     def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
