@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from geval_local.errors import DataError, first_line
 from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
-from geval_local.io.rows import PARQUET_BATCH_ROWS
+from geval_local.io.parts import PART_KEY, PartRows
+from geval_local.io.rows import parquet_batches
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
 GROUP_ROWS = 4096
@@ -68,7 +71,13 @@ class SourceColumns:
     def of_file(cls, path: Path) -> Iterator[SourceColumns]:
         """Open those of a Parquet file."""
         with pq.ParquetFile(path) as file:
-            yield cls(file.schema_arrow, file.iter_batches(batch_size=PARQUET_BATCH_ROWS))
+            yield cls(file.schema_arrow, parquet_batches(file))
+
+    @classmethod
+    @contextlib.contextmanager
+    def of_parts(cls, rows: PartRows) -> Iterator[SourceColumns]:
+        """Open those of parts, as far as all parts have them; `rows` are their rows."""
+        yield cls(rows.schema, rows.batches())
 
     def take(self, numbers: Sequence[int]) -> Any:
         """Return the rows with these numbers as a table; each call continues after the last one."""
@@ -83,6 +92,48 @@ class SourceColumns:
             parts.append(self._batch.slice(within[0], len(within)) if is_run else self._batch.take(pa.array(within)))
             place += len(within)
         return pa.Table.from_batches(parts, self._batch.schema)
+
+
+class ColumnTypes:
+    """Types of the columns of rows that have none, such as those of JSON; memory holds one row group."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, Any] = {}
+        self._rows: list[Mapping[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, row: Mapping[str, Any], size: int) -> None:
+        """Take a row into account, of so many bytes."""
+        self._rows.append(row)
+        self._bytes += size
+        if len(self._rows) >= GROUP_ROWS or self._bytes >= GROUP_CHARACTERS:
+            self._close()
+
+    def schema(self) -> Any:
+        """Return the schema of all rows."""
+        self._close()
+        return pa.schema([(as_text(name), kind) for name, kind in self._types.items()])
+
+    def _close(self) -> None:
+        for name in dict.fromkeys(chain.from_iterable(self._rows)):
+            kind = _array([row.get(name) for row in self._rows]).type
+            self._types[name] = _common_type(self._types.get(name, kind), kind)
+        self._rows.clear()
+        self._bytes = 0
+
+
+def common_schema(schemas: Iterable[Any]) -> Any:
+    """Return one schema for files of several: numbers widen, and a column without a common type is text."""
+    schemas = list(dict.fromkeys(schemas))
+    if len(schemas) <= 1:
+        return schemas[0] if schemas else None
+    fields: dict[str, Any] = {}
+    for field in chain.from_iterable(schemas):
+        known = fields.setdefault(field.name, field)
+        if known.type != field.type:
+            fields[field.name] = known.with_type(_common_type(known.type, field.type))
+    # A column that one file lacks is null there.
+    return pa.schema([field.with_nullable(True) for field in fields.values()], metadata=schemas[0].metadata)
 
 
 class ParquetSink:
@@ -120,10 +171,11 @@ class ParquetSink:
         self._numbers: list[int] = []
         # A column of results is no column that passes through.
         self._passing = {_INPUT + field.name for field in (() if source is None else source.schema)}
-        known = schema if schema is not None else () if source is None else source.schema
-        self._known = {_INPUT + field.name: field for field in known if field.name != layout.column}
+        described = schema if schema is not None else None if source is None else source.schema
+        self._known = {_INPUT + field.name: field for field in described or () if field.name != layout.column}
         self._is_closed = schema is not None
-        self._metadata = {} if source is None else dict(source.schema.metadata or {})
+        self._metadata = {} if described is None else dict(described.metadata or {})
+        self._metadata.pop(PART_KEY, None)  # of the input, if that is a part itself
         #: What the file is to say of itself; may be set until `finish`.
         self.about: dict[bytes, bytes] = {}
         self._is_settled = False
@@ -162,7 +214,7 @@ class ParquetSink:
         schema = pa.schema(columns, metadata=self._metadata | self.about or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
-                fitted = {name: _fit(group, name, self._types[name]) for name in self._types}
+                fitted = {name: self._fitted(group, name) for name in self._types}
                 figures = pa.StructArray.from_arrays([fitted[name] for name in results], fields=list(geval))
                 arrays = [*(fitted[name] for name in inputs), figures]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
@@ -181,7 +233,7 @@ class ParquetSink:
         arrays = [
             self._taken(taken, name)
             if name in self._passing
-            else _array([row.get(name) for row in self._rows], new.get(name))
+            else self._inferred(name, new.get(name))
             for name in names
         ]
         group = pa.record_batch(arrays, names=names)
@@ -203,6 +255,23 @@ class ParquetSink:
         if name in self._known:
             self._known[name] = self._known[name].with_nullable(True)
         return column.take(pa.array([place if is_there else None for place, is_there in enumerate(there)], pa.int64()))
+
+    def _inferred(self, name: str, kind: Any) -> Any:
+        values = [row.get(name) for row in self._rows]
+        if name in self._known:
+            with contextlib.suppress(pa.ArrowException, ArithmeticError, TypeError, ValueError):
+                return pa.array(values, self._known[name].type)
+        return _array(values, kind)
+
+    def _fitted(self, group: Any, name: str) -> Any:
+        try:
+            return _fit(group, name, self._types[name])
+        except pa.ArrowException as error:
+            raise DataError(
+                f"the column {_bare(name)!r} has type {self._types[name]} in all files of the input together, and a "
+                f"value here that it cannot hold: {first_line(error)}",
+                hint="Give the column one type in all files.",
+            ) from error
 
     def _field(self, name: str) -> Any:
         known = self._known.get(name)

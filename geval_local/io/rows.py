@@ -442,11 +442,21 @@ def parquet_rows(
     count: int | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[RawRow]:
+    """Read rows of an open `pyarrow.parquet.ParquetFile`; see `parquet_batches`."""
+    _refuse_repeated(file.schema_arrow.names, path)
+    start = first + 1
+    for batch in parquet_batches(file, first=first, count=count, columns=columns):
+        yield from _batch_rows(batch, start)
+        start += batch.num_rows
+
+
+def parquet_batches(
+    file: Any, *, first: int = 0, count: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[Any]:
     """Read rows of an open `pyarrow.parquet.ParquetFile`: `count` of them, from the one with the index `first`.
 
     Row groups without any of them are not read, nor are other columns than `columns`.
     """
-    _refuse_repeated(file.schema_arrow.names, path)
     stop = file.metadata.num_rows if count is None else first + count
     start, groups, place = 0, list[int](), 0
     for group in range(file.num_row_groups):
@@ -460,7 +470,7 @@ def parquet_rows(
     for batch in batches:
         low, high = max(first - start, 0), min(stop - start, batch.num_rows)
         if low < high:
-            yield from _batch_rows(batch.slice(low, high - low), start + low + 1)
+            yield batch.slice(low, high - low)
         start += batch.num_rows
         if start >= stop:
             return

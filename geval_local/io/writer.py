@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, get_args
@@ -40,6 +40,8 @@ HEADER_ROWS = 1000
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 #: Values that `plain` converts itself are not passed to orjson.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+#: Opens the `geval_local.io.parquet.SourceColumns` of a Parquet input; None stands for any other.
+Source = Callable[[], AbstractContextManager[Any]]
 _FORMATS = tuple(f".{name}" for name in get_args(Format))
 
 
@@ -172,18 +174,16 @@ class RowFigures(Protocol):
 
 
 def _parquet_sink(
-    file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout, source: Path | None, stack: ExitStack
+    file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout, source: Source, stack: ExitStack
 ) -> Sink:
     try:
-        from geval_local.io.parquet import ParquetSink, SourceColumns
+        from geval_local.io.parquet import ParquetSink
     except ImportError:
         raise OutputError(
             "writing Parquet needs pyarrow, the `parquet` extra",
             hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
         ) from None
-    is_parquet = source is not None and source.suffix.lower() == ".parquet"
-    columns = stack.enter_context(SourceColumns.of_file(source)) if source is not None and is_parquet else None
-    return ParquetSink(file, metrics, directory, layout, columns)
+    return ParquetSink(file, metrics, directory, layout, stack.enter_context(source()))
 
 
 class ResultWriter:
@@ -220,12 +220,12 @@ class ResultWriter:
         private: bool = False,
         mark: str | None = None,
         before_replacing: Callable[[Path], object] = lambda whole: None,
-        source: Path | None = None,
+        source: Source = nullcontext,
     ) -> ResultWriter:
         """Check that `path` can be written, before any work is done for it, and start the file.
 
-        `source` is the file whose rows the samples are, by their numbers: from Parquet to Parquet, its columns keep
-        their types.
+        `source` opens the columns whose rows the samples are, by their numbers: from Parquet to Parquet they keep their
+        types.
         """
         given, path = path, cls.check(path)
         with ExitStack() as stack:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
 from geval_local.io.columns import FIGURES, holds_all_input
@@ -37,6 +37,7 @@ from geval_local.ray.blocks import (
     limited,
     named,
     rows_in,
+    schema_of,
     to_lines,
 )
 from geval_local.ray.cluster import cluster_share, gather_blocks, score_blocks, steps_by_worker, survey_files
@@ -90,6 +91,7 @@ class PartsRun:
         self._events = events
         self._retry_errors = False
         self._several = False
+        self._schema: Any = None
         #: Whether the directory holds this run, and nothing else.
         self._has_begun = False
         self._cluster = ExitStack()
@@ -149,6 +151,7 @@ class PartsRun:
             self.manifest.made = {}
         described = {block.address: block for block in blocks}.values()
         self._several = len(described) > 1
+        self._schema = schema_of(blocks)
         self.manifest.input = input_of(wanted.settings.inputs, described, rows_in(blocks))
         directory.save(self.manifest)
         self._has_begun = True
@@ -241,6 +244,7 @@ class PartsRun:
             several=self._several,
             again=self._retry_errors,
             alone=alone,
+            schema=self._schema,
         )
 
     def _pass(self, missing: dict[str, Block], metrics: Sequence[Metric], *, alone: bool) -> list[tuple[Block, str]]:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import datetime
+import json
 import subprocess
 import sys
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from parts_kit import Workers, carry_out
+from run_kit import execute, wanted
 
 from geval_local.io import rows as rows_module
 from geval_local.io.rows import read_rows
 from geval_local.io.samples import read_samples
 from geval_local.io.writer import ResultWriter
+from geval_local.ray.merge import merge_parts
 from geval_local.score import Score
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+ds = pytest.importorskip("pyarrow.dataset")
+
+from geval_local.io.parquet import SourceColumns, common_schema  # noqa: E402 - it needs pyarrow
 
 DAY, MOMENT = datetime.date(2026, 11, 28), datetime.datetime(2026, 11, 28, 10, 0, 0, 123456)
 #: Column type -> two values; a null stands between them.
@@ -67,7 +76,7 @@ def all_columns() -> pa.Table:
 
 def through(source: Path, target: Path, **reading) -> pa.Table:
     """Write what is read, with a score."""
-    with ResultWriter.open(target, ["m"], source=source) as writer:
+    with ResultWriter.open(target, ["m"], source=partial(SourceColumns.of_file, source)) as writer:
         for sample in read_samples(source, **reading):
             writer.write(sample, {} if sample.error else {"m": Score.unscored("m", "not asked")})
     return pq.read_table(target)
@@ -98,11 +107,11 @@ def test_order_and_metadata_stay(passed):
 
 def test_rows_are_matched_by_their_numbers(tmp_path, monkeypatch):
     """Over batches and groups of every size, and where rows are left out."""
-    monkeypatch.setattr("geval_local.io.parquet.PARQUET_BATCH_ROWS", 3)
+    monkeypatch.setattr("geval_local.io.rows.PARQUET_BATCH_ROWS", 3)
     monkeypatch.setattr("geval_local.io.parquet.GROUP_ROWS", 4)
     numbers = pa.array(range(20), pa.uint16())
     pq.write_table(pa.table({"n": numbers, "output": ["x"] * 20}), tmp_path / "in.parquet", row_group_size=7)
-    with ResultWriter.open(tmp_path / "o.parquet", ["m"], source=tmp_path / "in.parquet") as writer:
+    with ResultWriter.open(tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_file, tmp_path / "in.parquet")) as writer:
         for sample in read_samples(tmp_path / "in.parquet"):
             if sample.row % 5:
                 writer.write(sample, {"m": Score.unscored("m", "not asked")})
@@ -172,3 +181,91 @@ def test_a_wide_table_is_converted_by_the_batch(tmp_path, monkeypatch):
     batches.clear()
     assert len(list(read_rows(tmp_path / "in.parquet"))) == 100
     assert max(batches) <= 10, "and in pieces of bounded size"
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def scorable(rows: int = 40) -> pa.Table:
+    """Rows of all columns, and the texts of a metric."""
+    table = all_columns().drop_columns(["output"]).take([number % 3 for number in range(rows)])
+    for name, told in (("id", "{}"), ("source", "Tale {}."), ("output", "It ends at {}.")):
+        table = table.append_column(name, pa.array([told.format(number) for number in range(rows)]))
+    return table
+
+
+def same(found: pa.Table, given: pa.Table) -> None:
+    assert found.schema.names == [*given.schema.names, "geval"]
+    assert found.schema.metadata == given.schema.metadata
+    for field in given.schema:
+        assert found.schema.field(field.name).equals(field, check_metadata=True)
+        assert found.column(field.name).combine_chunks().equals(given.column(field.name).combine_chunks()), field.name
+
+
+def test_a_run_keeps_all_columns(tmp_path):
+    pq.write_table(scorable(), tmp_path / "in.parquet", row_group_size=9)
+    (file,) = execute(tmp_path / "run", wanted(tmp_path / "in.parquet", formats=["parquet"]))
+    same(pq.read_table(file), pq.read_table(tmp_path / "in.parquet"))
+
+
+@pytest.fixture
+def workers(monkeypatch, tmp_path) -> Workers:
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    return Workers(monkeypatch)
+
+
+def test_parts_and_what_is_merged_of_them_keep_all_columns(tmp_path, workers):
+    pq.write_table(scorable(), tmp_path / "in.parquet", row_group_size=9)
+    given = pq.read_table(tmp_path / "in.parquet")
+    carry_out(tmp_path / "run", [tmp_path / "in.parquet"])
+    parts = sorted((tmp_path / "run").glob("part-*.parquet"))
+    assert len(parts) == 4
+    schemas = [pq.read_schema(part).remove_metadata() for part in parts]
+    assert all(schema.equals(schemas[0], check_metadata=True) for schema in schemas)
+    found = ds.dataset(parts).to_table()
+    same(found.replace_schema_metadata(given.schema.metadata), given)
+    assert pq.read_schema(parts[0]).metadata[b"owner"] == b"us"
+    merge_parts(tmp_path / "run", tmp_path / "merged.parquet")
+    same(pq.read_table(tmp_path / "merged.parquet"), given)
+
+
+def texts(rows: int) -> dict[str, list[str]]:
+    return {"source": ["A tale."] * rows, "output": ["It ends."] * rows}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_parts_of_files_that_disagree_are_one_table(tmp_path, workers, suffix):
+    """Each file, and each block, would have a type of its own."""
+    lines = {
+        "a": {"n": [1, 2], "late": [None, None], "mixed": [1, 2], "only_here": [True, False]},
+        "b": {"n": [1.5, None], "late": [None, 7], "mixed": ["x", "y"]},
+        "c": {"n": [None, None], "late": [None, None], "mixed": [None, None]},
+    }
+    (tmp_path / "in").mkdir()
+    for name, columns in lines.items():
+        table = pa.table({**columns, **texts(2)})
+        if suffix == "parquet":
+            pq.write_table(table, tmp_path / "in" / f"{name}.parquet")
+        else:
+            rows = [json.dumps({key: one for key, one in row.items() if one is not None}) for row in table.to_pylist()]
+            (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(rows))
+    carry_out(tmp_path / "run", [tmp_path / "in"], rows=1)
+    parts = sorted((tmp_path / "run").glob("part-*.parquet"))
+    assert len(parts) == 6
+    table = ds.dataset(parts).to_table()
+    assert table.schema.equals(pq.read_table(parts).schema)
+    assert len({str(pq.read_schema(part).remove_metadata()) for part in parts}) == 1
+    assert table.column("n").to_pylist() == [1.0, 2.0, 1.5, None, None, None]
+    assert table.column("n").type == pa.float64()
+    assert table.column("late").to_pylist() == [None, None, None, 7, None, None]
+    assert table.column("mixed").to_pylist() == ["1", "2", "x", "y", None, None]
+    assert table.column("only_here").to_pylist() == [True, False, None, None, None, None]
+
+
+def test_columns_of_several_files_have_one_type():
+    one = pa.schema([pa.field("a", pa.int8(), nullable=False), ("b", pa.null())], metadata={"k": "v"})
+    other = pa.schema([("b", pa.date32()), ("a", pa.int32()), ("c", pa.large_string())])
+    expected = pa.schema([("a", pa.int32()), ("b", pa.date32()), ("c", pa.large_string())], metadata={"k": "v"})
+    assert common_schema([one, other]).equals(expected, check_metadata=True)
+    assert common_schema([one, one]) is one
+    assert common_schema([]) is None
