@@ -135,13 +135,18 @@ def find_files(given: Sequence[str]) -> list[Block]:
 
 def _files_of(place: Place) -> list[Entry]:
     known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
-    entry = None if is_pattern(place.address) and place.local is None else place.entry()
+    entry = place.entry()
     if entry is not None and entry.is_file:
         if format_of(place.name) is None:
             raise DataError(f"cannot tell the format of {place} by its extension", hint=known)
         return [entry]
     if entry is None and not is_pattern(place.address):
-        raise DataError(f"there is no file {place}", hint="Check the path, and the directory it starts from.")
+        raise DataError(
+            f"there is no file {place}",
+            hint="Write names in an address as they are: a space is a space, not %20."
+            if is_address(place.address) and "%" in place.address
+            else "Check the path, and the directory it starts from.",
+        )
     base = len(place.path.rstrip("/"))
     found = place.matches() if entry is None else place.entries(recursive=True)
     files = [

@@ -448,7 +448,7 @@ def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[st
     if place is None:
         raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add `output=runs/NAME/`.")
     text = checked_place(os.fspath(place))
-    suffix = Path(text.partition("?")[0].rstrip("/")).suffix.lower().removeprefix(".")
+    suffix = Path(Place(text).name).suffix.lower().removeprefix(".")
     if formats or (suffix in EXPORT_FORMATS and not text.endswith("/")):
         raise ConfigurationError(
             "a distributed run writes a directory of Parquet parts: one file would have to pass one machine",
