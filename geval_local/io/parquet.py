@@ -231,10 +231,7 @@ class ParquetSink:
         new = {_NEW + metric: self._type_of(metric) for metric in self._metrics}
         taken = None if self._source is None else self._source.take(self._numbers)
         arrays = [
-            self._taken(taken, name)
-            if name in self._passing
-            else self._inferred(name, new.get(name))
-            for name in names
+            self._taken(taken, name) if name in self._passing else self._inferred(name, new.get(name)) for name in names
         ]
         group = pa.record_batch(arrays, names=names)
         self._groups.append(self._spool.tell())

@@ -27,6 +27,11 @@ def part_name(file: int, block: int) -> str:
     return f"part-{file:06d}-{block:06d}.parquet"
 
 
+def file_number(name: str) -> int:
+    """Return the number of the file from the name of a part."""
+    return int(name.split("-")[1])
+
+
 def is_part_name(name: str) -> bool:
     """Whether a file name is that of a part."""
     return _NAME.fullmatch(name) is not None

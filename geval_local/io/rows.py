@@ -492,9 +492,7 @@ def _converted(batch: Any, start: int) -> list[RawRow]:
     # By column: a call per value would cost more than the values.
     names, columns = batch.schema.names, list(map(_values, batch.columns))
     records = zip(*columns, strict=True) if columns else ((),) * batch.num_rows
-    return [
-        RawRow(number, dict(zip(names, record, strict=True))) for number, record in enumerate(records, start=start)
-    ]
+    return [RawRow(number, dict(zip(names, record, strict=True))) for number, record in enumerate(records, start=start)]
 
 
 def _values(column: Any) -> list[Any]:

@@ -24,12 +24,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from geval_local.errors import DataError, first_line
+from geval_local.errors import DataError, GevalError, first_line
 from geval_local.fields import resolve
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
-from geval_local.io.parts import part_name
+from geval_local.io.parts import file_number, part_name
 from geval_local.io.places import Entry, Place, is_address, is_pattern
-from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_batches, parquet_rows, read_rows
+from geval_local.io.rows import (
+    FORMATS,
+    RawRow,
+    format_of,
+    is_over_lines,
+    line_rows,
+    parquet_batches,
+    parquet_rows,
+    read_rows,
+)
 from geval_local.io.samples import Sample, id_hash, name_documents, samples_of
 from geval_local.metric import Metric
 from geval_local.runs.settings import Settings
@@ -89,6 +98,8 @@ class Block:
     part: str = ""
     #: In the first block of a file: the Arrow schema of its columns, as text; see `schema_of`.
     schema: str = ""
+    #: Why the file cannot be used; the block then stands for all of it, and has no rows.
+    error: str = ""
 
     @property
     def place(self) -> Place:
@@ -165,7 +176,22 @@ def _files_of(place: Place) -> list[Entry]:
 
 
 def survey(file: Block, cut: Cut) -> list[Block]:
-    """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks."""
+    """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks.
+
+    A file that cannot be used is one block with the reason; it keeps no other file from being scored.
+    """
+    try:
+        return _surveyed(file, cut)
+    except DataError as error:
+        reason = error.message
+    except GevalError:
+        raise
+    except Exception as error:  # from outside the package
+        reason = f"{type(error).__name__}: {first_line(error)}"
+    return [replace(file, repeated=[], error=reason if file.address in reason else f"{file.address}: {reason}")]
+
+
+def _surveyed(file: Block, cut: Cut) -> list[Block]:
     with _readable(file):
         found = _Found(file.address)
         blocks = (_survey_lines if _is_lines(file) else _survey_rows)(file, cut, found)
@@ -440,8 +466,15 @@ def limited(blocks: Sequence[Block], limit: int) -> list[Block]:
 
 
 def changed_files(before: Iterable[Block], after: Iterable[Block]) -> list[str]:
-    """Tell which input files have changed, are missing, or are new; nothing if there are none."""
-    old, new = ({block.address: block.sha256 for block in blocks} for blocks in (before, after))
+    """Tell which input files have changed, are missing, or are new; nothing if there are none.
+
+    A file that could not be used may be put right, or removed.
+    """
+    before, after = list(before), list(after)
+    failed = {block.address for block in before if block.error}
+    old, new = (
+        {block.address: block.sha256 for block in blocks if block.address not in failed} for blocks in (before, after)
+    )
     changed = [
         f"{name}{'' if name in old and name in new else ' (new)' if name in new else ' (missing)'}"
         for name in {**new, **old}
@@ -471,11 +504,17 @@ def from_lines(content: bytes) -> list[Block]:
     ]
 
 
-def named(files: Iterable[Sequence[Block]]) -> list[Block]:
-    """Name the parts of the blocks, given by files, after their places."""
+def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list[Block]:
+    """Name the parts of the blocks, given by files, after their places.
+
+    Files that all are `known` keep their numbers, even where a file between them is gone.
+    """
+    files = list(files)
+    numbers = {block.address: file_number(block.part) for block in known}
+    places = [numbers.get(blocks[0].address) for blocks in files]
     return [
         # The files of an input have few schemas: equal ones are in memory once.
-        replace(block, part=part_name(number, place), schema=intern(block.schema))
-        for number, blocks in enumerate(files)
-        for place, block in enumerate(blocks)
+        replace(block, part=part_name(place if None not in places else number, count), schema=intern(block.schema))
+        for number, (place, blocks) in enumerate(zip(places, files, strict=True))
+        for count, block in enumerate(blocks)
     ]

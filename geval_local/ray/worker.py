@@ -134,7 +134,9 @@ class BlockScorer:
         counts = Counts.none(run.keys, settings.group_by)
         with ExitStack() as stack:
             source = stack.enter_context(block_columns(block, settings))
-            sink = ParquetSink(buffer, run.keys, spool, source=source, schema=_kept_schema(job.schema, settings.columns))
+            sink = ParquetSink(
+                buffer, run.keys, spool, source=source, schema=_kept_schema(job.schema, settings.columns)
+            )
             stack.callback(sink.discard)
             writer = ResultWriter(spool, ExitStack(), sink, run.keys, SCORES.column)
             for window in self._windows(block, run, judge):

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-
 from parts_kit import Workers, carry_out
 from run_kit import execute, wanted
 
@@ -111,7 +110,9 @@ def test_rows_are_matched_by_their_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("geval_local.io.parquet.GROUP_ROWS", 4)
     numbers = pa.array(range(20), pa.uint16())
     pq.write_table(pa.table({"n": numbers, "output": ["x"] * 20}), tmp_path / "in.parquet", row_group_size=7)
-    with ResultWriter.open(tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_file, tmp_path / "in.parquet")) as writer:
+    with ResultWriter.open(
+        tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_file, tmp_path / "in.parquet")
+    ) as writer:
         for sample in read_samples(tmp_path / "in.parquet"):
             if sample.row % 5:
                 writer.write(sample, {"m": Score.unscored("m", "not asked")})
