@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from geval_local.errors import DataError, first_line
 from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
+from geval_local.io.parts import PART_KEY, PartRows
+from geval_local.io.rows import parquet_batches
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
 GROUP_ROWS = 4096
@@ -40,6 +44,98 @@ _ANSWER_TYPES = {
 _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
 
 
+class SourceColumns:
+    """The columns of a Parquet input as Arrow has them, read again beside its rows.
+
+    Python's values do not tell Arrow's types apart, nor hold all that they can: nanoseconds, the order of a map's keys,
+    a null of an integer column. So what passes through a run never becomes Python's.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Types and metadata of the columns.
+    batches : iterable of pyarrow.RecordBatch
+        The rows, in order.
+    first : int
+        Number of the first of them.
+    """
+
+    def __init__(self, schema: Any, batches: Iterable[Any], first: int = 1) -> None:
+        self.schema = schema
+        self._batches = iter(batches)
+        self._batch: Any = None
+        self._next = first
+
+    @classmethod
+    @contextlib.contextmanager
+    def of_file(cls, path: Path) -> Iterator[SourceColumns]:
+        """Open those of a Parquet file."""
+        with pq.ParquetFile(path) as file:
+            yield cls(file.schema_arrow, parquet_batches(file))
+
+    @classmethod
+    @contextlib.contextmanager
+    def of_parts(cls, rows: PartRows) -> Iterator[SourceColumns]:
+        """Open those of parts, as far as all parts have them; `rows` are their rows."""
+        yield cls(rows.schema, rows.batches())
+
+    def take(self, numbers: Sequence[int]) -> Any:
+        """Return the rows with these numbers as a table; each call continues after the last one."""
+        parts, place = [], 0
+        while place < len(numbers):
+            while self._batch is None or numbers[place] >= self._next:
+                self._batch = next(self._batches)
+                self._next += self._batch.num_rows
+            start = self._next - self._batch.num_rows
+            within = [number - start for number in numbers[place:] if number < self._next]
+            is_run = len(within) == within[-1] - within[0] + 1
+            parts.append(self._batch.slice(within[0], len(within)) if is_run else self._batch.take(pa.array(within)))
+            place += len(within)
+        return pa.Table.from_batches(parts, self._batch.schema)
+
+
+class ColumnTypes:
+    """Types of the columns of rows that have none, such as those of JSON; memory holds one row group."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, Any] = {}
+        self._rows: list[Mapping[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, row: Mapping[str, Any], size: int) -> None:
+        """Take a row into account, of so many bytes."""
+        self._rows.append(row)
+        self._bytes += size
+        if len(self._rows) >= GROUP_ROWS or self._bytes >= GROUP_CHARACTERS:
+            self._close()
+
+    def schema(self) -> Any:
+        """Return the schema of all rows."""
+        self._close()
+        return pa.schema([(as_text(name), kind) for name, kind in self._types.items()])
+
+    def _close(self) -> None:
+        for name in dict.fromkeys(chain.from_iterable(self._rows)):
+            kind = _array([row.get(name) for row in self._rows]).type
+            self._types[name] = _common_type(self._types.get(name, kind), kind)
+        self._rows.clear()
+        self._bytes = 0
+
+
+def common_schema(schemas: Iterable[Any]) -> Any:
+    """Return one schema for files of several: numbers widen, and a column without a common type is text."""
+    schemas = list(dict.fromkeys(schemas))
+    if len(schemas) <= 1:
+        return schemas[0] if schemas else None
+    fields: dict[str, Any] = {}
+    for field in chain.from_iterable(schemas):
+        known = fields.setdefault(field.name, field)
+        if known.type != field.type:
+            fields[field.name] = known.with_type(_common_type(known.type, field.type))
+    # A column that one file lacks is null there.
+    return pa.schema([field.with_nullable(True) for field in fields.values()], metadata=schemas[0].metadata)
+
+
 class ParquetSink:
     """Input columns, then ``geval``: a struct with one struct of figures per metric (`FIGURES_TYPE`).
 
@@ -49,9 +145,20 @@ class ParquetSink:
     nameless file in the target's directory until the types are known: numbers widen, objects get the union of their
     keys, and a column whose values have no common type becomes text (strings as they are, everything else as JSON).
     Memory holds one row group.
+
+    Columns of a Parquet input keep their types, values and metadata: they are taken from `source`, not from the rows.
+    The parts of one run have the columns of one `schema` instead, whatever their own rows hold.
     """
 
-    def __init__(self, file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout = SCORES) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        metrics: Sequence[str],
+        directory: Path,
+        layout: ColumnLayout = SCORES,
+        source: SourceColumns | None = None,
+        schema: Any = None,
+    ) -> None:
         self._file = file
         self._layout = layout
         self._metrics = tuple(metrics)
@@ -60,6 +167,15 @@ class ParquetSink:
         self._types: dict[str, Any] = {}
         self._rows: list[dict[str, Any]] = []
         self._characters = 0
+        self._source = source
+        self._numbers: list[int] = []
+        # A column of results is no column that passes through.
+        self._passing = {_INPUT + field.name for field in (() if source is None else source.schema)}
+        described = schema if schema is not None else None if source is None else source.schema
+        self._known = {_INPUT + field.name: field for field in described or () if field.name != layout.column}
+        self._is_closed = schema is not None
+        self._metadata = {} if described is None else dict(described.metadata or {})
+        self._metadata.pop(PART_KEY, None)  # of the input, if that is a part itself
         #: What the file is to say of itself; may be set until `finish`.
         self.about: dict[bytes, bytes] = {}
         self._is_settled = False
@@ -70,6 +186,7 @@ class ParquetSink:
         cells |= {_EARLIER + as_text(metric): value for metric, value in row.earlier.items()}
         cells |= {_NEW + metric: self._figures(value) for metric, value in row.figures.items()}
         self._rows.append(cells)
+        self._numbers.append(row.number)
         self._characters += sum(len(value) for value in row.columns.values() if isinstance(value, str))
         if len(self._rows) >= GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
             self._close_group()
@@ -79,6 +196,10 @@ class ParquetSink:
         if not self._is_settled:
             self._close_group()
             self._types |= {_NEW + metric: self._type_of(metric) for metric in self._metrics}
+            known = {name: field for name, field in self._known.items() if self._is_closed or name in self._types}
+            self._types = {name: field.type for name, field in known.items()} | {
+                name: kind for name, kind in self._types.items() if name not in known
+            }
             self._settle_types()
             self._is_settled = True
         return {_bare(name): kind for name, kind in self._types.items() if name.startswith(_INPUT)}
@@ -89,11 +210,11 @@ class ParquetSink:
         inputs = [name for name in self._types if name.startswith(_INPUT)]
         results = [name for origin in (_EARLIER, _NEW) for name in self._types if name.startswith(origin)]
         geval = pa.struct([(_bare(name), self._types[name]) for name in results])
-        columns = [*((_bare(name), self._types[name]) for name in inputs), (self._layout.column, geval)]
-        schema = pa.schema(columns, metadata=self.about or None)
+        columns = [*map(self._field, inputs), pa.field(self._layout.column, geval)]
+        schema = pa.schema(columns, metadata=self._metadata | self.about or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
-                fitted = {name: _fit(group, name, self._types[name]) for name in self._types}
+                fitted = {name: self._fitted(group, name) for name in self._types}
                 figures = pa.StructArray.from_arrays([fitted[name] for name in results], fields=list(geval))
                 arrays = [*(fitted[name] for name in inputs), figures]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
@@ -108,7 +229,10 @@ class ParquetSink:
             return
         names = list(dict.fromkeys(name for row in self._rows for name in row))
         new = {_NEW + metric: self._type_of(metric) for metric in self._metrics}
-        arrays = [_array([row.get(name) for row in self._rows], new.get(name)) for name in names]
+        taken = None if self._source is None else self._source.take(self._numbers)
+        arrays = [
+            self._taken(taken, name) if name in self._passing else self._inferred(name, new.get(name)) for name in names
+        ]
         group = pa.record_batch(arrays, names=names)
         self._groups.append(self._spool.tell())
         with pa.ipc.new_stream(self._spool, group.schema) as stream:
@@ -116,7 +240,39 @@ class ParquetSink:
         for name, array in zip(names, arrays, strict=True):
             self._types[name] = _common_type(self._types.get(name, pa.null()), array.type)
         self._rows.clear()
+        self._numbers.clear()
         self._characters = 0
+
+    def _taken(self, taken: Any, name: str) -> Any:
+        """Return a column of the group as the input has it; null where a row goes without it."""
+        column = taken.column(_bare(name)).combine_chunks()
+        there = [name in row for row in self._rows]
+        if all(there):
+            return column
+        if name in self._known:
+            self._known[name] = self._known[name].with_nullable(True)
+        return column.take(pa.array([place if is_there else None for place, is_there in enumerate(there)], pa.int64()))
+
+    def _inferred(self, name: str, kind: Any) -> Any:
+        values = [row.get(name) for row in self._rows]
+        if name in self._known:
+            with contextlib.suppress(pa.ArrowException, ArithmeticError, TypeError, ValueError):
+                return pa.array(values, self._known[name].type)
+        return _array(values, kind)
+
+    def _fitted(self, group: Any, name: str) -> Any:
+        try:
+            return _fit(group, name, self._types[name])
+        except pa.ArrowException as error:
+            raise DataError(
+                f"the column {_bare(name)!r} has type {self._types[name]} in all files of the input together, and a "
+                f"value here that it cannot hold: {first_line(error)}",
+                hint="Give the column one type in all files.",
+            ) from error
+
+    def _field(self, name: str) -> Any:
+        known = self._known.get(name)
+        return pa.field(_bare(name), self._types[name]) if known is None else known
 
     def _read_groups(self) -> Iterator[Any]:
         for offset in self._groups:
@@ -125,14 +281,13 @@ class ParquetSink:
                 yield stream.read_next_batch()
 
     def _settle_types(self) -> None:
-        for name, wanted in self._types.items():
-            if pa.types.is_null(wanted):
+        free = [name for name in self._types if name not in self._known]
+        for name in free:
+            if pa.types.is_null(self._types[name]):
                 self._types[name] = pa.string()
         for group in self._read_groups():
-            for name, column in zip(group.schema.names, group.columns, strict=True):
-                try:
-                    column.cast(self._types[name])
-                except pa.ArrowException:  # an integer that a float cannot hold exactly, or a missing cast
+            for name in free:
+                if not _fits(group, name, self._types[name]):  # an integer that a float cannot hold, or a missing cast
                     self._types[name] = pa.string()
 
     def _type_of(self, result: str) -> Any:
@@ -194,6 +349,14 @@ def _common_type(one: Any, other: Any) -> Any:
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except pa.ArrowException:
         return pa.string()
+
+
+def _fits(group: Any, name: str, kind: Any) -> bool:
+    try:
+        _fit(group, name, kind)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _fit(group: Any, name: str, kind: Any) -> Any:

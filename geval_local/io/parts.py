@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from geval_local.errors import DataError, OutputError
 from geval_local.io.places import Place
-from geval_local.io.rows import Row, parquet_rows
+from geval_local.io.rows import Row, parquet_batches, parquet_rows
 
 PART_KEY = b"geval-local part"
 _NAME = re.compile(r"part-\d{6,}-\d{6,}\.parquet")
@@ -25,6 +25,11 @@ _NAME = re.compile(r"part-\d{6,}-\d{6,}\.parquet")
 def part_name(file: int, block: int) -> str:
     """Return the name of a block's part, given the numbers of file and block, from 0."""
     return f"part-{file:06d}-{block:06d}.parquet"
+
+
+def file_number(name: str) -> int:
+    """Return the number of the file from the name of a part."""
+    return int(name.split("-")[1])
 
 
 def is_part_name(name: str) -> bool:
@@ -89,9 +94,14 @@ class PartRows(Sequence[Row]):
         if not self._places:
             raise DataError(f"{directory} holds no parts", hint="Name the directory that `geval-local score` made.")
         self._starts = [0]
+        #: Columns that all parts have in one type.
+        self.schema: Any = None
         for place in self._places:
             with place.open() as file:
-                self._starts.append(self._starts[-1] + pq.read_metadata(file).num_rows)
+                metadata = pq.read_metadata(file)
+            self._starts.append(self._starts[-1] + metadata.num_rows)
+            schema = metadata.schema.to_arrow_schema()
+            self.schema = schema if self.schema is None else _in_both(self.schema, schema)
         self._held: tuple[int, list[Row]] = (-1, [])
 
     def __len__(self) -> int:
@@ -100,6 +110,15 @@ class PartRows(Sequence[Row]):
     def __iter__(self) -> Iterator[Row]:
         for place, before in zip(self._places, self._starts, strict=False):
             yield from part_rows(place, before)
+
+    def batches(self) -> Iterator[Any]:
+        """Read the columns of `schema` as Arrow has them."""
+        import pyarrow.parquet as pq
+
+        for place in self._places:
+            with place.open() as source, pq.ParquetFile(source) as file:
+                for batch in parquet_batches(file):
+                    yield batch.select(self.schema.names)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -119,6 +138,15 @@ class PartRows(Sequence[Row]):
             rows = list(part_rows(self._places[part], self._starts[part]))
             self._held = (part, rows)
         return rows[index - self._starts[part]]
+
+
+def _in_both(one: Any, other: Any) -> Any:
+    import pyarrow as pa
+
+    if one.equals(other):
+        return one
+    types = {field.name: field.type for field in other}
+    return pa.schema([field for field in one if types.get(field.name) == field.type], one.metadata)
 
 
 def remove_parts(directory: Place, run: str, keep: Collection[str] = ()) -> None:

@@ -2,13 +2,16 @@
 
 An address is a path or ``SCHEME://...``. pyarrow opens file, s3, gs and hdfs; other schemes go through fsspec, whose
 plugins are separate packages. A place is pickled as its address, so that a worker on another machine opens it there.
+
+The path in an address stands as it is, as in `aws s3 cp`: ``%20`` are three characters of a name, and ``#`` and ``?``
+are characters too. Only options of pyarrow at the end are none: ``s3://bucket/key?endpoint_override=localhost:9000``.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import io
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -26,6 +29,7 @@ from geval_local.files import replacing
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _BLOCK = 1 << 20
 _MAGIC = "*?["
+_OPTIONS = re.compile(r"\?[a-z_]+=[^?]*\Z")
 
 
 class Entry(NamedTuple):
@@ -48,13 +52,22 @@ def is_address(text: str) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a path or address is a pattern."""
-    return any(char in text.partition("?")[0] if is_address(text) else char in text for char in _MAGIC)
+    """Whether a path or address is a pattern, unless there is a file of that name."""
+    return any(char in _opened(text).plain for char in _MAGIC)
+
+
+class _Opened(NamedTuple):
+    """An address, opened."""
+
+    system: Any
+    #: The path on the file system.
+    path: str
+    #: The address without options.
+    plain: str
 
 
 @lru_cache(maxsize=64)
-def _opened(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, and the path on it."""
+def _opened(address: str) -> _Opened:
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -62,9 +75,9 @@ def _opened(address: str) -> tuple[Any, str]:
             f"reading {address} needs pyarrow", hint="Install it: pip install 'geval-local[ray]'"
         ) from error
     if not is_address(address):
-        return fs.LocalFileSystem(), os.path.abspath(address)
+        return _Opened(fs.LocalFileSystem(), os.path.abspath(address), address)
     try:
-        system, path = fs.FileSystem.from_uri(address)
+        return _opened_by_arrow(address)
     except (OSError, ValueError, TypeError) as known:
         try:
             import fsspec
@@ -76,7 +89,30 @@ def _opened(address: str) -> tuple[Any, str]:
                 hint="pyarrow opens file://, s3://, gs:// and hdfs://; other schemes need their fsspec "
                 "package, such as adlfs for abfs://.",
             ) from error
-        system = fs.PyFileSystem(fs.FSSpecHandler(other))
+        return _Opened(fs.PyFileSystem(fs.FSSpecHandler(other)), path, address)
+
+
+def _opened_by_arrow(address: str) -> _Opened:
+    options = None if address.startswith("file:") else _OPTIONS.search(address)
+    if options is not None:
+        with suppress(ValueError):  # no options that pyarrow knows, so they are part of the name
+            return _opened_at_root(address[: options.start()], options[0])
+    return _opened_at_root(address, "")
+
+
+def _opened_at_root(plain: str, options: str) -> _Opened:
+    # pyarrow would read the path as a URI, in which names with `%`, `#`, `?` or a space are written in another way.
+    scheme, _, rest = plain.partition("://")
+    authority, _, path = rest.partition("/")
+    system, root = _arrow_system(f"{scheme}://{authority}/{options}")
+    return _Opened(system, f"{root.rstrip('/')}/{path}" if path or not root else root, plain)
+
+
+@lru_cache(maxsize=64)
+def _arrow_system(root: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    system, path = fs.FileSystem.from_uri(root)
     return system, path
 
 
@@ -92,17 +128,17 @@ class Place:
     @property
     def system(self) -> Any:
         """The pyarrow file system."""
-        return _opened(self.address)[0]
+        return _opened(self.address).system
 
     @property
     def path(self) -> str:
         """The path on the file system."""
-        return _opened(self.address)[1]
+        return _opened(self.address).path
 
     @property
     def name(self) -> str:
         """The last component of the path."""
-        return self.address.partition("?")[0].rstrip("/").rpartition("/")[2] or self.address
+        return _opened(self.address).plain.rstrip("/").rpartition("/")[2] or self.address
 
     @property
     def local(self) -> Path | None:
@@ -111,8 +147,12 @@ class Place:
 
     def child(self, name: str) -> Place:
         """Return a place in this directory."""
-        head, mark, query = self.address.partition("?") if is_address(self.address) else (self.address, "", "")
-        return Place(f"{head.rstrip('/')}/{name}{mark}{query}" if head.strip("/") else f"/{name}")
+        plain = _opened(self.address).plain
+        return self._with(f"{plain.rstrip('/')}/{name}" if plain.strip("/") else f"/{name}")
+
+    def _with(self, plain: str) -> Place:
+        """Return another place by its address, with the options of this one."""
+        return Place(plain + self.address[len(_opened(self.address).plain) :])
 
     def entry(self) -> Entry | None:
         """Return the entry; None if it does not exist."""
@@ -126,31 +166,38 @@ class Place:
         from pyarrow import fs
 
         base = self.path.rstrip("/")
-        found = self.system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
-        return [
-            _entry(self.child(info.path[len(base) :].lstrip("/")), info)
-            for info in sorted(found, key=lambda info: str(info.path))
-        ]
+        try:
+            found = self.system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
+            found = sorted(found, key=lambda info: str(info.path))
+        except UnicodeDecodeError as error:
+            raise OSError(f"a name in it is not UTF-8: {os.fsdecode(error.object)!r}; rename that file") from error
+        return [_entry(self.child(info.path[len(base) :].lstrip("/")), info) for info in found]
 
     def matches(self) -> list[Entry]:
-        """List the files that match a pattern; ``*`` stays within a directory, ``**`` does not.
+        """List the files that match a pattern, as fsspec reads it; ``*`` stays within a directory, ``**`` does not.
 
         Names that begin with ``.`` or ``_`` match only if they are part of the address before the pattern.
         """
-        head, _, _ = self.address.partition("?") if is_address(self.address) else (self.address, "", "")
-        first = min(head.index(char) for char in _MAGIC if char in head)
-        base = Place(head[:first].rpartition("/")[0] or ("/" if head.startswith("/") else "."))
-        pattern = head[len(head[:first].rpartition("/")[0]) :].lstrip("/")
-        depth = None if "**" in pattern else pattern.count("/")
+        from fsspec.utils import glob_translate
+
+        plain = _opened(self.address).plain
+        fixed, _, _ = plain[: min(plain.index(char) for char in _MAGIC if char in plain)].rpartition("/")
+        pattern = plain[len(fixed) :].lstrip("/")
+        base = self._with(fixed or ("/" if plain.startswith("/") else "."))
+        try:
+            matched = re.compile(glob_translate(pattern))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{self.address} is no pattern: {error}", hint="`**` stands alone between slashes: `data/**/*.jsonl`."
+            ) from error
         start = len(base.path.rstrip("/"))
         return [
             entry
-            for entry in base.entries(recursive=depth != 0)
+            for entry in base.entries(recursive="/" in pattern or "**" in pattern)
             if entry.is_file
             and (inner := entry.place.path[start:].lstrip("/"))
             and not any(part.startswith((".", "_")) for part in inner.split("/"))
-            and (depth is None or inner.count("/") == depth)
-            and fnmatch.fnmatchcase(inner, pattern.replace("**/", "*").replace("**", "*"))
+            and matched.match(inner)
         ]
 
     def open(self) -> Any:

@@ -199,6 +199,8 @@ def _named(delimiter: str) -> str:
 
 
 PARQUET_BATCH_ROWS = 1024
+#: Bytes of a Parquet batch that are Python values at the same time: a wide or long batch must not multiply memory.
+CONVERTED_BYTES = 1 << 22
 INSTALL_PARQUET = "Install it with `pip install 'geval-local[parquet]'`."
 #: First lines of a .jsonl file whose JSON spans several lines.
 _PRETTY = ("[", "{", "[{")
@@ -440,11 +442,21 @@ def parquet_rows(
     count: int | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[RawRow]:
+    """Read rows of an open `pyarrow.parquet.ParquetFile`; see `parquet_batches`."""
+    _refuse_repeated(file.schema_arrow.names, path)
+    start = first + 1
+    for batch in parquet_batches(file, first=first, count=count, columns=columns):
+        yield from _batch_rows(batch, start)
+        start += batch.num_rows
+
+
+def parquet_batches(
+    file: Any, *, first: int = 0, count: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[Any]:
     """Read rows of an open `pyarrow.parquet.ParquetFile`: `count` of them, from the one with the index `first`.
 
     Row groups without any of them are not read, nor are other columns than `columns`.
     """
-    _refuse_repeated(file.schema_arrow.names, path)
     stop = file.metadata.num_rows if count is None else first + count
     start, groups, place = 0, list[int](), 0
     for group in range(file.num_row_groups):
@@ -458,22 +470,42 @@ def parquet_rows(
     for batch in batches:
         low, high = max(first - start, 0), min(stop - start, batch.num_rows)
         if low < high:
-            yield from _batch_rows(batch.slice(low, high - low), start + low + 1)
+            yield batch.slice(low, high - low)
         start += batch.num_rows
         if start >= stop:
             return
 
 
 def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
-    for index in range(batch.num_rows):
-        # Row by row: one value that Python cannot hold would fail the conversion of the whole batch.
-        row = batch.slice(index, 1)
+    step = max(1, batch.num_rows * CONVERTED_BYTES // max(batch.nbytes, 1))
+    for first in range(0, batch.num_rows, step):
+        some = batch.slice(first, step)
         try:
-            (record,) = row.to_pylist()
+            yield from _converted(some, start + first)
         except (ValueError, ArithmeticError):  # Arrow's own errors of values are ValueErrors
-            yield _without_broken(row, start + index)
-        else:
-            yield RawRow(start + index, {name: _plain(value) for name, value in record.items()})
+            # One value that Python cannot hold fails the conversion of all rows.
+            for index in range(some.num_rows):
+                yield _converted_row(some.slice(index, 1), start + first + index)
+
+
+def _converted(batch: Any, start: int) -> list[RawRow]:
+    # By column: a call per value would cost more than the values.
+    names, columns = batch.schema.names, list(map(_values, batch.columns))
+    records = zip(*columns, strict=True) if columns else ((),) * batch.num_rows
+    return [RawRow(number, dict(zip(names, record, strict=True))) for number, record in enumerate(records, start=start)]
+
+
+def _values(column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return list(map(_plain, values)) if any(isinstance(value, list | dict) for value in values) else values
+
+
+def _converted_row(row: Any, number: int) -> RawRow:
+    try:
+        (converted,) = _converted(row, number)
+    except (ValueError, ArithmeticError):
+        return _without_broken(row, number)
+    return converted
 
 
 def _without_broken(row: Any, number: int) -> RawRow:
@@ -482,14 +514,36 @@ def _without_broken(row: Any, number: int) -> RawRow:
     reasons = []
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
-            (value,) = column.to_pylist()
+            (record[name],) = _held_values(column)
         except UnicodeDecodeError as error:
             reasons.append(f"the column {name!r} holds text that is not UTF-8: {error}; convert the file to UTF-8")
         except (ValueError, ArithmeticError) as error:
             reasons.append(f"the column {name!r} holds a value that cannot be read: {error}; mend or drop it")
-        else:
-            record[name] = _plain(value)
-    return RawRow(number, record, "; ".join(reasons))
+    return RawRow(number, record, "; ".join(reasons) or None)
+
+
+def _held_values(column: Any) -> list[Any]:
+    """Convert a column; nanoseconds, for which Python has no type without pandas, become texts."""
+    try:
+        return _values(column)
+    except ValueError:
+        kind = _with_texts(column.type)
+        if kind == column.type:
+            raise
+        return _values(column.cast(kind))
+
+
+def _with_texts(kind: Any) -> Any:
+    """Return an Arrow type with text in place of nanoseconds."""
+    import pyarrow as pa
+
+    if getattr(kind, "unit", None) == "ns":
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_texts(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
+    return pa.list_(_with_texts(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _plain(value: Any) -> Any:

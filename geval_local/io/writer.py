@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, get_args
@@ -40,6 +40,8 @@ HEADER_ROWS = 1000
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 #: Values that `plain` converts itself are not passed to orjson.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+#: Opens the `geval_local.io.parquet.SourceColumns` of a Parquet input; None stands for any other.
+Source = Callable[[], AbstractContextManager[Any]]
 _FORMATS = tuple(f".{name}" for name in get_args(Format))
 
 
@@ -171,7 +173,9 @@ class RowFigures(Protocol):
         """Give the figures as plain JSON values."""
 
 
-def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout) -> Sink:
+def _parquet_sink(
+    file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout, source: Source, stack: ExitStack
+) -> Sink:
     try:
         from geval_local.io.parquet import ParquetSink
     except ImportError:
@@ -179,7 +183,7 @@ def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path, layou
             "writing Parquet needs pyarrow, the `parquet` extra",
             hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
         ) from None
-    return ParquetSink(file, metrics, directory, layout)
+    return ParquetSink(file, metrics, directory, layout, stack.enter_context(source()))
 
 
 class ResultWriter:
@@ -216,8 +220,13 @@ class ResultWriter:
         private: bool = False,
         mark: str | None = None,
         before_replacing: Callable[[Path], object] = lambda whole: None,
+        source: Source = nullcontext,
     ) -> ResultWriter:
-        """Check that `path` can be written, before any work is done for it, and start the file."""
+        """Check that `path` can be written, before any work is done for it, and start the file.
+
+        `source` opens the columns whose rows the samples are, by their numbers: from Parquet to Parquet they keep their
+        types.
+        """
         given, path = path, cls.check(path)
         with ExitStack() as stack:
             try:
@@ -234,7 +243,11 @@ class ResultWriter:
                 sink: Sink = CsvSink(file, metrics, columns, layout, safe=csv_safe)
             else:
                 jsonl = suffix == ".jsonl"
-                sink = JsonlSink(file, layout) if jsonl else _parquet_sink(file, metrics, path.parent, layout)
+                sink = (
+                    JsonlSink(file, layout)
+                    if jsonl
+                    else _parquet_sink(file, metrics, path.parent, layout, source, stack)
+                )
             stack.callback(sink.discard)
             stack.push(lambda kind, *_: sink.finish() if kind is None else None)
             return cls(path, stack.pop_all(), sink, metrics, layout.column)

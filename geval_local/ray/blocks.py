@@ -11,27 +11,41 @@ import hashlib
 import io
 import re
 from array import array
+from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from sys import intern
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from geval_local.conversation import CHATS
-from geval_local.errors import DataError, first_line
+from geval_local.errors import DataError, GevalError, first_line
 from geval_local.fields import resolve
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
-from geval_local.io.parts import part_name
+from geval_local.io.parts import file_number, part_name
 from geval_local.io.places import Entry, Place, is_address, is_pattern
-from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
+from geval_local.io.rows import (
+    FORMATS,
+    RawRow,
+    format_of,
+    is_over_lines,
+    line_rows,
+    parquet_batches,
+    parquet_rows,
+    read_rows,
+)
 from geval_local.io.samples import Sample, id_hash, name_documents, samples_of
 from geval_local.metric import Metric
 from geval_local.runs.settings import Settings
+
+if TYPE_CHECKING:
+    from geval_local.io.parquet import SourceColumns
 
 #: Most blocks of a file that is read from its beginning, or per row group: it is read about as many times.
 MOST_PIECES = 16
@@ -83,6 +97,10 @@ class Block:
     repeated: Sequence[tuple[int, int]] = ()
     #: Name of its part.
     part: str = ""
+    #: In the first block of a file: the Arrow schema of its columns, as text; see `schema_of`.
+    schema: str = ""
+    #: Why the file cannot be used; the block then stands for all of it, and has no rows.
+    error: str = ""
 
     @property
     def place(self) -> Place:
@@ -129,13 +147,18 @@ def find_files(given: Sequence[str]) -> list[Block]:
 
 def _files_of(place: Place) -> list[Entry]:
     known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
-    entry = None if is_pattern(place.address) and place.local is None else place.entry()
+    entry = place.entry()
     if entry is not None and entry.is_file:
         if format_of(place.name) is None:
             raise DataError(f"cannot tell the format of {place} by its extension", hint=known)
         return [entry]
     if entry is None and not is_pattern(place.address):
-        raise DataError(f"there is no file {place}", hint="Check the path, and the directory it starts from.")
+        raise DataError(
+            f"there is no file {place}",
+            hint="Write names in an address as they are: a space is a space, not %20."
+            if is_address(place.address) and "%" in place.address
+            else "Check the path, and the directory it starts from.",
+        )
     base = len(place.path.rstrip("/"))
     found = place.matches() if entry is None else place.entries(recursive=True)
     files = [
@@ -154,18 +177,51 @@ def _files_of(place: Place) -> list[Entry]:
 
 
 def survey(file: Block, cut: Cut) -> list[Block]:
-    """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks."""
+    """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks.
+
+    A file that cannot be used is one block with the reason; it keeps no other file from being scored.
+    """
+    try:
+        return _surveyed(file, cut)
+    except DataError as error:
+        reason = error.message
+    except GevalError:
+        raise
+    except Exception as error:  # from outside the package
+        reason = f"{type(error).__name__}: {first_line(error)}"
+    return [replace(file, repeated=[], error=reason if file.address in reason else f"{file.address}: {reason}")]
+
+
+def _surveyed(file: Block, cut: Cut) -> list[Block]:
     with _readable(file):
-        ids = _Ids(file.address)
-        blocks = (_survey_lines if _is_lines(file) else _survey_rows)(file, cut, ids)
+        found = _Found(file.address)
+        blocks = (_survey_lines if _is_lines(file) else _survey_rows)(file, cut, found)
     if not blocks:
         raise DataError(f"{file.address} holds no rows", hint="Was the file written completely?")
-    repeated = ids.repeated()
+    repeated = found.ids.repeated()
+    blocks[0] = replace(blocks[0], schema=b64encode(found.schema().serialize()).decode())
     starts = [0, *(bisect_left(repeated, (block.line,)) for block in blocks[1:]), len(repeated)]
     return [
         replace(block, repeated=repeated[start:stop])
         for block, (start, stop) in zip(blocks, pairwise(starts), strict=True)
     ]
+
+
+class _Found:
+    """What a survey collects of the rows of a file: their ids, and the types of their columns."""
+
+    def __init__(self, address: str) -> None:
+        from geval_local.io.parquet import ColumnTypes
+
+        self.ids = _Ids(address)
+        self._types = ColumnTypes()
+        self.schema = self._types.schema
+
+    def add(self, number: int, row: Any, size: int) -> None:
+        """Take a row that can be read into account, of so many bytes."""
+        if isinstance(row, dict):
+            self.ids.add(number, row.get("id"))
+            self._types.add(row, size)
 
 
 class _Ids:
@@ -214,7 +270,7 @@ def _is_lines(file: Block) -> bool:
         return not is_over_lines(bounded_lines(text, file.address))
 
 
-def _survey_lines(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
+def _survey_lines(file: Block, cut: Cut, found: _Found) -> list[Block]:
     digest, blocks = hashlib.sha256(), list[Block]()
     first = rows = start = 0
     line = offset = number = 0
@@ -225,7 +281,7 @@ def _survey_lines(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
                 if rows == 0:
                     start, line = offset, number
                 rows += 1
-                ids.add(number, _id_of_line(raw, number))
+                found.add(number, _value_of_line(raw, number), len(raw))
             offset += len(raw)
             if rows and (rows >= cut.rows or offset - start >= cut.bytes):
                 blocks.append(replace(file, first=first, rows=rows, line=line, start=start, stop=offset))
@@ -240,16 +296,15 @@ def _is_blank(raw: bytes) -> bool:
     return not raw.strip() or (len(raw) < 64 and not raw.decode("utf-8-sig", "surrogateescape").strip())
 
 
-def _id_of_line(raw: bytes, number: int) -> Any:
+def _value_of_line(raw: bytes, number: int) -> Any:
     try:
-        value = orjson.loads(raw)
+        return orjson.loads(raw)
     except ValueError:  # Python accepts more: NaN, lone surrogates
         row = next(line_rows([raw.decode("utf-8-sig", "surrogateescape")], number), None)
-        value = None if row is None else row.fields
-    return value.get("id") if isinstance(value, dict) else None
+        return None if row is None or row.error is not None else row.fields
 
 
-def _survey_rows(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
+def _survey_rows(file: Block, cut: Cut, found: _Found) -> list[Block]:
     """Survey a file that is read by row groups or from its beginning; its blocks have equally many rows."""
     numbers: Sequence[int]
     if format_of(file.place.name) == ".parquet":
@@ -258,15 +313,17 @@ def _survey_rows(file: Block, cut: Cut, ids: _Ids) -> list[Block]:
         with file.place.open() as source, pq.ParquetFile(source) as table:
             groups = [table.metadata.row_group(place) for place in range(table.num_row_groups)]
             size, pieces = sum(group.total_byte_size for group in groups), MOST_PIECES * len(groups)
-            if "id" in table.schema_arrow.names:
+            schema = table.schema_arrow
+            found.schema = lambda: schema
+            if "id" in schema.names:
                 for row in parquet_rows(table, file.address, columns=["id"]):
-                    ids.add(row.number, row.fields.get("id"))
+                    found.ids.add(row.number, row.fields.get("id"))
             numbers = range(1, table.metadata.num_rows + 1)
     else:
         numbers, size, pieces = array("q"), file.bytes, MOST_PIECES
         with file.place.as_local() as path:
             for row in read_rows(path):
-                ids.add(row.number, row.fields.get("id"))
+                found.add(row.number, row.fields if row.error is None else None, 0)
                 numbers.append(row.number)
     total = len(numbers)
     most = min(cut.rows, cut.bytes * total // max(size, 1))  # as if rows were of equal size
@@ -306,6 +363,38 @@ def block_rows(block: Block, choose: Callable[[list[str]], list[str] | None] | N
         else:
             with place.as_local() as path:
                 yield from islice(read_rows(path), block.first, block.first + block.rows)
+
+
+@contextmanager
+def block_columns(block: Block, settings: Settings) -> Iterator[SourceColumns | None]:
+    """Open the columns of a block's rows as Arrow has them; None if its file is not Parquet."""
+    if settings.gather_by is not None or format_of(block.place.name) != ".parquet":
+        yield None
+        return
+    import pyarrow.parquet as pq
+
+    from geval_local.io.parquet import SourceColumns
+
+    with ExitStack() as stack:
+        with _readable(block):
+            table = stack.enter_context(pq.ParquetFile(stack.enter_context(block.place.open())))
+        yield SourceColumns(table.schema_arrow, _batches(block, table, settings), block.first + 1)
+
+
+def _batches(block: Block, table: Any, settings: Settings) -> Iterator[Any]:
+    columns = _columns(settings, table.schema_arrow.names)
+    with _readable(block):
+        yield from parquet_batches(table, first=block.first, count=block.rows, columns=columns)
+
+
+def schema_of(blocks: Iterable[Block]) -> Any:
+    """Return the Arrow schema that all files of the input have together; None if no block tells one."""
+    import pyarrow as pa
+
+    from geval_local.io.parquet import common_schema
+
+    texts = dict.fromkeys(block.schema for block in blocks if block.schema)
+    return common_schema(pa.ipc.read_schema(pa.py_buffer(b64decode(text))) for text in texts)
 
 
 def block_samples(block: Block, settings: Settings) -> Iterator[Sample]:
@@ -378,8 +467,15 @@ def limited(blocks: Sequence[Block], limit: int) -> list[Block]:
 
 
 def changed_files(before: Iterable[Block], after: Iterable[Block]) -> list[str]:
-    """Tell which input files have changed, are missing, or are new; nothing if there are none."""
-    old, new = ({block.address: block.sha256 for block in blocks} for blocks in (before, after))
+    """Tell which input files have changed, are missing, or are new; nothing if there are none.
+
+    A file that could not be used may be put right, or removed.
+    """
+    before, after = list(before), list(after)
+    failed = {block.address for block in before if block.error}
+    old, new = (
+        {block.address: block.sha256 for block in blocks if block.address not in failed} for blocks in (before, after)
+    )
     changed = [
         f"{name}{'' if name in old and name in new else ' (new)' if name in new else ' (missing)'}"
         for name in {**new, **old}
@@ -397,13 +493,29 @@ def to_lines(blocks: Iterable[Block]) -> bytes:
 def from_lines(content: bytes) -> list[Block]:
     """Read what `to_lines` wrote."""
     records = map(orjson.loads, content.splitlines())
-    return [Block(**record | {"repeated": [(row, first) for row, first in record["repeated"]]}) for record in records]
-
-
-def named(files: Iterable[Sequence[Block]]) -> list[Block]:
-    """Name the parts of the blocks, given by files, after their places."""
     return [
-        replace(block, part=part_name(number, place))
-        for number, blocks in enumerate(files)
-        for place, block in enumerate(blocks)
+        Block(
+            **record
+            | {
+                "repeated": [(row, first) for row, first in record["repeated"]],
+                "schema": intern(record.get("schema", "")),
+            }
+        )
+        for record in records
+    ]
+
+
+def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list[Block]:
+    """Name the parts of the blocks, given by files, after their places.
+
+    Files that all are `known` keep their numbers, even where a file between them is gone.
+    """
+    files = list(files)
+    numbers = {block.address: file_number(block.part) for block in known}
+    places = [numbers.get(blocks[0].address) for blocks in files]
+    return [
+        # The files of an input have few schemas: equal ones are in memory once.
+        replace(block, part=part_name(place if None not in places else number, count), schema=intern(block.schema))
+        for number, (place, blocks) in enumerate(zip(places, files, strict=True))
+        for count, block in enumerate(blocks)
     ]

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
 from geval_local.io.columns import FIGURES, holds_all_input
@@ -26,6 +26,7 @@ from geval_local.io.input_checks import ROWS_CHECKED, check_first_rows, check_ro
 from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import PARTS_MANIFEST, ResultManifest, ScoredMetric, manifest_text, read_manifest
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.ray.blocks import (
@@ -37,6 +38,7 @@ from geval_local.ray.blocks import (
     limited,
     named,
     rows_in,
+    schema_of,
     to_lines,
 )
 from geval_local.ray.cluster import cluster_share, gather_blocks, score_blocks, steps_by_worker, survey_files
@@ -62,7 +64,7 @@ _Item = TypeVar("_Item")
 #: Number of footers of parts read in parallel.
 _READERS = 16
 #: Number of failed blocks that are named.
-_NAMED = 5
+_NAMED = 20
 
 
 class PartsRun:
@@ -90,6 +92,7 @@ class PartsRun:
         self._events = events
         self._retry_errors = False
         self._several = False
+        self._schema: Any = None
         #: Whether the directory holds this run, and nothing else.
         self._has_begun = False
         self._cluster = ExitStack()
@@ -101,7 +104,9 @@ class PartsRun:
         with self.directory.held(), self._cluster:
             try:
                 blocks = self._opened(overwrite=overwrite)
-                self._score(blocks if self.manifest.settings.gather_by is None else self._gathered(blocks))
+                failures = [(block, block.error) for block in blocks if block.error]
+                blocks = [block for block in blocks if not block.error]
+                self._score(blocks if self.manifest.settings.gather_by is None else self._gathered(blocks), failures)
                 self._finish()
             except BaseException as error:
                 if not self._has_begun:
@@ -149,6 +154,7 @@ class PartsRun:
             self.manifest.made = {}
         described = {block.address: block for block in blocks}.values()
         self._several = len(described) > 1
+        self._schema = schema_of(blocks)
         self.manifest.input = input_of(wanted.settings.inputs, described, rows_in(blocks))
         directory.save(self.manifest)
         self._has_begun = True
@@ -168,6 +174,8 @@ class PartsRun:
         """Have workers survey the files that are new or may have changed; list the blocks with the names of parts."""
         state = attrgetter("address", "bytes", "changed")
         before = {key: list(blocks) for key, blocks in groupby(known, state)}
+        # What kept a file from being read may be gone: a right, a failing disk.
+        before = {key: blocks for key, blocks in before.items() if not blocks[0].error}
         found = {file.address: before[state(file)] for file in files if state(file) in before}
         new = [file for file in files if file.address not in found]
         settings, judge = self.manifest.settings, self.manifest.judges[0]
@@ -180,7 +188,7 @@ class PartsRun:
             some, new = new[:step], new[step:]
             for blocks in self._until_stopped(survey_files(some, cut)):
                 found[blocks[0].address] = blocks
-        blocks = named(found[file.address] for file in files if file.address in found)
+        blocks = named((found[file.address] for file in files if file.address in found), known)
         return blocks if settings.limit is None else limited(blocks, settings.limit)
 
     def _gathered(self, blocks: Sequence[Block]) -> list[Block]:
@@ -194,15 +202,15 @@ class PartsRun:
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
-    def _score(self, blocks: Sequence[Block]) -> None:
-        """Have workers score the blocks without a part."""
+    def _score(self, blocks: Sequence[Block], failures: list[tuple[Block, str]]) -> None:
+        """Have workers score the blocks without a part; `failures` are those of the survey."""
         results, rows = len(self.metrics), self.manifest.input.rows or 0
         remove_parts(self.directory.place, self.manifest.run, {block.part for block in blocks})
         missing = self._missing(blocks)
         self.there = self.totals.rows * results
         if self.there:
             self._events.on_resume(self.there, rows * results)
-        failures: list[tuple[Block, str]] = []
+        count = len(blocks) + len(failures)
         if missing:
             self._connect()
             self._events.on_load(None)
@@ -211,7 +219,7 @@ class PartsRun:
                 if missing:
                     failures += self._pass(missing, metrics, alone=alone)
         if failures:
-            raise _undone(failures, len(blocks))
+            raise _undone(failures, count)
         if self.totals.rows != rows:
             raise JudgeError(
                 f"the parts in {self.directory.place} hold {self.totals.rows} rows, and the input has {rows}",
@@ -241,6 +249,7 @@ class PartsRun:
             several=self._several,
             again=self._retry_errors,
             alone=alone,
+            schema=self._schema,
         )
 
     def _pass(self, missing: dict[str, Block], metrics: Sequence[Metric], *, alone: bool) -> list[tuple[Block, str]]:
@@ -387,12 +396,12 @@ def input_of(given: Sequence[str], files: Iterable[Block], rows: int | None = No
 
 def _undone(failures: Sequence[tuple[Block, str]], count: int) -> GevalError:
     """Describe the blocks that could not be scored."""
-    lines = [f"{block.where}: {reason}" for block, reason in failures[:_NAMED]]
+    lines = [reason if block.error else f"{block.where}: {reason}" for block, reason in failures[:_NAMED]]
     if len(failures) > _NAMED:
         lines.append(f"and {len(failures) - _NAMED} more")
     return JudgeError(
         f"{len(failures)} of {count} blocks could not be scored; the others are done\n  " + "\n  ".join(lines),
-        hint="Correct or remove these rows. A killed worker has often run out of memory: "
+        hint="Correct or remove these files or rows; where a file was read before, add `overwrite=True`. A killed worker has often run out of memory: "
         "smaller `batch_tokens`, or fewer `workers`, may help.",
     )
 
@@ -444,7 +453,7 @@ def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[st
     if place is None:
         raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add `output=runs/NAME/`.")
     text = checked_place(os.fspath(place))
-    suffix = Path(text.partition("?")[0].rstrip("/")).suffix.lower().removeprefix(".")
+    suffix = Path(Place(text).name).suffix.lower().removeprefix(".")
     if formats or (suffix in EXPORT_FORMATS and not text.endswith("/")):
         raise ConfigurationError(
             "a distributed run writes a directory of Parquet parts: one file would have to pass one machine",
@@ -468,10 +477,7 @@ def wanted_parts(
         )
     inputs = [one if is_address(one) else os.path.abspath(one) for one in (os.fspath(path) for path in given)]
     files = find_files(inputs)
-    first = files[0]
-    rows = list(block_samples(replace(first, rows=ROWS_CHECKED), settings.model_copy(update={"columns": None})))
-    if not rows:
-        raise DataError(f"{first.address} holds no rows", hint="Was the file written completely?")
+    first, rows = _first_rows(files, settings.model_copy(update={"columns": None}))
     check_rows(rows, metrics, first.address, settings.fields)
     columns = [name for name in settings.columns or () if name not in FIGURES]
     check_first_rows(rows, first.address, metrics, settings.model_copy(update={"columns": columns}))
@@ -482,6 +488,20 @@ def wanted_parts(
         "group_by": settings.group_by or settings.gather_by,
     }
     return RunManifest.new(input_of(inputs, files), settings.model_copy(update=update), list(judges))
+
+
+def _first_rows(files: Sequence[Block], settings: Settings) -> tuple[Block, list[Sample]]:
+    """Read the first rows of the first file that can be read; if none can, tell why of the first."""
+    errors: list[DataError] = []
+    for file in files:
+        try:
+            rows = list(block_samples(replace(file, rows=ROWS_CHECKED), settings))
+            if rows:
+                return file, rows
+            errors.append(DataError(f"{file.address} holds no rows", hint="Was the file written completely?"))
+        except DataError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _load_on_worker(record: JudgeRecord) -> Judge:

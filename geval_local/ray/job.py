@@ -34,6 +34,8 @@ class Job:
     again: bool = False
     #: Whether a worker scores one block at a time, so that its block is the cause if it dies.
     alone: bool = False
+    #: Arrow schema of the input's columns, the same in every part.
+    schema: Any = None
     #: Version of the driver.
     version: str = __version__
 

@@ -6,9 +6,11 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.ownership import file_sha256
@@ -47,13 +49,15 @@ def merge_parts(
     directory = Place(address)
     place = directory.child(PARTS_MANIFEST)
     description = parse_manifest(json.loads(place.read()), place)
-    names, count = list(manifest.results), 0
+    names, count, rows = list(manifest.results), 0, PartRows(directory)
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(ResultWriter.open(file, names, columns=columns, csv_safe=csv_safe))
+            stack.enter_context(
+                ResultWriter.open(file, names, columns=columns, csv_safe=csv_safe, source=partial(_source, rows))
+            )
             for file in with_rows([target])
         ]
-        for row in PartRows(directory):
+        for row in rows:
             figures = dict(row.get("geval") or {})
             scores = {name: read_score(name, figures.pop(name, None), f"{address}, row {row.number}") for name in names}
             fields = {name: value for name, value in row.items() if name != "geval"}
@@ -66,7 +70,12 @@ def merge_parts(
                 f"the parts in {address} hold {count} rows, and the run had {manifest.input.rows}",
                 hint=f"Score what is missing: geval-local resume {shlex.quote(address)}",
             )
-    rows = rows_path(target)
-    kept = file_sha256(rows) if target.suffix.lower() == ".csv" else None
+    kept = file_sha256(rows_path(target)) if target.suffix.lower() == ".csv" else None
     write_manifest(target, replace(description, results_sha256=file_sha256(target), rows_sha256=kept))
     return count
+
+
+def _source(rows: PartRows) -> AbstractContextManager[Any]:
+    from geval_local.io.parquet import SourceColumns
+
+    return SourceColumns.of_parts(rows)

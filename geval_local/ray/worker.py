@@ -23,7 +23,7 @@ from geval_local.grouping import Documents
 from geval_local.io.columns import SCORES
 from geval_local.io.parts import PART_KEY
 from geval_local.io.samples import Sample
-from geval_local.ray.blocks import Block, block_samples
+from geval_local.ray.blocks import Block, block_columns, block_samples
 from geval_local.ray.gather import gathered_samples
 from geval_local.ray.job import Counts, Job, PartReport, is_whole
 from geval_local.ray.parts_directory import write_file
@@ -132,10 +132,13 @@ class BlockScorer:
         run, buffer, spool = Run(job.manifest, MemoryStore(), None), io.BytesIO(), Path(tempfile.gettempdir())
         documents, tallies = Documents(settings.group_by), [Tally(key, low_mass=LOW_LABEL_MASS) for key in run.keys]
         counts = Counts.none(run.keys, settings.group_by)
-        sink = ParquetSink(buffer, run.keys, spool)
-        writer = ResultWriter(spool, ExitStack(), sink, run.keys, SCORES.column)
         with ExitStack() as stack:
+            source = stack.enter_context(block_columns(block, settings))
+            sink = ParquetSink(
+                buffer, run.keys, spool, source=source, schema=_kept_schema(job.schema, settings.columns)
+            )
             stack.callback(sink.discard)
+            writer = ResultWriter(spool, ExitStack(), sink, run.keys, SCORES.column)
             for window in self._windows(block, run, judge):
                 for sample, scores in run.scored(window):
                     document = documents.add(sample.fields) if sample.error is None else None
@@ -203,3 +206,12 @@ def _kept(sample: Sample, columns: list[str] | None) -> Sample:
         return sample
     fields = {name: value for name, value in sample.fields.items() if name in columns or name == SCORES.column}
     return Sample(fields, sample.row, sample.origin)
+
+
+def _kept_schema(schema: Any, columns: list[str] | None) -> Any:
+    if schema is None or columns is None:
+        return schema
+    for place in reversed(range(len(schema))):
+        if schema.field(place).name not in columns:
+            schema = schema.remove(place)
+    return schema

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import get_args
+from typing import Any, get_args
 
 from geval_local.errors import OutputError
 from geval_local.io.ownership import file_sha256, owned
@@ -21,6 +21,7 @@ from geval_local.io.result_manifest import (
     rows_path,
     write_manifest,
 )
+from geval_local.io.rows import format_of
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter, RowFigures
 from geval_local.options import Format
@@ -69,7 +70,16 @@ class Exporter:
             private=settings.output is None,
             mark=self._run.manifest.run,
             before_replacing=claim,
+            source=self._source,
         )
+
+    def _source(self) -> AbstractContextManager[Any]:
+        from geval_local.io.parquet import SourceColumns
+
+        file = Path(self._run.manifest.input.path)
+        # The rows of a pair are no rows of the file.
+        is_row = self._run.manifest.settings.pairs is None
+        return SourceColumns.of_file(file) if is_row and format_of(file.name) == ".parquet" else nullcontext()
 
     def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
         """Append one row."""

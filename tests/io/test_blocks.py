@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from parts_kit import Workers, carry_out
 
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import ConfigurationError, DataError, JudgeError, OutputError
 from geval_local.io.places import Place
 from geval_local.io.rows import read_rows
 from geval_local.ray.blocks import MOST_PIECES, Cut, block_rows, find_files, from_lines, named, survey, to_lines
@@ -64,8 +65,8 @@ def test_ids_that_are_there_twice_are_told_by_block(tmp_path):
     ids = [*[0] * 10_010, *range(1, 5_001)]
     path.write_text("".join(json.dumps({"id": one}) + "\n" for one in ids))
     (file,) = find_files([str(path)])
-    with pytest.raises(DataError, match="10009 rows repeat the id of an earlier row, the first of them row 2"):
-        survey(file, Cut(3, 1 << 60))
+    (block,) = survey(file, Cut(3, 1 << 60))
+    assert "10009 rows repeat the id of an earlier row, the first of them row 2" in block.error
 
 
 def test_ids_that_name_documents_are_no_ids_of_rows_in_blocks(tmp_path):
@@ -73,6 +74,93 @@ def test_ids_that_name_documents_are_no_ids_of_rows_in_blocks(tmp_path):
     path.write_text("".join(json.dumps({"id": number % 6}) + "\n" for number in range(18)))
     (file,) = find_files([str(path)])
     assert [list(block.repeated) for block in survey(file, Cut(9, 1 << 60))] == [[], []]
+
+
+def fifty_files(directory: Path) -> list[Path]:
+    """Files of two rows, of which one has no footer, and one has damaged data pages."""
+    directory.mkdir()
+    paths = [directory / f"{number:02}.parquet" for number in range(50)]
+    for number, path in enumerate(paths):
+        texts = {"source": ["A tale."] * 2, "output": [f"It ends at {number}.{row} " * 40 for row in range(2)]}
+        pq.write_table(pa.table({"id": [2 * number, 2 * number + 1], **texts}), path, compression="gzip")
+    paths[0].write_bytes(paths[0].read_bytes()[:-20])
+    column = pq.read_metadata(paths[17]).row_group(0).column(2)
+    start = column.dictionary_page_offset or column.data_page_offset
+    damaged = bytearray(paths[17].read_bytes())
+    damaged[start + 30 : start + column.total_compressed_size] = bytes(column.total_compressed_size - 30)
+    paths[17].write_bytes(damaged)
+    return paths
+
+
+def test_a_file_that_cannot_be_read_is_a_block_with_the_reason(tmp_path):
+    paths = fifty_files(tmp_path / "in")
+    found = [survey(file, Cut(100, 1 << 60)) for file in find_files([str(tmp_path / "in")])]
+    failed = [block for blocks in found for block in blocks if block.error]
+    assert [block.address for block in failed] == [str(paths[0])]
+    assert failed[0].error.startswith(f"cannot read {paths[0]}: ")
+    assert (failed[0].rows, failed[0].schema) == (0, "")
+    assert from_lines(to_lines(named(found))) == named(found)
+    assert sum(block.rows for blocks in found for block in blocks) == 98
+    # The survey reads no data pages but those of ids: who scores the block finds the damage.
+    unreadable = []
+    for (block,) in found:
+        try:
+            rows = list(block_rows(block)) if not block.error else []
+            assert len(rows) == block.rows
+        except DataError as error:
+            unreadable.append((block.address, str(error)))
+    ((address, reason),) = unreadable
+    assert address == str(paths[17])
+    assert f"cannot read {paths[17]}" in reason
+
+
+def test_other_files_are_scored_and_those_that_cannot_be_read_named_together(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    workers = Workers(monkeypatch)
+    paths, run = fifty_files(tmp_path / "in"), tmp_path / "run"
+    (tmp_path / "in" / "50.jsonl").write_text("")
+    with pytest.raises(JudgeError, match="3 of 51 blocks could not be scored; the others are done") as caught:
+        carry_out(run, [tmp_path / "in"])
+    for path in (paths[0], paths[17], tmp_path / "in" / "50.jsonl"):
+        assert str(path) in caught.value.message
+    parts = {path.name: path.stat().st_mtime_ns for path in run.glob("part-*.parquet")}
+    assert len(parts) == 48
+    # One is put right, one removed, and one stays as it is.
+    pq.write_table(pq.read_table(paths[1]), paths[0])
+    paths[17].unlink()
+    workers.surveyed.clear()
+    workers.scored.clear()
+    with pytest.raises(OutputError, match=r"the input has another content: .*17\.parquet \(missing\)"):
+        carry_out(run, [tmp_path / "in"])
+
+
+def test_a_run_goes_on_when_its_files_are_put_right_or_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    workers = Workers(monkeypatch)
+    (tmp_path / "in").mkdir()
+    good = {"source": ["A tale."] * 2, "output": ["It ends."] * 2}
+    for name in "abcde":
+        pq.write_table(pa.table(good), tmp_path / "in" / f"{name}.parquet")
+    for name in "bd":
+        (tmp_path / "in" / f"{name}.parquet").write_bytes(b"PAR1")
+    with pytest.raises(JudgeError, match="2 of 5 blocks could not be scored"):
+        carry_out(tmp_path / "run", [tmp_path / "in"])
+    pq.write_table(pa.table(good), tmp_path / "in" / "d.parquet")
+    (tmp_path / "in" / "b.parquet").unlink()
+    workers.scored.clear()
+    assert carry_out(tmp_path / "run", [tmp_path / "in"]).totals.rows == 8
+    assert workers.scored == ["part-000003-000000.parquet"], "other parts keep their names, and are not scored again"
+    workers.scored.clear()
+    assert carry_out(tmp_path / "run", [tmp_path / "in"]).totals.rows == 8
+    assert workers.scored == []
+
+
+def test_an_input_without_a_readable_file_begins_no_run(tmp_path, monkeypatch):
+    Workers(monkeypatch)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"cannot read .*a\.parquet"):
+        carry_out(tmp_path / "run", [tmp_path / "a.parquet"])
+    assert not (tmp_path / "run").exists()
 
 
 def test_files_are_found_by_directory_pattern_and_address(tmp_path):

@@ -1,0 +1,162 @@
+"""Names of files that are no plain words: on a local disk, in memory, and on an S3 server."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.io.places import Place
+from geval_local.ray.blocks import Cut, block_rows, find_files, survey
+
+fs = pytest.importorskip("pyarrow.fs", reason="places are those of pyarrow")
+
+NAMES = [
+    "with space.jsonl",
+    "what?.jsonl",
+    "what?a=b.jsonl",
+    "50%.jsonl",
+    "x%20y.jsonl",
+    "a#b.jsonl",
+    "a+b&c;d.jsonl",
+    "[1].jsonl",
+    "star*.jsonl",
+    "größe-数据-🙂.jsonl",
+    "date=2026-11-28T10%3A00/part.jsonl",
+    "dir with #?/[a]/x.jsonl",
+]
+#: Name -> a pattern that matches it and no other.
+PATTERNS = {
+    "with space.jsonl": "with ?pace.jsonl",
+    "what?.jsonl": "what[?].jsonl",
+    "x%20y.jsonl": "x%[0-9]0y.json*",
+    "a#b.jsonl": "[!b]#b.jsonl",
+    "[1].jsonl": "[[]1].jsonl",
+    "größe-数据-🙂.jsonl": "gr*?-??-?.jsonl",
+    "date=2026-11-28T10%3A00/part.jsonl": "date=*/part.jsonl",
+    "dir with #?/[a]/x.jsonl": "dir*/**/x.jsonl",
+}
+
+
+def content(name: str) -> bytes:
+    return (json.dumps({"id": name, "output": "It ends."}) + "\n").encode()
+
+
+def read(given: str) -> list[str]:
+    """Find, survey and read files, as workers do: from their addresses."""
+    blocks = [block for file in find_files([given]) for block in survey(file, Cut(100, 1 << 60))]
+    return [row.fields["id"] for block in pickle.loads(pickle.dumps(blocks)) for row in block_rows(block)]
+
+
+def check_names(base: str, options: str = "") -> None:
+    assert sorted(read(base + options)) == sorted(NAMES)
+    for name in NAMES:
+        assert read(f"{base}/{name}{options}") == [name], "a name is itself before it is a pattern"
+    for name, pattern in PATTERNS.items():
+        assert read(f"{base}/{pattern}{options}") == [name]
+    with pytest.raises(DataError, match="no file of rows matches"):
+        find_files([f"{base}/[2].jsonl{options}"])
+    with pytest.raises(DataError, match="there is no file"):
+        find_files([f"{base}/missing%20.jsonl{options}"])
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    for name in NAMES:
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(name))
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_names_on_a_local_disk(local, scheme):
+    check_names(f"{scheme}{local}")
+
+
+def test_names_on_a_file_system_of_fsspec():
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    try:
+        for name in NAMES:
+            store.pipe_file(f"/bucket/in/{name}", content(name))
+        check_names("memory://bucket/in")
+    finally:
+        store.store.clear()
+
+
+def test_places_of_odd_names_are_written_and_removed(tmp_path):
+    for name in ("what?.parquet", "x%20#.parquet"):
+        place = Place(str(tmp_path)).child(name)
+        place.write(b"one", mark="run")
+        assert (place.name, place.read()) == (name, b"one")
+        assert (tmp_path / name).read_bytes() == b"one"
+        place.delete()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pattern_that_is_none_is_refused(local):
+    with pytest.raises(ConfigurationError, match=r"is no pattern.*entire path component"):
+        find_files([f"{local}/a**.jsonl"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_name_that_is_not_utf8_is_told(tmp_path):
+    (Path(str(tmp_path)) / "a\udcff.jsonl").write_bytes(content("a"))
+    with pytest.raises(DataError, match=r"a name in it is not UTF-8: .*a\\udcff\.jsonl"):
+        find_files([str(tmp_path)])
+
+
+def test_options_are_no_part_of_a_name():
+    """They go to each place in the bucket, and their file system is opened once."""
+    options = "?endpoint_override=http://localhost:9&region=us-east-1"
+    bucket = Place(f"s3://bucket/what?a=b{options}")
+    assert (bucket.name, bucket.path) == ("what?a=b", "bucket/what?a=b")
+    child = bucket.child("50% #.jsonl")
+    assert child.address == f"s3://bucket/what?a=b/50% #.jsonl{options}"
+    assert (child.name, child.path) == ("50% #.jsonl", "bucket/what?a=b/50% #.jsonl")
+    assert child.system is bucket.system
+    assert Place(f"s3://bucket{options}").path == "bucket"
+
+
+# --- S3 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A bucket on a server of moto, and the options of its addresses."""
+    if find_spec("moto") is None:
+        pytest.skip("the S3 server is that of moto: pip install 'moto[server,s3]'")
+    from moto.server import ThreadedMotoServer
+
+    for name, value in (("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("NO_PROXY", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        options = {"endpoint_override": f"http://{host}:{port}", "region": "us-east-1"}
+        system = fs.S3FileSystem(allow_bucket_creation=True, **options)
+        system.create_dir("bucket")
+        for name in NAMES:
+            with system.open_output_stream(f"bucket/in/{name}") as stream:
+                stream.write(content(name))
+        yield "s3://bucket/in", "?" + "&".join(f"{name}={value}" for name, value in options.items())
+    finally:
+        server.stop()
+
+
+def test_names_on_s3(s3):
+    base, options = s3
+    check_names(base, options)
+    place = Place(base + options).child("out #?/50%20.parquet")
+    place.write(b"one", mark="run")
+    assert Place(place.address).read() == b"one"
+    assert place.address == f"{base}/out #?/50%20.parquet{options}"
+    place.delete()
+    assert place.entry() is None

@@ -1,0 +1,272 @@
+"""Parquet in, Parquet out: columns that pass through keep their types and values, and wide tables are read fast."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+
+import pytest
+from parts_kit import Workers, carry_out
+from run_kit import execute, wanted
+
+from geval_local.io import rows as rows_module
+from geval_local.io.rows import read_rows
+from geval_local.io.samples import read_samples
+from geval_local.io.writer import ResultWriter
+from geval_local.ray.merge import merge_parts
+from geval_local.score import Score
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+ds = pytest.importorskip("pyarrow.dataset")
+
+from geval_local.io.parquet import SourceColumns, common_schema  # noqa: E402 - it needs pyarrow
+
+DAY, MOMENT = datetime.date(2026, 11, 28), datetime.datetime(2026, 11, 28, 10, 0, 0, 123456)
+#: Column type -> two values; a null stands between them.
+COLUMNS = {
+    "bool": (pa.bool_(), [True, False]),
+    "int8": (pa.int8(), [-128, 127]),
+    "int16": (pa.int16(), [-(2**15), 1]),
+    "int32": (pa.int32(), [2**31 - 1, 1]),
+    "int64": (pa.int64(), [2**63 - 1, -1]),
+    "uint8": (pa.uint8(), [255, 0]),
+    "uint16": (pa.uint16(), [65535, 0]),
+    "uint32": (pa.uint32(), [2**32 - 1, 0]),
+    "uint64": (pa.uint64(), [2**64 - 1, 0]),
+    "half": (pa.float16(), [1.5, -2.0]),
+    "float": (pa.float32(), [0.1, float("inf")]),
+    "double": (pa.float64(), [0.1, 1e300]),
+    "decimal": (pa.decimal128(20, 2), [Decimal("1.10"), Decimal("-3.00")]),
+    "decimal256": (pa.decimal256(60, 5), [Decimal("1.10000"), Decimal("9" * 50)]),
+    "string": (pa.string(), ["a", ""]),
+    "large_string": (pa.large_string(), ["a", "b"]),
+    "dictionary": (pa.dictionary(pa.int16(), pa.string()), ["a", "b"]),
+    "binary": (pa.binary(), [b"\xff\x00", b""]),
+    "fixed_binary": (pa.binary(3), [b"\xff\x00a", b"abc"]),
+    "date": (pa.date32(), [DAY, DAY]),
+    "time_ns": (pa.time64("ns"), [1_234_567, 1]),
+    "timestamp_ms": (pa.timestamp("ms", "UTC"), [1_764_324_000_123, 0]),
+    "timestamp_ns": (pa.timestamp("ns"), [1_764_324_000_123_456_789, 1]),
+    "duration_ns": (pa.duration("ns"), [1_234_567_891, 1]),
+    "null": (pa.null(), [None, None]),
+    "list": (pa.list_(pa.int8()), [[1, None], []]),
+    "map": (pa.map_(pa.string(), pa.int32()), [[("a", 1), ("a", 2)], []]),
+    "nested": (
+        pa.struct([("at", pa.timestamp("ns")), ("of", pa.list_(pa.map_(pa.string(), pa.float32())))]),
+        [{"at": 1, "of": [[("x", 0.5)]]}, {"at": None, "of": []}],
+    ),
+}
+
+
+def all_columns() -> pa.Table:
+    """One row per value, and one of nulls, with metadata of the table and of a column."""
+    arrays = [pa.array([first, None, second], kind) for kind, (first, second) in COLUMNS.values()]
+    fields = [pa.field(name, array.type, metadata={b"unit": b"1"}) for name, array in zip(COLUMNS, arrays, strict=True)]
+    texts = pa.array(["a text"] * 3)
+    schema = pa.schema([*fields, pa.field("output", texts.type, nullable=False)], metadata={b"owner": b"us"})
+    return pa.table([*arrays, texts], schema=schema)
+
+
+def through(source: Path, target: Path, **reading) -> pa.Table:
+    """Write what is read, with a score."""
+    with ResultWriter.open(target, ["m"], source=partial(SourceColumns.of_file, source)) as writer:
+        for sample in read_samples(source, **reading):
+            writer.write(sample, {} if sample.error else {"m": Score.unscored("m", "not asked")})
+    return pq.read_table(target)
+
+
+@pytest.fixture(scope="module")
+def passed(tmp_path_factory) -> tuple[pa.Table, pa.Table]:
+    """The table of all columns, before and after."""
+    directory = tmp_path_factory.mktemp("types")
+    pq.write_table(all_columns(), directory / "in.parquet", row_group_size=2)
+    return pq.read_table(directory / "in.parquet"), through(directory / "in.parquet", directory / "out.parquet")
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_keeps_type_and_values(passed, name):
+    before, after = passed
+    assert after.schema.field(name).equals(before.schema.field(name), check_metadata=True)
+    assert after.column(name).combine_chunks().equals(before.column(name).combine_chunks())
+
+
+def test_order_and_metadata_stay(passed):
+    before, after = passed
+    assert after.schema.names == [*before.schema.names, "geval"]
+    assert after.schema.metadata == before.schema.metadata
+    assert not after.schema.field("output").nullable
+    assert [row["m"]["error"] for row in after.column("geval").to_pylist()] == ["not asked"] * 3
+
+
+def test_rows_are_matched_by_their_numbers(tmp_path, monkeypatch):
+    """Over batches and groups of every size, and where rows are left out."""
+    monkeypatch.setattr("geval_local.io.rows.PARQUET_BATCH_ROWS", 3)
+    monkeypatch.setattr("geval_local.io.parquet.GROUP_ROWS", 4)
+    numbers = pa.array(range(20), pa.uint16())
+    pq.write_table(pa.table({"n": numbers, "output": ["x"] * 20}), tmp_path / "in.parquet", row_group_size=7)
+    with ResultWriter.open(
+        tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_file, tmp_path / "in.parquet")
+    ) as writer:
+        for sample in read_samples(tmp_path / "in.parquet"):
+            if sample.row % 5:
+                writer.write(sample, {"m": Score.unscored("m", "not asked")})
+    column = pq.read_table(tmp_path / "o.parquet").column("n")
+    assert column.type == pa.uint16()
+    assert column.to_pylist() == [number for number in range(20) if (number + 1) % 5]
+
+
+def test_a_value_that_cannot_be_read_is_null_and_its_row_says_why(tmp_path):
+    broken = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"\xff"]).buffers())
+    table = pa.table({"output": broken, "n": pa.array([1, 2], pa.int8())})
+    pq.write_table(table, tmp_path / "in.parquet")
+    after = through(tmp_path / "in.parquet", tmp_path / "o.parquet")
+    assert after.column("output").to_pylist() == ["ok", None]
+    assert after.column("n").to_pylist() == [1, 2]
+    assert "not UTF-8" in after.column("geval").to_pylist()[1]["m"]["error"]
+    assert after.column("row").to_pylist() == [None, 2]
+
+
+def test_one_bad_value_spoils_no_other_row(tmp_path):
+    values = [b"row %d" % number for number in range(2000)]
+    values[1500] = b"\xff"
+    broken = pa.Array.from_buffers(pa.string(), len(values), pa.array(values).buffers())
+    pq.write_table(pa.table({"output": broken, "n": range(len(values))}), tmp_path / "in.parquet")
+    found = list(read_rows(tmp_path / "in.parquet"))
+    assert [row.number for row in found] == [*range(1, 2001)]
+    assert [row.fields["n"] for row in found] == [*range(2000)]
+    assert [row.number for row in found if row.error] == [1501]
+
+
+NO_PANDAS = """
+import sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+class NoPandas(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "pandas":
+            raise ImportError(name)
+sys.meta_path.insert(0, NoPandas())
+from geval_local.io.rows import read_rows
+print(*read_rows(Path(sys.argv[1])))
+"""
+
+
+def test_nanoseconds_are_read_without_pandas(tmp_path):
+    """Python has no type for them, and a column that passes through is no reason to leave a row unscored."""
+    columns = {name: pa.array([1_001], COLUMNS[name][0]) for name in ("timestamp_ns", "time_ns", "duration_ns")}
+    nested = pa.array([{"at": 1_001, "of": []}], COLUMNS["nested"][0])
+    pq.write_table(pa.table({**columns, "nested": nested, "output": ["x"]}), tmp_path / "in.parquet")
+    command = [sys.executable, "-c", NO_PANDAS, str(tmp_path / "in.parquet")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.count("00:00:00.000001001") == 3, "one of them in a struct"
+    assert "error=None" in printed
+
+
+def test_a_wide_table_is_converted_by_the_batch(tmp_path, monkeypatch):
+    """Conversion per row costs a call per cell: 20 times the time at 5,000 columns."""
+    pq.write_table(pa.table({f"c{place}": range(100) for place in range(300)}), tmp_path / "in.parquet")
+    batches = []
+    converted = rows_module._converted
+    monkeypatch.setattr(
+        rows_module, "_converted", lambda batch, start: batches.append(batch.num_rows) or converted(batch, start)
+    )
+    assert len(list(read_rows(tmp_path / "in.parquet"))) == 100
+    assert batches == [100]
+    monkeypatch.setattr(rows_module, "CONVERTED_BYTES", 300 * 8 * 10)
+    batches.clear()
+    assert len(list(read_rows(tmp_path / "in.parquet"))) == 100
+    assert max(batches) <= 10, "and in pieces of bounded size"
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def scorable(rows: int = 40) -> pa.Table:
+    """Rows of all columns, and the texts of a metric."""
+    table = all_columns().drop_columns(["output"]).take([number % 3 for number in range(rows)])
+    for name, told in (("id", "{}"), ("source", "Tale {}."), ("output", "It ends at {}.")):
+        table = table.append_column(name, pa.array([told.format(number) for number in range(rows)]))
+    return table
+
+
+def same(found: pa.Table, given: pa.Table) -> None:
+    assert found.schema.names == [*given.schema.names, "geval"]
+    assert found.schema.metadata == given.schema.metadata
+    for field in given.schema:
+        assert found.schema.field(field.name).equals(field, check_metadata=True)
+        assert found.column(field.name).combine_chunks().equals(given.column(field.name).combine_chunks()), field.name
+
+
+def test_a_run_keeps_all_columns(tmp_path):
+    pq.write_table(scorable(), tmp_path / "in.parquet", row_group_size=9)
+    (file,) = execute(tmp_path / "run", wanted(tmp_path / "in.parquet", formats=["parquet"]))
+    same(pq.read_table(file), pq.read_table(tmp_path / "in.parquet"))
+
+
+@pytest.fixture
+def workers(monkeypatch, tmp_path) -> Workers:
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    return Workers(monkeypatch)
+
+
+def test_parts_and_what_is_merged_of_them_keep_all_columns(tmp_path, workers):
+    pq.write_table(scorable(), tmp_path / "in.parquet", row_group_size=9)
+    given = pq.read_table(tmp_path / "in.parquet")
+    carry_out(tmp_path / "run", [tmp_path / "in.parquet"])
+    parts = sorted((tmp_path / "run").glob("part-*.parquet"))
+    assert len(parts) == 4
+    schemas = [pq.read_schema(part).remove_metadata() for part in parts]
+    assert all(schema.equals(schemas[0], check_metadata=True) for schema in schemas)
+    found = ds.dataset(parts).to_table()
+    same(found.replace_schema_metadata(given.schema.metadata), given)
+    assert pq.read_schema(parts[0]).metadata[b"owner"] == b"us"
+    merge_parts(tmp_path / "run", tmp_path / "merged.parquet")
+    same(pq.read_table(tmp_path / "merged.parquet"), given)
+
+
+def texts(rows: int) -> dict[str, list[str]]:
+    return {"source": ["A tale."] * rows, "output": ["It ends."] * rows}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_parts_of_files_that_disagree_are_one_table(tmp_path, workers, suffix):
+    """Each file, and each block, would have a type of its own."""
+    lines = {
+        "a": {"n": [1, 2], "late": [None, None], "mixed": [1, 2], "only_here": [True, False]},
+        "b": {"n": [1.5, None], "late": [None, 7], "mixed": ["x", "y"]},
+        "c": {"n": [None, None], "late": [None, None], "mixed": [None, None]},
+    }
+    (tmp_path / "in").mkdir()
+    for name, columns in lines.items():
+        table = pa.table({**columns, **texts(2)})
+        if suffix == "parquet":
+            pq.write_table(table, tmp_path / "in" / f"{name}.parquet")
+        else:
+            rows = [json.dumps({key: one for key, one in row.items() if one is not None}) for row in table.to_pylist()]
+            (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(rows))
+    carry_out(tmp_path / "run", [tmp_path / "in"], rows=1)
+    parts = sorted((tmp_path / "run").glob("part-*.parquet"))
+    assert len(parts) == 6
+    table = ds.dataset(parts).to_table()
+    assert table.schema.equals(pq.read_table(parts).schema)
+    assert len({str(pq.read_schema(part).remove_metadata()) for part in parts}) == 1
+    assert table.column("n").to_pylist() == [1.0, 2.0, 1.5, None, None, None]
+    assert table.column("n").type == pa.float64()
+    assert table.column("late").to_pylist() == [None, None, None, 7, None, None]
+    assert table.column("mixed").to_pylist() == ["1", "2", "x", "y", None, None]
+    assert table.column("only_here").to_pylist() == [True, False, None, None, None, None]
+
+
+def test_columns_of_several_files_have_one_type():
+    one = pa.schema([pa.field("a", pa.int8(), nullable=False), ("b", pa.null())], metadata={"k": "v"})
+    other = pa.schema([("b", pa.date32()), ("a", pa.int32()), ("c", pa.large_string())])
+    expected = pa.schema([("a", pa.int32()), ("b", pa.date32()), ("c", pa.large_string())], metadata={"k": "v"})
+    assert common_schema([one, other]).equals(expected, check_metadata=True)
+    assert common_schema([one, one]) is one
+    assert common_schema([]) is None
