@@ -103,7 +103,9 @@ class Gate:
         if _SIGNS[sign](figure, limit):
             return None
         shown = f"{limit:.2%}" if is_share else f"{limit:g}"
-        found = "missing" if math.isnan(figure) else f"{figure:.2%}" if is_share else f"{figure:.4g}"
+        if math.isnan(figure):
+            return f"{summary.metric}: there is no figure for {_NAMES[self.figure]}, to be held against {shown}"
+        found = f"{figure:.2%}" if is_share else f"{figure:.4g}"
         return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {shown}"
 
     def _figure(self, summary: Summary) -> float:

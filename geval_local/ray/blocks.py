@@ -512,10 +512,11 @@ def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list
     """
     files = list(files)
     numbers = {block.address: file_number(block.part) for block in known}
-    places = [numbers.get(blocks[0].address) for blocks in files]
+    kept = [place for blocks in files if (place := numbers.get(blocks[0].address)) is not None]
+    places = kept if len(kept) == len(files) else range(len(files))
     return [
         # The files of an input have few schemas: equal ones are in memory once.
-        replace(block, part=part_name(place if None not in places else number, count), schema=intern(block.schema))
-        for number, (place, blocks) in enumerate(zip(places, files, strict=True))
+        replace(block, part=part_name(place, count), schema=intern(block.schema))
+        for place, blocks in zip(places, files, strict=True)
         for count, block in enumerate(blocks)
     ]

@@ -37,7 +37,9 @@ def call(*arguments):
 
 
 @pytest.mark.slow
-def test_pairs_are_judged_and_read_again_with_the_same_figures(place):
+def test_pairs_are_judged_and_read_again_with_the_same_figures(place, monkeypatch):
+    # A random judge has little label mass and goes by the order, so that its preferences would not be shown.
+    monkeypatch.setattr("geval_local.analysis.pair_study.doubt_of", lambda own: "")
     judge = judge_directory()
     done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl", "--json")
     assert done.exit_code == 0, done.stderr
@@ -111,7 +113,9 @@ def test_given_pairs_are_held_against_their_own_verdicts(place):
     assert own["systems"] == []
 
 
-def test_the_page_of_a_run_of_pairs_holds_the_figures_of_the_command(place):
+def test_the_page_of_a_run_of_pairs_holds_the_figures_of_the_command(place, monkeypatch):
+    # A random judge has little label mass and goes by the order, so that its preferences would not be shown.
+    monkeypatch.setattr("geval_local.analysis.pair_study.doubt_of", lambda own: "")
     judge = judge_directory()
     done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl", "--json")
     assert done.exit_code == 0, done.stderr
@@ -175,7 +179,8 @@ def odd_rows():
     return [*rows, {"doc_id": 8, "source": "s", "output": "nobody's"}, {**rows[0], "doc_id": 1, "output": None}]
 
 
-def test_odd_rows_are_judged_or_told(place):
+def test_odd_rows_are_judged_or_told(place, monkeypatch):
+    monkeypatch.setattr("geval_local.analysis.pair_study.doubt_of", lambda own: "")
     write_rows(place / "odd.jsonl", odd_rows())
     done = call("pairs", "odd.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "odd_pairs.csv", "--json")
     assert done.exit_code == 0, done.stderr

@@ -51,7 +51,7 @@ def test_a_run_directory_stands_for_its_results(here, verb):
 def test_report_and_calibrate_take_one_too(here):
     done = run("report", "one", "-o", "page.html", home=here)
     assert done.exit_code == 0, done.stderr
-    assert "<title>one" in (here / "page.html").read_text(encoding="utf-8")
+    assert "<title>data.jsonl" in (here / "page.html").read_text(encoding="utf-8")
     done = run("calibrate", "one", "--human", "rating.clarity", "--group-by", "doc", "-o", "map.json", home=here)
     assert done.exit_code == 0, done.stderr
     assert (here / "map.json").exists()

@@ -15,7 +15,8 @@ def summary(mass, *, threshold=None, rows=4):
     tally = Tally("m")
     for number in range(rows):
         passed = None if threshold is None else mass >= 0.1
-        tally.add(f"row {number}", number, Score("m", value=3.0, label_mass=mass, threshold=threshold, passed=passed))
+        value = 3.0 + number / 100  # equal scores have no interval
+        tally.add(f"row {number}", number, Score("m", value=value, label_mass=mass, threshold=threshold, passed=passed))
     return tally.summary()
 
 
@@ -75,7 +76,7 @@ def partly(scored, rows, mass=0.9):
     tally = Tally("m")
     for number in range(rows):
         error = None if number < scored else "no text"
-        value, found = (3.0, mass) if error is None else (math.nan, math.nan)
+        value, found = (3.0 + number / 100, mass) if error is None else (math.nan, math.nan)
         tally.add(f"row {number}", number, Score("m", value=value, label_mass=found, error=error, threshold=2.0))
     return tally.summary()
 
@@ -102,3 +103,11 @@ def test_no_gate_of_a_figure_needs_no_rows():
     assert not failures([], [partly(3, 48)])
     assert not failures([gate("label_mass", ">= 0")], [partly(3, 48)])
     assert not failures([gate("mean", ">= 1", "other")], [partly(3, 48)])
+
+
+def test_equal_scores_have_no_interval_and_a_gate_of_its_lower_end_says_so():
+    tally = Tally("m")
+    for number in range(4):
+        tally.add(f"row {number}", number, Score("m", value=3.0, label_mass=0.9))
+    (told,) = failures([gate("mean_low", ">= 1")], [tally.summary()])
+    assert told == "m: there is no figure for the lower end of the mean's interval, to be held against 1"

@@ -63,6 +63,7 @@ NOT_RUN_COUNTS = {
     "runs.md": 1,
     "clusters.md": 4,
     "gpu.md": 2,
+    "engines.md": 2,
     "analysis.md": 2,
     "serving.md": 4,
     "pairs.md": 1,

@@ -492,7 +492,6 @@ def test_without_ray_the_remedy_is_told(file, tmp_path, monkeypatch):
         (["--distributed", "ray", "-o", "run/", "-j", "nano,dtype=float64"], "has one judge"),
         (["-o", "run/", "--workers", "2"], "--workers is for distributed runs"),
         (["-o", "run/", "--address", "auto"], "--address is for distributed runs"),
-        (["more.jsonl", "-o", "run/"], "one file at a time is scored on one machine"),
     ):
         done = run_command(*common, *arguments, home=tmp_path / "home")
         assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
