@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ class Renderings:
     prompt: str
     #: The same two texts without any switch.
     unswitched: tuple[str, str]
+    #: The same two texts with all thinking switched on.
+    switched_on: tuple[str, str]
     #: Text up to an assistant's answer in a finished conversation; None if the template shows no answer.
     history: str | None = None
     #: Text up to an assistant's thoughts, and between thoughts and answer; None if the template does not show them.
@@ -111,7 +113,8 @@ class _Rule:
             return history if place.strip() else prompt
         if set(self._marks(extra)) & set(self._marks(place)):
             return history
-        channel = "" if self.thinks(place) or not place.strip() else place
+        is_there = place.strip() in extra  # a header that a turn of the switches stands before
+        channel = "" if self.thinks(place) or not place.strip() or is_there else place
         inside = self.still_open(extra, strange=self.seen.unswitched[1] == prompt)
         if inside is None:
             self.is_unlike_history = not (self._marks(extra) or _ANSWERING.search(extra))
@@ -181,7 +184,8 @@ class _Rule:
     def _is_left_to_the_model(self, text: str) -> bool:
         """Tell whether neither the template's switches nor the place of its answers decide about thinking."""
         is_plain = text.strip() == self.seen.prompt.strip()
-        return is_plain and (self.seen.before, self.seen.prompt) == self.seen.unswitched
+        seen = (self.seen.before, self.seen.prompt)
+        return is_plain and seen == self.seen.unswitched == self.seen.switched_on
 
     def _marks(self, text: str) -> list[str]:
         return self._pieces.split(text)[1::2]
@@ -234,8 +238,9 @@ def _thinking_word(text: str) -> bool:
 
 _SCRIPT = Path(__file__).with_name("render_template.py")
 _PATIENCE = 30.0
-#: All switches that turn off thinking in published templates. Templates ignore unknown ones.
-_SWITCHES: dict[str, Any] = {"enable_thinking": False, "thinking": False, "reasoning": False, "thinking_budget": 0}
+#: All switches of thinking in published templates, off and on. Templates ignore unknown ones.
+_OFF: dict[str, Any] = {"enable_thinking": False, "thinking": False, "reasoning": False, "thinking_budget": 0}
+_ON: dict[str, Any] = {"enable_thinking": True, "thinking": True, "reasoning": True, "thinking_budget": -1}
 #: Names under which templates look for an assistant's thoughts before the answer.
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 #: Literals at which a template may split an answer.
@@ -281,9 +286,9 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
         if _fault(results[0]) is not None:
             raise TokenizerError(fault)
     before, prompt = results[0]["text"].split(_USER)
-    unswitched = results[1].get("text", results[0]["text"]).partition(_USER)
+    unswitched, switched_on = (result.get("text", results[0]["text"]).partition(_USER)[::2] for result in results[1:3])
     finished, continued, with_field, with_part, in_parts, *stripped = (
-        result.get("text", "").partition(_USER)[2] for result in results[2:]
+        result.get("text", "").partition(_USER)[2] for result in results[3:]
     )
     # A template that writes an answer in parts as it writes a plain one knows what parts are.
     thoughts = (with_field, with_part) if in_parts == finished else (with_field,)
@@ -291,7 +296,8 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
         Renderings(
             before=before,
             prompt=prompt,
-            unswitched=(unswitched[0], unswitched[2]),
+            unswitched=unswitched,
+            switched_on=switched_on,
             history=_up_to(finished, _ANSWER) if _ANSWER in finished else _up_to(continued, _ANSWER),
             thought=next(filter(None, map(_around_thought, thoughts)), None),
             closing=tuple(
@@ -305,11 +311,12 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
 
 
 def _conversations(put: Callable[[str], Any], marks: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """List what is rendered, with content in the form that `put` gives it; the first two are the prompt."""
+    """List what is rendered, with content in the form that `put` gives it; the first three are the prompt."""
     user, answer = ({"role": role, "content": put(text)} for role, text in (("user", _USER), ("assistant", _ANSWER)))
     follow_up = {"role": "user", "content": put(_NEXT)}
     parts = _parts(_ANSWER)
     return [
+        [user],
         [user],
         [user],
         [user, answer],
@@ -346,12 +353,17 @@ def _around_thought(text: str) -> tuple[str, str] | None:
 def _render(
     template: str, special: tuple[tuple[str, str], ...], conversations: Sequence[list[dict[str, Any]]]
 ) -> list[dict[str, str]]:
-    """Render in a separate process, see `render_template`; all but the second one with thinking switched off."""
+    """Render in a separate process, see `render_template`.
+
+    Thinking is left to the template in the second one, switched on in the third, and switched off in all others.
+    """
     settings = {"tools": None, "documents": None, **dict(special)}
+    ways: list[str | None] = ["off", None, "on"]
     calls = [
-        {"messages": messages, "add_generation_prompt": len(messages) == 1} | settings for messages in conversations
+        (way, {"messages": messages, "add_generation_prompt": len(messages) == 1} | settings)
+        for way, messages in zip_longest(ways, conversations, fillvalue="off")
     ]
-    task = json.dumps({"template": template, "switches": _SWITCHES, "unswitched": 1, "calls": calls}).encode()
+    task = json.dumps({"template": template, "off": _OFF, "on": _ON, "calls": calls}).encode()
     try:
         done = subprocess.run(
             [sys.executable, str(_SCRIPT)], input=task, capture_output=True, timeout=_PATIENCE, check=False

@@ -76,16 +76,26 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def check_pointers(name: str, directory: Path, adapter: Path | None = None) -> None:
-    """Reject files that Git LFS has left as pointers to their content."""
-    folders = [directory.parent if directory.is_file() else directory, *([] if adapter is None else [adapter])]
-    files = [directory] if directory.is_file() else _entries(directory)
-    for file in [*files, *([] if adapter is None else _entries(adapter))]:
-        if (file.suffix in _READ or file.suffix == ".gguf") and _is_pointer(file):
-            folder = next(folder for folder in folders if file.parent == folder)
+    """Reject files that loading reads and that Git LFS has left as pointers to their content."""
+    files = [directory] if directory.is_file() else _needed(directory)
+    files += [] if adapter is None else [adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS]
+    for file in files:
+        if _is_pointer(file):
             raise WeightsError(
                 f"judge {name!r}: {file} is a Git LFS pointer, not the file itself; the clone left it out",
-                hint=f"Bring it with `git -C {folder} lfs pull` (once before: `git lfs install`).",
+                hint=f"Bring it with `git -C {file.parent} lfs pull` (once before: `git lfs install`).",
             )
+
+
+def _needed(directory: Path) -> list[Path]:
+    """List the files of a directory without which a judge is not read; a clone may leave out others on purpose."""
+    entries = _entries(directory)
+    other = {".safetensors"} | ({".model"} if (directory / "tokenizer.json").is_file() else set())
+    small = [file for file in entries if file.suffix in _READ - other]
+    if any(map(_is_pointer, small)):  # of the index too, which cannot be read then
+        return small
+    has_config = (directory / "config.json").is_file()
+    return [*small, *(weight_files(directory) if has_config else [one for one in entries if one.suffix == ".gguf"])]
 
 
 def _is_pointer(file: Path) -> bool:

@@ -17,6 +17,7 @@ import contextlib
 import datetime
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jinja2
@@ -32,6 +33,9 @@ _DATE = datetime.datetime(2024, 7, 26)
 #: Names of switches whose values are the template's own, and the values that turn thinking off.
 _EFFORT = re.compile(r"think|reason|effort", re.IGNORECASE)
 _OFF = re.compile(r"/?(none|off|disabled?|false|no|non?[-_ ]?(think|reason)(ing)?)", re.IGNORECASE)
+
+#: What Python writes for an object that has no text of its own.
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+>")
 
 
 class _Generation(jinja2.ext.Extension):
@@ -55,24 +59,101 @@ def render(task: dict[str, Any]) -> list[dict[str, str]]:
     environment.globals["strftime_now"] = _DATE.strftime
     try:
         tree = environment.parse(task["template"])
-        switches = task["switches"] | _compared_with_off(tree)
+        words = _compared_with_off(tree)
         template = environment.from_string(tree)
     except Exception as error:
         return [_failure(error)] * len(task["calls"])
-    return [
-        _attempt(template, variables if number == task["unswitched"] else variables | switches)
-        for number, variables in enumerate(task["calls"])
-    ]
+    on = task["on"] | _compared_with_on(tree, words)
+    switches = {"off": task["off"] | words, "on": on, None: {}}
+    return [_attempt(template, variables | switches[way]) for way, variables in task["calls"]]
 
 
 def _compared_with_off(tree: jinja2.nodes.Template) -> dict[str, str]:
     """Find variables such as ``reasoning_effort`` that a template compares with ``"none"``, with that word as it is."""
     found = {}
-    for comparison in tree.find_all(jinja2.nodes.Compare):
-        words = [const.value for const in comparison.find_all(jinja2.nodes.Const) if isinstance(const.value, str)]
+    for names, words in _comparisons(tree):
         word = next(filter(_OFF.fullmatch, words), None)
-        names = [name.name for name in comparison.find_all(jinja2.nodes.Name) if _EFFORT.search(name.name)]
         found.update({name: word for name in names if word is not None})
+    return found
+
+
+def _compared_with_on(tree: jinja2.nodes.Template, off: dict[str, str]) -> dict[str, str]:
+    """Give each of those variables another word that it is compared with; one that no template knows if there is none.
+
+    Most templates think unless they are told not to.
+    """
+    found = dict.fromkeys(off, "high")
+    for names, words in _comparisons(tree):
+        word = next((word for word in words if not _OFF.fullmatch(word)), None)
+        found.update({name: word for name in names & off.keys() if word is not None})
+    return found
+
+
+def _comparisons(tree: jinja2.nodes.Template) -> list[tuple[set[str], list[str]]]:
+    """List the switches in each comparison of a template, under the names that a caller gives them, and its words."""
+    sources = _sources(tree)
+    return [
+        (
+            {name for name in _given(comparison, sources) if _EFFORT.search(name)},
+            [const.value for const in comparison.find_all(jinja2.nodes.Const) if isinstance(const.value, str)],
+        )
+        for comparison in filter(_compares, tree.find_all(jinja2.nodes.Expr))
+    ]
+
+
+def _compares(node: jinja2.nodes.Node) -> bool:
+    """Tell whether an expression shows which words a variable may be: also ``x is eq "none"``, ``x or "none"``."""
+    if isinstance(node, jinja2.nodes.Or):
+        return isinstance(node.right, jinja2.nodes.Const)
+    if isinstance(node, jinja2.nodes.Call):  # of a method, such as startswith
+        return isinstance(node.node, jinja2.nodes.Getattr)
+    looked_up = isinstance(node, jinja2.nodes.Getitem) and isinstance(node.node, jinja2.nodes.Dict)
+    return looked_up or isinstance(node, (jinja2.nodes.Compare, jinja2.nodes.Test, jinja2.nodes.Filter))
+
+
+def _sources(tree: jinja2.nodes.Template) -> dict[str, set[str]]:
+    """Find the names that each variable of a template is computed from: ``{% set mode = thinking_mode or 'on' %}``."""
+    sources: dict[str, set[str]] = {}
+    for target, value in _assignments(tree):
+        for name in _named(target):
+            sources.setdefault(name, set()).update(_named(value))
+    return sources
+
+
+def _assignments(tree: jinja2.nodes.Template) -> Iterator[tuple[jinja2.nodes.Node, jinja2.nodes.Node]]:
+    """Yield what gives a variable of a template its value, with the value: also loops, and the calls of macros."""
+    for one in tree.find_all((jinja2.nodes.Assign, jinja2.nodes.AssignBlock)):
+        yield one.target, one.node if isinstance(one, jinja2.nodes.Assign) else one
+    for loop in tree.find_all(jinja2.nodes.For):
+        yield loop.target, loop.iter
+    for block in tree.find_all(jinja2.nodes.With):
+        yield from zip(block.targets, block.values, strict=True)
+    for macro in tree.find_all(jinja2.nodes.Macro):
+        for call in tree.find_all(jinja2.nodes.Call):
+            if isinstance(call.node, jinja2.nodes.Name) and call.node.name == macro.name:
+                yield from ((argument, call) for argument in macro.args)
+
+
+def _given(node: jinja2.nodes.Node, sources: dict[str, set[str]]) -> set[str]:
+    """Follow the names in an expression to all that they are computed from, themselves included."""
+    found: set[str] = set()
+    rest = _named(node)
+    while rest:
+        found |= rest
+        rest = set().union(*(sources.get(name, ()) for name in rest)) - found
+    return found
+
+
+def _named(node: jinja2.nodes.Node) -> set[str]:
+    """Return the variables in a node, itself included; of a namespace's attribute ``ns.mode``, both parts as one."""
+    found = set()
+    for one in (node, *node.find_all(jinja2.nodes.Node)):
+        if isinstance(one, jinja2.nodes.Name):
+            found.add(one.name)
+        elif isinstance(one, jinja2.nodes.NSRef):
+            found.add(f"{one.name}.{one.attr}")
+        elif isinstance(one, jinja2.nodes.Getattr) and isinstance(one.node, jinja2.nodes.Name):
+            found.add(f"{one.node.name}.{one.attr}")
     return found
 
 
@@ -81,6 +162,8 @@ def _attempt(template: jinja2.Template, variables: dict[str, Any]) -> dict[str, 
         text = template.render(**variables)
     except Exception as error:  # a template can raise anything that an expression can
         return _failure(error)
+    if _ADDRESS.search(text):
+        return {"error": "it writes the address of an object, another one each time"}
     if len(text) > _MOST_CHARACTERS:
         return {"error": f"it writes {len(text):,} characters for a conversation of two short turns"}
     return {"text": text}

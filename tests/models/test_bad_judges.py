@@ -130,6 +130,12 @@ def test_a_pointer_of_git_lfs_is_told_with_the_command(judge, name):
     assert f"`git -C {judge} lfs pull`" in caught.value.hint
 
 
+def test_a_pointer_that_nobody_reads_does_no_harm(judge):
+    for name in ("consolidated.safetensors", "tokenizer.model", "big.gguf"):
+        (judge / name).write_text(POINTER)
+    assert load_model(find_judge(judge)).directory == judge
+
+
 def test_a_gguf_file_and_an_adapter_may_be_pointers_too(judge, tmp_path):
     folder = tmp_path / "adapter"
     folder.mkdir()

@@ -326,6 +326,112 @@ def test_an_effort_gets_the_word_that_the_template_compares_it_with(template, wr
     assert re.sub(r"<\|\w+\|>", "", before) == written
 
 
+DEFAULT_OFF = {
+    "a flag": "{% if enable_thinking is true %}<think>{% endif %}",
+    "a flag with a default": "{% if thinking | default(false) %}<think>\n{% endif %}",
+    "a word": "{% if reasoning_effort is defined and reasoning_effort != 'none' %}<think>\n{% endif %}",
+    "a word for more": "{% if reasoning_mode == 'deep' and reasoning_mode != 'off' %}<think>\n{% endif %}",
+    "a word by default": "{% set e = reasoning_effort | default('none') %}{% if e == 'high' %}<think>{% endif %}",
+    "a word otherwise": "{% if (reasoning_effort or 'off') in ('low', 'high') %}<think>{% endif %}",
+    "a budget": "{% if thinking_budget is defined and thinking_budget != 0 %}<think>{% endif %}",
+}
+
+
+@pytest.mark.parametrize("name", DEFAULT_OFF)
+def test_a_template_that_thinks_only_when_it_is_told_to_gets_no_empty_block(name):
+    template = turns(DEFAULT_OFF[name], SPLIT("</think>"))
+    frame = chat_frame(tokenizer_with(template, "<think>", "</think>"))
+    assert frame.after.endswith("<|assistant|>")
+    assert (frame.closes_thinking, frame.warning) == (False, None)
+    system = f"{{% if enable_thinking is true %}}on{{% endif %}}{turns('', SPLIT('</think>'))}"
+    assert chat_frame(tokenizer_with(system, "<think>", "</think>")).after.endswith("<|assistant|>")
+
+
+BUDGET_TURN = (
+    "{% for m in messages %}<bos>{{ m.role }}\n{% if m.role == 'assistant' %}{{ m.content.split('</seed:think>')[-1] }}"
+    "{% else %}{{ m.content }}{% endif %}<eos>{% endfor %}{% if thinking_budget == 0 %}<bos>system\nDo not think.<eos>"
+    "{% endif %}{% if add_generation_prompt %}<bos>assistant\n"
+)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "<seed:think>",
+        "{% if thinking_budget == 0 %}<seed:think></seed:think>{% endif %}",
+        "<seed:think>{% if thinking_budget == 0 %}The budget is 0.</seed:think>{% endif %}",
+    ],
+)
+def test_the_header_of_an_answer_is_written_once(end):
+    template = f"{BUDGET_TURN}{end}{{% endif %}}"
+    frame = chat_frame(tokenizer_with(template, "<bos>", "<eos>", "<seed:think>", "</seed:think>"))
+    assert frame.after.count("<bos>assistant\n") == 1
+    assert frame.after.rstrip().endswith("</seed:think>")
+
+
+RENAMED = {
+    "set": ("{% set mode = thinking_mode | default('auto') %}", "mode"),
+    "twice": ("{% set a = thinking_mode or 'auto' %}{% set mode = a | lower %}", "mode"),
+    "if": (
+        "{% if thinking_mode is defined %}{% set mode = thinking_mode %}{% else %}{% set mode = '' %}{% endif %}",
+        "mode",
+    ),
+    "namespace": ("{% set ns = namespace(mode=thinking_mode | default('auto')) %}", "ns.mode"),
+    "attribute": ("{% set ns = namespace() %}{% set ns.mode = thinking_mode | default('auto') %}", "ns.mode"),
+    "block": ("{% set mode %}{{ thinking_mode | default('auto') }}{% endset %}", "mode"),
+    "tuple": ("{% set mode, other = thinking_mode | default('auto'), 1 %}", "mode"),
+    "loop": (
+        "{% set ns = namespace(mode='') %}{% for x in [thinking_mode] %}{% set ns.mode = x %}{% endfor %}",
+        "ns.mode",
+    ),
+    "macro": (
+        "{% macro off(mode) %}{{ 'y' if mode == 'no_think' }}{% endmacro %}{% set m = off(thinking_mode) %}",
+        "m",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_switch_is_found_under_another_name(name):
+    start, variable = RENAMED[name]
+    word = "y" if name == "macro" else "no_think"
+    end = f"{{% if {variable} == '{word}' %}}<think>\n\n</think>\n\n{{% endif %}}"
+    frame = chat_frame(tokenizer_with(start + turns(end), "<think>", "</think>"))
+    assert frame.after.endswith("<|assistant|><think>\n\n</think>\n\n")
+    assert frame.closes_thinking
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{% if thinking_mode is eq 'no_think' %}<think></think>{% endif %}",
+        "{% if (thinking_mode or '').startswith('no_think') %}<think></think>{% endif %}",
+        "{{ {'no_think': '<think></think>'}[thinking_mode] }}",
+        "{{ '<think></think>' if thinking_mode | default('on') in ('no_think', 'none') }}",
+    ],
+)
+def test_a_switch_is_found_however_it_is_asked(said):
+    frame = chat_frame(tokenizer_with(turns(said), "<think>", "</think>"))
+    assert frame.after.endswith("<|assistant|><think></think>")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{{ cycler('a', 'b') }}",
+        "{{ joiner(', ') }}",
+        "{{ cycler('a').next }}",
+        "{{ namespace(c=cycler('a')) }}",
+        "{{ messages | map(attribute='role') }}",
+        "{{ [joiner()] | string }}",
+        "{{ 'a'.upper }}",
+    ],
+)
+def test_an_object_s_address_is_refused_like_chance(written):
+    with pytest.raises(TokenizerError, match="the address of an object"):
+        chat_frame(tokenizer_with(written + turns()))
+
+
 def test_a_template_that_takes_content_only_in_parts_is_served():
     template = (
         "{% for m in messages %}<|{{ m.role }}|>{% for p in m.content %}{% if p['type'] == 'text' %}{{ p['text'] }}"
