@@ -12,17 +12,19 @@ import math
 import re
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+from geval_local.conversation import READ_AS, TURN, messages_of, offered_by, turn_of
 from geval_local.errors import ConfigurationError, FieldError, UnscorableError
 from geval_local.errors import nearest as nearest  # for all that deals with names of fields
 
 _OUTPUTS = (
     *("system_output", "response", "actual_output", "prediction", "answer", "completion", "generation", "generated"),
     *("generated_text", "generated_answer", "model_output", "model_answer", "hypothesis", "candidate", "summary"),
-    *("output_text", "reply"),
+    *("output_text", "reply", "decoded"),
 )
 _PASSAGES = ("contexts", "retrieval_context", "retrieved_contexts", "retrieved_chunks", "retrieved_documents")
 _CHATS = ("conversation", "dialogue", "messages", "history")
@@ -33,14 +35,14 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "output": _OUTPUTS,
     "reference": (
         *("expected_output", "expected_response", "ground_truth", "target", "gold", "reference_answer"),
-        *("expected_answer", "gold_answer", "expected", "ideal", "label", "reference_summary"),
+        *("expected_answer", "gold_answer", "expected", "ideal", "label", "reference_summary", "references"),
     ),
     "fact": ("knowledge", "context"),
     "question": ("query", "input", "user_input", "user_query", "user_question", "instruction", "prompt"),
     "context": (*_PASSAGES, "source", "document", "documents", "chunks", "passages", "passage", *_CHATS),
 }
 #: Columns that name the writer of an output, best first.
-SYSTEM_FIELDS = ("system_id", "system")
+SYSTEM_FIELDS = ("system_id", "system", "model_id")
 #: In a path: every item of a list, every value of an object.
 EVERY = "*"
 #: A field of a sample in a published prompt, such as ``{{Document}}``.
@@ -92,11 +94,49 @@ def _match(name: str, columns: list[str], loosely: bool) -> str | None:
 def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     """Return a value by a column's name, or by a dotted path into a column: ``scores.coherence``, ``turns.0.content``.
 
-    A column of exactly that name comes first. A number counts the items of a list, from 0, and from its end if it is
-    negative. ``*`` stands for every item of a list and every value of an object, and gives one flat list of what is
-    found in them: ``annotators.*.coherence``. Objects and lists that stand in a CSV cell as JSON are looked into.
+    A column of exactly that name comes first, and last a field that the row's conversation offers. A number counts the
+    items of a list, from 0, and from its end if it is negative. ``*`` stands for every item of a list and every value
+    of an object, and gives one flat list of what is found in them: ``annotators.*.coherence``; a name does so in a list
+    of objects: ``annotators.coherence``. Objects and lists that stand in a CSV cell as JSON are looked into.
     """
-    return row[path] if path in row else _walk(row, path.split("."), default)
+    if path in row:
+        return row[path]
+    found = _walk(row, path.split("."), ABSENT)
+    if found is ABSENT and path in READ_AS:
+        with suppress(UnscorableError):
+            found = offered(row).get(path, ABSENT)
+    return default if found is ABSENT else found
+
+
+def is_answered(row: Mapping[str, Any]) -> bool:
+    """Whether a column of the row holds the output, so that its conversation does not."""
+    return TURN not in row and "output" in resolve(("output",), tuple(row))
+
+
+def offered(row: Mapping[str, Any], where: str = "the sample") -> dict[str, Any]:
+    """Return the fields that the row's conversation offers, see `geval_local.conversation`."""
+    return offered_by(row, where, is_answered=is_answered(row))
+
+
+def resolve_row(wanted: tuple[str, ...], columns: tuple[str, ...], row: Mapping[str, Any]) -> Mapping[str, str]:
+    """Map fields to columns as `resolve` does, and to the fields that the row's conversation offers.
+
+    If the answer is in the conversation, so is all that belongs to it: only a column of exactly a field's name goes
+    before what is offered. Else the columns go before it, and it fills in what none of them holds.
+    """
+    chat = messages_of(row)
+    if chat is None:
+        return resolve(wanted, columns)
+    if is_answered(row):
+        found = dict(resolve(wanted, columns))
+    else:
+        columns = tuple(column for column in columns if column != chat[0])
+        found = {field: field for field in wanted if field in columns}
+    own = offered(row) if any(READ_AS.get(field) for field in wanted if field not in found) else {}
+    found |= {field: READ_AS[field] for field in wanted if field not in found and READ_AS.get(field) in own}
+    rest = tuple(field for field in wanted if field not in found)
+    free = tuple(column for column in columns if column not in found.values())
+    return {**found, **resolve(rest, free)} if rest else found
 
 
 def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
@@ -116,6 +156,8 @@ def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
             if not -len(value) <= index < len(value):
                 return default
             value = value[index]
+        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+            return _walk(value, (EVERY, *parts[place:]), default)  # of every object in the list
         else:
             return default
     return value
@@ -287,21 +329,8 @@ def _text(value: Any, what: str) -> str:
 
 def _turn(message: Mapping[str, Any], what: str) -> str:
     """Format one message of a chat with its role."""
-    role, content = message.get("role"), message.get("content", ABSENT)
-    if content is ABSENT or not isinstance(role, str) or not role.strip():
-        raise FieldError(f"{what} is an object without a role and a content, not text", hint=_SHAPES)
-    if isinstance(content, list | tuple) and any(isinstance(part, Mapping) for part in content):
-        content = "\n".join(_part(part, f"{what}, part {index}") for index, part in enumerate(content, start=1))
-    text = _text(content, f"{what}, content")
-    return f"{role.strip()[:1].upper()}{role.strip()[1:]}: {text}"
-
-
-def _part(part: Any, what: str) -> str:
-    if isinstance(part, Mapping):
-        if not isinstance(part.get("text"), str):
-            raise FieldError(f"{what} of the content is {part.get('type', 'an object')!s}, not text", hint=_SHAPES)
-        part = part["text"]
-    return _text(part, what)
+    turn = turn_of(message, what)
+    return f"{turn.speaker}: {_text(turn.text, f'{what}, content')}"
 
 
 def is_unicode(value: Any) -> bool:
@@ -323,8 +352,8 @@ def visible(text: str) -> str:
 
 def output_text(row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str | None:
     """Return the text of a row's output, by the rules of scoring; None if there is none."""
-    path = (mapping or {}).get("output") or resolve(("output",), tuple(row)).get("output")
     try:
+        path = (mapping or {}).get("output") or resolve_row(("output",), tuple(row), row).get("output")
         return None if path is None else text_of(field_value(row, path), "the output")
     except UnscorableError:
         return None

@@ -20,7 +20,7 @@ from geval_local.fields import ALIASES, lookup
 EVERY_ROW = "row"
 #: Hashes kept to count documents over parts of the rows.
 SKETCH = 256
-DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id")
+DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id", "conversation_id")
 SOURCE_FIELDS = ("source", *ALIASES["source"])
 #: Names a document where it repeats, which a name of rows does not.
 ID_FIELD = "id"

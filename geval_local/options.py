@@ -53,6 +53,8 @@ class Flag:
     metavar: str | None = None
     #: Heading that it stands under in the help.
     panel: str | None = None
+    #: How many values it takes.
+    values: int = 1
     #: Whether the flag sets the field to False: ``--no-cache`` for `use_cache`.
     is_negative: bool = False
 
@@ -77,6 +79,10 @@ class Options(BaseModel):
     def _checked(self) -> Self:
         """Check what concerns several options together."""
         return self
+
+    def __hash__(self) -> int:
+        """Hash the values, mappings too: who loads judges keeps them by their options."""
+        return hash(self.model_dump_json())
 
 
 def _engine_arguments(value: object) -> object:
@@ -294,6 +300,31 @@ class RunOptions(Options):
             "also Windows-1252, and says so."
         ),
     ] = None
+    id: Annotated[
+        str | None,
+        Flag(metavar="COLUMN"),
+        Field(
+            min_length=1,
+            description="The column that is the rows' id, or a dotted path into one; a column `id` that is none "
+            "becomes `original_id`. Absent: the column `id`, if there is one.",
+        ),
+    ] = None
+    system_columns: Annotated[
+        list[str] | None,
+        BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
+        Flag(metavar="A B", values=2),
+        Field(
+            description="Columns that hold the answers of one system each: every row is scored once for each, with the "
+            "column's name as `system` and its text as `output`. Absent: a row holds one output."
+        ),
+    ] = None
+    turns: Annotated[
+        Literal["assistant"] | None,
+        Field(
+            description="assistant: score every turn of the assistant in a conversation, each with its own history. "
+            "Absent: the last one."
+        ),
+    ] = None
     group_by: Annotated[
         str | None,
         Flag(metavar="FIELD"),
@@ -386,6 +417,11 @@ class RunOptions(Options):
         for name in ("workers", "address", "gather_by"):
             if self.distributed is None and getattr(self, name) is not None:
                 raise ConfigurationError(f"`{name}` is for distributed runs", hint="Add `distributed=ray`.")
+        for name in ("id", "system_columns", "turns"):
+            if self.distributed is not None and getattr(self, name) is not None:
+                raise ConfigurationError(
+                    f"`{name}` is for runs on one machine", hint="Write the rows as it would make them first."
+                )
         if self.distributed is not None and self.encoding is not None:
             raise ConfigurationError(
                 "`encoding` is for runs on one machine: blocks of a file are cut by its bytes",

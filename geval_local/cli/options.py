@@ -139,6 +139,8 @@ def _parameter(group: type[Options], name: str, *, many: bool = False) -> inspec
     kind = _kind(group.model_fields[name])
     if kind is bool:
         shown: Any = bool
+    elif _flag(group.model_fields[name]).values == 2:
+        shown = tuple[str, str] | None
     elif many or get_origin(kind) in (list, dict):
         shown = list[str] | None
     else:

@@ -6,8 +6,8 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
@@ -48,6 +48,16 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
         finally:
             if not needed:
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def input_files(files: Sequence[str], *, keep: bool, keep_after: bool = False) -> Iterator[list[str | Path]]:
+    """Yield the files as given, with standard input as by `input_file`."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(input_file(STANDARD_INPUT, keep=keep, keep_after=keep_after)) if one == "-" else one
+            for one in files
+        ]
 
 
 def _spool(source: BinaryIO, folder: Path) -> Path:

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -243,12 +243,11 @@ class VllmBackend:
 
 def _loaded(checked: CheckedJudge) -> Any:
     """Let vLLM load a model, without its log and its bars."""
-    options = checked.options
-    if (options.tensor_parallel or 1) == 1:
-        # One process: no program needs a guard of its main module, and Ctrl-C ends all of it.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    # One process where one GPU serves: no program needs a guard of its main module, and Ctrl-C ends all of it.
+    alone = {} if (checked.options.tensor_parallel or 1) > 1 else {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     try:
-        with _quiet():
+        with _environment({"VLLM_LOGGING_LEVEL": "ERROR"} | alone), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             from vllm import LLM
 
             return LLM(**_arguments(checked))
@@ -274,12 +273,15 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence vLLM unless its own variable says otherwise: progress is shown by whoever loads."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that the user has not set, for a while: programs that are started later are not to see them."""
+    added = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
         yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _arguments(checked: CheckedJudge) -> dict[str, Any]:

@@ -278,10 +278,8 @@ class _JudgeKeeper:
             self._judge.engine.batch_tokens, self._judge.engine.limit = self._budget
             return self._judge
         if self._judge is not None:
-            from geval_local.models.memory import release_memory
-
+            self._judge.close()
             self._judge = None
-            release_memory()
         from geval_local.judge.judge import Judge
 
         self._judge, self._options = Judge.load(options), options

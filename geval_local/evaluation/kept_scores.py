@@ -174,7 +174,7 @@ class RatedJudges:
         )
         file = result_file(self.file) if is_new else path
         events = ProgressEvents(progress.reach)
-        run_file(file, settings, choice, find_target(path), events=events, load=lambda given: judge)
+        run_file([file], settings, choice, find_target(path), events=events, load=lambda given: judge)
 
     def _path(self, judge: str, variant: str, options: str) -> Path | None:
         if self.directory is None:

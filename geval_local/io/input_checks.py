@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from geval_local.conversation import messages_of
 from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
 from geval_local.fields import (
     ABSENT,
@@ -22,6 +24,7 @@ from geval_local.fields import (
 )
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.columns import check_chosen
+from geval_local.io.input_files import find_files, read_input
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.options import RunOptions
@@ -159,17 +162,22 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
 
 
 def check_input(
-    path: str | os.PathLike[str],
+    files: str | os.PathLike[str] | Sequence[Path],
     metrics: Iterable[Metric],
+    options: RunOptions | None = None,
     *,
-    limit: int | None = None,
     mapping: Mapping[str, str] | None = None,
-    encoding: str | None = None,
 ) -> list[Sample]:
-    """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit, fields=mapping, encoding=encoding), ROWS_CHECKED))
-    check_rows(first, metrics, os.fspath(path), mapping)
+    """Read the first rows of the input and check them as `check_rows` does; before a judge is loaded."""
+    paths, options = find_files(files), options or RunOptions(fields=dict(mapping or {}))
+    first = list(islice(read_input(paths, options), ROWS_CHECKED))
+    check_rows(first, metrics, told_files(paths), options.fields)
     return first
+
+
+def told_files(paths: Sequence[Path]) -> str:
+    """Name the input of a run in a message."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {counted(len(paths) - 1, 'other file')}"
 
 
 def _misfit(
@@ -184,9 +192,9 @@ def _misfit(
     for metric, error in unfit:
         found = resolve(tuple(field for field in metric.fields if field not in mapping), tuple(columns))
         lost = [field for field in metric.fields if field not in found and field not in mapping]
-        missing |= dict.fromkeys(lost)
-        if lost:
+        if lost and messages_of(samples[0].fields) is None:
             s, are = ("s", "are") if len(lost) > 1 else ("", "is")
+            missing |= dict.fromkeys(lost)
             told.append(f"{metric.name}: the field{s} {_and(lost)} {are} missing")
         else:
             told.append(f"{metric.name}: {error.message.removeprefix(f'{samples[0].where}: ').split(';', 1)[0]}")

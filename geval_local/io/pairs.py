@@ -16,9 +16,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from geval_local.conversation import is_messages
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
-from geval_local.fields import SYSTEM_FIELDS, lookup, nearest
+from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, offered
 from geval_local.grouping import document_field
+from geval_local.io.input_files import FILE
 from geval_local.io.results import decoded
 from geval_local.io.samples import Sample
 from geval_local.questions.pair import FIRST, SECOND
@@ -104,12 +106,35 @@ def _preferred(value: Any) -> float:
     return number
 
 
+def _preference(row: _Row) -> dict[str, Any]:
+    """Preference data: prompt, chosen, rejected, each a text or messages; the prompt may be in the messages."""
+    sides = [_spoken(row.get("prompt"), row[name]) for name in ("chosen", "rejected")]
+    return {
+        "prompt": sides[0]["prompt"],
+        "output_a": sides[0]["output"],
+        "output_b": sides[1]["output"],
+        "human": [1.0],
+    }
+
+
+def _spoken(prompt: Any, answer: Any) -> dict[str, Any]:
+    """Split an answer into what was asked and what was said last."""
+    prompt, answer = decoded(prompt), decoded(answer)
+    if not is_messages(answer):
+        return {"prompt": prompt, "output": answer}
+    found = offered({"messages": [*prompt, *answer] if is_messages(prompt) else answer})
+    if "output" not in found:
+        raise ValueError("a conversation has no turn of the assistant")
+    return {"prompt": found.get("history", prompt), "output": found["output"]}
+
+
 #: Format -> reader.
 GIVEN: dict[str, Callable[[_Row], dict[str, Any]]] = {
     "plain": _plain,
     "llmbar": _llmbar,
     "pandalm": _pandalm,
     "mt-bench": _mt_bench,
+    "preference": _preference,
 }
 
 
@@ -124,7 +149,7 @@ def given_sample(sample: Sample, form: str) -> Sample:
         found = GIVEN[form](sample.fields)
     except KeyError as error:
         reason = f"{sample.where}: not of the format {form}: the column {error.args[0]!r} is missing"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, UnscorableError) as error:
         reason = f"{sample.where}: not of the format {form}: {error}"
     else:
         # Pairs of one prompt belong together.
@@ -266,7 +291,8 @@ def _place_of(sample: Sample, group_by: str | None, system: str | None) -> tuple
             "no column names the document" if group_by is None else f"the field {group_by!r} of the document is missing"
         )
         raise UnscorableError(f"{sample.where}: {what}; the columns are: {', '.join(columns)}")
-    names = SYSTEM_FIELDS if system is None else (system,)
+    # Of several files each may be a system's.
+    names = (*SYSTEM_FIELDS, FILE) if system is None else (system,)
     writer = next((found for name in names if (found := lookup(sample.fields, name)) not in (None, "")), None)
     if writer is None:
         raise UnscorableError(

@@ -11,11 +11,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from geval_local.conversation import OFFERED, READ_AS, messages_of
 from geval_local.errors import ConfigurationError, DataError, FieldError, UnscorableError
 from geval_local.fields import (
     ABSENT,
@@ -25,7 +26,8 @@ from geval_local.fields import (
     field_value,
     is_unicode,
     nearest,
-    resolve,
+    offered,
+    resolve_row,
     text_of,
 )
 from geval_local.io.rows import RawRow, read_rows
@@ -83,13 +85,13 @@ class Sample:
         wanted = tuple(metric_fields)
         mapped = {name: path for name in wanted if (path := self.mapping.get(name)) is not None}
         free, columns = (wanted, tuple(self.fields)) if not mapped else self._free(wanted, mapped)
-        found = resolve(free, columns)
+        found = self._found(free, columns)
         texts = {}
         for name in wanted:
             column = mapped.get(name) or found.get(name)
             if column is None:
                 raise self._missing(name, found)
-            value = self.fields.get(column, ABSENT) if name not in mapped else self._mapped(name, column)
+            value = self._mapped(name, column) if name in mapped else self._value(column)
             if not (
                 type(value) is str
                 and 0 < len(value) <= MAX_CHARACTERS
@@ -109,8 +111,23 @@ class Sample:
             tuple(column for column in self.fields if column not in taken),
         )
 
+    def _found(self, wanted: tuple[str, ...], columns: tuple[str, ...]) -> Mapping[str, str]:
+        try:
+            return resolve_row(wanted, columns, self.fields)
+        except FieldError as error:
+            raise FieldError(error.message.replace("the sample", self.where, 1), hint=error.hint) from None
+
+    @cached_property
+    def _offered(self) -> Mapping[str, Any]:
+        return offered(self.fields, self.where)
+
+    def _value(self, column: str) -> Any:
+        return self.fields[column] if column in self.fields else self._offered[column]
+
     def _mapped(self, name: str, path: str) -> Any:
         value = field_value(self.fields, path, ABSENT)
+        if value is ABSENT and path in READ_AS:
+            value = self._offered.get(path, ABSENT)  # says what is wrong with the conversation
         if value is ABSENT:
             columns = list(map(str, self.fields))
             raise FieldError(
@@ -121,6 +138,13 @@ class Sample:
         return value
 
     def _missing(self, wanted: str, columns: Mapping[str, str]) -> FieldError:
+        chat = messages_of(self.fields)
+        if chat is not None and wanted in READ_AS:
+            raise FieldError(
+                f"{self.where}: the field {wanted!r} is missing: the conversation in {chat[0]!r} has none "
+                f"({OFFERED[READ_AS[wanted]]})",
+                hint=f"Map it to a column, {wanted}=COLUMN.",
+            )
         read_as = {column: field for field, column in columns.items() if column != field}
         there = [f"{name} (read as {read_as[name]})" if name in read_as else str(name) for name in self.fields]
         names = " or ".join((wanted, *ALIASES.get(wanted, ())[:ALIASES_NAMED]))

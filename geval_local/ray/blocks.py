@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
+from geval_local.conversation import CHATS
 from geval_local.errors import DataError, GevalError, first_line
 from geval_local.fields import resolve
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
@@ -410,7 +411,7 @@ def _columns(settings: Settings, there: list[str]) -> list[str] | None:
     paths = [*given, *filter(None, (settings.group_by, settings.gather_by))]
     needed = {name for metric in settings.metrics for name in Metric.model_validate(metric).fields}
     found = resolve(tuple(needed.difference(settings.fields)), tuple(name for name in there if name not in given))
-    wanted = {*settings.columns, "id", *found.values(), *paths, *(path.partition(".")[0] for path in paths)}
+    wanted = {*settings.columns, "id", *CHATS, *found.values(), *paths, *(path.partition(".")[0] for path in paths)}
     return [name for name in there if name in wanted] or None
 
 
@@ -510,11 +511,13 @@ def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list
     Files that all are `known` keep their numbers, even where a file between them is gone.
     """
     files = list(files)
-    numbers = {block.address: file_number(block.part) for block in known}
-    places = [numbers.get(blocks[0].address) for blocks in files]
+    before = {block.address: file_number(block.part) for block in known}
+    numbers: Sequence[int] = range(len(files))
+    if all(blocks[0].address in before for blocks in files):
+        numbers = [before[blocks[0].address] for blocks in files]
     return [
         # The files of an input have few schemas: equal ones are in memory once.
-        replace(block, part=part_name(place if None not in places else number, count), schema=intern(block.schema))
-        for number, (place, blocks) in enumerate(zip(places, files, strict=True))
-        for count, block in enumerate(blocks)
+        replace(block, part=part_name(number, place), schema=intern(block.schema))
+        for number, blocks in zip(numbers, files, strict=True)
+        for place, block in enumerate(blocks)
     ]

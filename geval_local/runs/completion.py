@@ -152,6 +152,9 @@ class _Completion:
     steps_seconds: float = 0.0
     loaded_at: float | None = None
     is_scoring: bool = False
+    is_writing: bool = False
+    #: The judge at work, if this run has loaded it.
+    own: Judge | None = None
     precisions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -181,12 +184,13 @@ class _Completion:
                 should_stop=self.events.should_stop,
                 on_judge=self._begin,
                 on_steps=self.events.on_steps,
-                on_write=self.events.on_write,
+                on_write=self._write,
+                close=self._close,
             ):
                 results = {key: self._calibrated(key, result) for key, result in raw.items()}
                 self._count(sample, results)
                 exporter.write(sample, results)
-            self.events.on_write()
+            self._write()
         totals: dict[str, int] = {}
         for counts in self._totals():
             for name, count in counts.items():
@@ -241,16 +245,16 @@ class _Completion:
 
     def _expected(self) -> int | None:
         """How many outcomes there will be, as far as that can be told before the file is read."""
-        file, limit = self.run.manifest.input, self.run.manifest.settings.limit
-        rows = file.rows
-        if self.run.manifest.settings.pairs is not None:
-            limit = None
-        elif self.run.manifest.settings.chosen:
-            rows = len(self.run.manifest.settings.chosen)
+        file, settings = self.run.manifest.input, self.run.manifest.settings
+        rows, limit = file.rows, settings.limit
+        if settings.pairs is not None or settings.system_columns or settings.turns:
+            limit = None  # a row of the file is not one of the run
+        elif settings.chosen:
+            rows = len(settings.chosen)
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
-            rows = sum(1 for _ in read_rows(Path(file.path), self.run.manifest.settings.encoding))
+            rows = sum(1 for path in file.paths for _ in read_rows(path, settings.encoding))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         return None if rows is None else rows * self.run.forms * len(self.run.manifest.judges)
@@ -274,8 +278,17 @@ class _Completion:
         from geval_local.judge.judge import Judge
 
         if not self.run.manifest.settings.use_cache:
-            return self._read(record, lambda: Judge.load(choice))
-        return Judge.load(choice, on_read=partial(self._read, record))
+            judge = self._read(record, lambda: Judge.load(choice))
+        else:
+            judge = Judge.load(choice, on_read=partial(self._read, record))
+        self.own = judge
+        return judge
+
+    def _close(self, judge: Judge) -> None:
+        """Give back the memory of a judge that this run has loaded."""
+        if judge is self.own:
+            judge.close()
+            self.own = None
 
     def _read(self, record: JudgeRecord, load: Callable[[], Judge]) -> Judge:
         start = time.perf_counter()
@@ -302,6 +315,12 @@ class _Completion:
 
     def _score(self, judge: JudgeRecord) -> None:
         self.events.on_score(judge.name, self._expected(), self.there, self.done)
+
+    def _write(self) -> None:
+        """Tell once that nothing is computed any more."""
+        if not self.is_writing:
+            self.is_writing = True
+            self.events.on_write()
 
     def _advance(self, count: int) -> None:
         self.done += count

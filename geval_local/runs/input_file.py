@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
 from geval_local.files import check_is_file
+from geval_local.io.input_checks import told_files
+from geval_local.io.input_files import names_of
 
 _BLOCK = 1 << 20
 
@@ -40,6 +43,30 @@ class InputFile(ManifestPart):
     changed: int
     #: Rows read; None until the first pass is finished.
     rows: Count | None = None
+    #: The files, if there are several; all else is then of all of them together, and the path their directory.
+    files: list[InputFile] = Field(default_factory=list)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Paths of the files."""
+        return [Path(one.path) for one in self.files or [self]]
+
+
+def fingerprint_inputs(paths: Sequence[Path]) -> InputFile:
+    """Fingerprint the files of a run, in their order."""
+    files = [fingerprint_input(path) for path in paths]
+    if len(files) == 1:
+        return files[0]
+    named = "\n".join(f"{file.sha256} {name}" for file, name in zip(files, names_of(paths), strict=True))
+    return InputFile(
+        path=os.path.commonpath([Path(file.path).parent for file in files]),
+        name=told_files([Path(path.name) for path in paths]),
+        sha256=hashlib.sha256(named.encode()).hexdigest(),
+        bytes=sum(file.bytes for file in files),
+        lines=sum(file.lines for file in files),
+        changed=max(file.changed for file in files),
+        files=files,
+    )
 
 
 def fingerprint_input(path: Path) -> InputFile:
@@ -70,6 +97,10 @@ def fingerprint_input(path: Path) -> InputFile:
 
 def check_unchanged(known: InputFile, *, through: bool = False) -> None:
     """Check that an input has not changed since its fingerprint was taken."""
+    if known.files:
+        for file in known.files:
+            check_unchanged(file, through=through)
+        return
     try:
         status = Path(known.path).stat()
     except FileNotFoundError:

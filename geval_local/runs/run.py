@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from geval_local.engine.window import window_piece
 from geval_local.errors import Interrupted, OutputError
 from geval_local.files import safe_file_name
+from geval_local.io.input_files import read_input
 from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path, rows_path
 from geval_local.io.results import numbered, read_result_rows
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample
 from geval_local.judge.steps import OnSteps, read_pinned
 from geval_local.metric import Metric
 from geval_local.runs.asked import Result, asked_of
@@ -130,7 +131,7 @@ class Run:
                 for number, row in numbered(read_result_rows(file.path))
                 if not chosen or number in chosen
             )
-        samples = read_samples(file.path, limit=settings.limit, fields=settings.fields, encoding=settings.encoding)
+        samples = read_input(file.paths, settings)
         return samples if settings.pairs is None else pair_samples(samples, settings.pairs)
 
     @property
@@ -202,8 +203,9 @@ class Run:
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
         on_steps: OnSteps = lambda metric, tokens: None,
         on_write: Callable[[], object] = lambda: None,
+        close: Callable[[Judge], object] = lambda judge: None,
     ) -> Iterator[ScoredRow]:
-        """Score missing rows, judge by judge, and yield every row.
+        """Score missing rows, judge by judge, and yield every row; `close` takes a judge whose work is done.
 
         Rows are yielded while the last judge is scoring. Where it has finished rows already, what is missing comes
         first: to rebuild every row before the first missing one would keep the model waiting.
@@ -231,11 +233,8 @@ class Run:
                     for window in self._windows(number, None, lambda count: None, should_stop):
                         yield from self.scored(window)
             finally:
-                if judge is not None and number < last:
-                    from geval_local.models.memory import release_memory
-
-                    del judge
-                    release_memory()
+                if judge is not None:
+                    close(judge)
 
     def _windows(
         self,

@@ -31,10 +31,12 @@ from geval_local.io.input_checks import (
     check_rows,
     load_metrics,
     read_state,
+    told_files,
 )
+from geval_local.io.input_files import find_files, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.places import is_address
-from geval_local.io.samples import Sample, id_hash, read_samples
+from geval_local.io.samples import Sample, id_hash
 from geval_local.metric import Metric
 from geval_local.models.registry import labels_of
 from geval_local.options import JudgeOptions, RunOptions
@@ -43,7 +45,7 @@ from geval_local.questions.question import Question, load_questions, named_quest
 from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.input_file import fingerprint_input
+from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
@@ -78,8 +80,8 @@ def score_file(
     Parameters
     ----------
     file : path, or sequence of path
-        JSONL, JSON, CSV or Parquet; one sample per row. A distributed run takes several, and directories, patterns and
-        addresses.
+        JSONL, JSON, CSV or Parquet; one sample per row. Directories and patterns stand for their data files, and rows
+        of several files carry their file's name as the column ``file``. A distributed run also takes addresses.
     metrics : Metric, str, or sequence of them
         The metrics, or their names or files as for `Metric.load`.
     judges : Judge, JudgeOptions, str, None, or sequence of them
@@ -140,23 +142,19 @@ def score_file(
         return cluster_room().score_parts(  # type: ignore[no-any-return]
             given, chosen, records, output, options, settings, maps, events or RunEvents()
         )
-    if len(given) != 1:
-        raise ConfigurationError(
-            f"one file at a time is scored on one machine, not {len(given)}",
-            hint="Several files, directories and addresses are for distributed runs.",
-        )
-    path = Path(given[0])
+    paths = find_files(given)
     target = find_target(output, options.formats)
-    target.refuse_input(path)
+    for path in paths:
+        target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
     if pairs is None:
-        _tell_of_ids(check_file(path, chosen, options), path, events)
+        _tell_of_ids(check_file(paths, chosen, options), told_files(paths), events)
     else:
-        first, chosen, pairs = _pairs(path, chosen, pairs, options)
+        first, chosen, pairs = _pairs(paths, chosen, pairs, options)
         check_chosen(options.columns, first, [metric.name for metric in chosen])
         update = {"metrics": [definition(metric) for metric in chosen], "pairs": pairs, "group_by": "document"}
         settings = settings.model_copy(update=update)
-    return run_file(path, settings, judges, target, options, events, maps=maps, load=load)
+    return run_file(paths, settings, judges, target, options, events, maps=maps, load=load)
 
 
 def decide_file(
@@ -211,7 +209,7 @@ def decide_file(
     metrics = question_metrics(asked, rotations)
     evidence = read_state(state)
     first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding)
-    _tell_of_ids(first, path, events)
+    _tell_of_ids(first, path.name, events)
     types = {str(question.name): question.type for question in asked}
     check_chosen(options.columns, first, list(types), decision_layout(types))
     settings = Settings(
@@ -225,7 +223,7 @@ def decide_file(
             rotations=rotations,
         ),
     )
-    return run_file(path, settings, judges, target, options, events)
+    return run_file([path], settings, judges, target, options, events)
 
 
 def reason_file(
@@ -257,11 +255,11 @@ def reason_file(
     target = find_target(output)
     if not overwrite and holds_reasons(output, results, settings, judge.record()):
         return None
-    return run_file(results, settings, judge, target, RunOptions(overwrite=overwrite), events, load=load)
+    return run_file([results], settings, judge, target, RunOptions(overwrite=overwrite), events, load=load)
 
 
 def run_file(
-    path: Path,
+    paths: Sequence[Path],
     settings: Settings,
     judges: Judge | JudgeOptions | str | Sequence[Judge | JudgeOptions | str | None] | None,
     target: Target,
@@ -271,14 +269,14 @@ def run_file(
     maps: Mapping[str, Calibrator] | None = None,
     load: Callable[[JudgeOptions], Judge] | None = None,
 ) -> RunResult:
-    """Run what the settings ask of a file that was checked: scores, answers, preferences, or reasons."""
+    """Run what the settings ask of files that were checked: scores, answers, preferences, or reasons."""
     output = None if target.output is None else target.output.name
     settings = settings.model_copy(update={"formats": list(target.formats), "output": output})
     options = options or RunOptions()
     records, loaded = _judges(judges)
     return complete(
         target,
-        RunManifest.new(fingerprint_input(path), settings, records),
+        RunManifest.new(fingerprint_inputs(paths), settings, records),
         maps or {},
         loaded,
         events or RunEvents(),
@@ -344,18 +342,20 @@ def _calibrations(
     return found
 
 
-def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options: RunOptions) -> list[Sample]:
-    """Check that a file can be scored, by its first rows, and return them."""
-    first = check_input(file, metrics, limit=options.limit, mapping=options.fields, encoding=options.encoding)
-    check_first_rows(first, file, metrics, options)
+def check_file(
+    file: str | os.PathLike[str] | Sequence[Path], metrics: Sequence[Metric], options: RunOptions
+) -> list[Sample]:
+    """Check that a file, or several, can be scored, by the first rows, and return them."""
+    first = check_input(file, metrics, options)
+    check_first_rows(first, told_files(find_files(file)), metrics, options)
     return first
 
 
-def _tell_of_ids(first: Sequence[Sample], path: Path, events: RunEvents | None) -> None:
+def _tell_of_ids(first: Sequence[Sample], where: str, events: RunEvents | None) -> None:
     """Tell that ids are not those of rows, if they repeat and no row has an error for that."""
     ids = [key for row in first if row.error is None and (key := id_hash(row.fields.get("id"))) is not None]
     if events is not None and len(set(ids)) < len(ids):
-        events.on_document_ids(path.name)
+        events.on_document_ids(where)
 
 
 def resume(
@@ -435,7 +435,7 @@ def cluster_room() -> Any:
 
 
 def _pairs(
-    path: Path, metrics: list[Metric], plan: PairPlan, options: RunOptions
+    paths: Sequence[Path], metrics: list[Metric], plan: PairPlan, options: RunOptions
 ) -> tuple[list[Sample], list[Metric], PairPlan]:
     """Check a file whose rows are judged in pairs; give the first pairs, and the metrics that compare them."""
     compared = {compared_field(metric) for metric in metrics}
@@ -447,11 +447,10 @@ def _pairs(
     asked = [pair_metric(metric) for metric in metrics]
     plan = plan.model_copy(update={"compared": compared.pop()})
     if plan.given is None:
-        check_input(path, metrics, limit=options.limit, mapping=options.fields, encoding=options.encoding)
-    samples = read_samples(path, limit=options.limit, fields=options.fields, encoding=options.encoding)
-    first = list(islice(pair_samples(samples, plan), ROWS_CHECKED))
+        check_input(paths, metrics, options)
+    first = list(islice(pair_samples(read_input(paths, options), plan), ROWS_CHECKED))
     if plan.given is not None:
-        check_rows(first, asked, str(path), options.fields)
+        check_rows(first, asked, told_files(paths), options.fields)
     if all(sample.error is not None for sample in first):
         raise DataError(str(first[0].error))
     return first, asked, plan

@@ -124,6 +124,7 @@ class Settings(RunOptions):
         """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
         found = []
         names = ["window", "limit", "distributed", "encoding", "fields", "pairs", "reasons"]
+        names += ["id", "system_columns", "turns"]
         if self.distributed is not None and other.distributed is not None:
             names += _FINAL_IN_PARTS
         for name in names:

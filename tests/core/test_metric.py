@@ -493,8 +493,14 @@ def test_every_metric_survives_yaml(descriptions, template, scale, **keys):
 # --- presets ----------------------------------------------------------------------------------------------------------
 
 PRESETS = {
+    "agent/task_completion": ("1-5", ["conversation"]),
+    "agent/tool_use": ("1-5", ["conversation"]),
     "assistant/helpfulness": ("1-5", ["question", "output"]),
     "assistant/instruction_following": ("1-5", ["question", "output"]),
+    "conversation/coherence": ("1-5", ["conversation"]),
+    "conversation/goal_completion": ("1-5", ["conversation"]),
+    "conversation/helpfulness": ("1-5", ["conversation"]),
+    "conversation/role_adherence": ("1-5", ["system_prompt", "conversation"]),
     "correctness/answer_correctness": ("1-5", ["question", "reference", "output"]),
     "data_to_text/informativeness": ("1-6", ["source", "output"]),
     "data_to_text/naturalness": ("1-6", ["source", "output"]),

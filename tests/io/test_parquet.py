@@ -268,5 +268,36 @@ def test_columns_of_several_files_have_one_type():
     other = pa.schema([("b", pa.date32()), ("a", pa.int32()), ("c", pa.large_string())])
     expected = pa.schema([("a", pa.int32()), ("b", pa.date32()), ("c", pa.large_string())], metadata={"k": "v"})
     assert common_schema([one, other]).equals(expected, check_metadata=True)
-    assert common_schema([one, one]) is one
+    assert common_schema([one]) is one
     assert common_schema([]) is None
+
+
+def test_integers_that_no_float_holds_stay_exact(tmp_path, workers):
+    """Whether they stand before or after a float, or in another file."""
+    (tmp_path / "in").mkdir()
+    large = 2**53 + 1
+    values = {"a": [(1, large), (2, 0.5)], "b": [(large, 1), (4, 1.5)]}
+    for name, pairs in values.items():
+        rows = [
+            {"same": same, "other": 1 if name == "a" else 0.5, "n": n, **{k: v[0] for k, v in texts(1).items()}}
+            for same, n in pairs
+        ]
+        (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "in" / "c.jsonl").write_text(json.dumps({"same": 0.5, **{k: v[0] for k, v in texts(1).items()}}))
+    carry_out(tmp_path / "run", [tmp_path / "in"], rows=1)
+    table = ds.dataset(sorted((tmp_path / "run").glob("part-*.parquet"))).to_table()
+    assert table.column("n").to_pylist() == [str(large), "0.5", "1", "1.5", None]
+    assert table.column("same").to_pylist() == ["1", "2", str(large), "4", "0.5"]
+    assert table.column("other").to_pylist() == [1.0, 1.0, 0.5, 0.5, None]
+    assert all(field.metadata is None for field in table.schema)
+
+
+@pytest.mark.parametrize("shape", [{"id": "name"}, {"system_columns": ["one", "two"]}])
+def test_rows_that_were_shaped_are_no_rows_of_the_file(tmp_path, shape):
+    columns = {"id": [1, 2], "name": ["x", "y"], "one": ["A.", "B."], "two": ["C.", "D."], **texts(2)}
+    if "system_columns" in shape:
+        del columns["output"]
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    (file,) = execute(tmp_path / "run", wanted(tmp_path / "in.parquet", formats=["parquet"], **shape))
+    found = pq.read_table(file).column("id").to_pylist()
+    assert found == (["x", "y"] if "id" in shape else ["1/one", "1/two", "2/one", "2/two"])

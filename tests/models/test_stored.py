@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 from torch import nn
 
+from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.errors import WeightsError
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
@@ -230,10 +231,10 @@ def test_gpt_oss_is_the_model_of_its_dequantized_experts(tmp_path, monkeypatch, 
         assert np.array_equal((own.widened() if isinstance(own, Stored) else own).detach().numpy(), array), name
     if not few:
         assert memory_needed(file, "auto").weights == pytest.approx(loaded.memory_bytes, rel=0.02)
-        metric = Judge(loaded).score_many(METRIC, SAMPLES)
-        again = Judge(load_model(find_judge(save_judge(tmp_path / "st", model, loaded.tokenizer)))).score_many(
-            METRIC, SAMPLES
-        )
+        metric = Judge(TransformersBackend(loaded)).score_many(METRIC, SAMPLES)
+        again = Judge(
+            TransformersBackend(load_model(find_judge(save_judge(tmp_path / "st", model, loaded.tokenizer))))
+        ).score_many(METRIC, SAMPLES)
         assert [one.value for one in metric] == pytest.approx([one.value for one in again], abs=1e-4)
 
 

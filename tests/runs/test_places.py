@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -145,7 +146,7 @@ def test_other_versions_that_are_accepted_stand_beside_the_former(file, tmp_path
 
 def test_what_is_accepted_are_versions_and_nothing_else(other_versions, monkeypatch):
     other = NewJudge(engine())
-    other.fingerprint = "f" * 12
+    other.backend.facts = replace(other.backend.facts, fingerprint="f" * 12)
     monkeypatch.setattr(Judge, "load", lambda *_, **__: other)
     with pytest.raises(OutputError, match="is not as it was when this run began"):
         resume(other_versions, accept_version=True)

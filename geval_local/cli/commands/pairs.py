@@ -25,16 +25,33 @@ class Rules:
         int | None, typer.Option(metavar="N", min=1, help="Compare N pairs, spread evenly over systems and documents.")
     ] = None
     given: Annotated[
-        Literal["plain", "llmbar", "pandalm", "mt-bench"] | None,
+        Literal["plain", "llmbar", "pandalm", "mt-bench", "preference"] | None,
         typer.Option(help="Each row is a pair itself, in this format.", show_default=False),
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0
 
 
-@takes_options(run_only=("group_by", "fields", "encoding", "window", "limit", "overwrite", "retry_errors", "use_cache"))
+@takes_options(
+    run_only=(
+        "system_columns",
+        "id",
+        "group_by",
+        "fields",
+        "encoding",
+        "window",
+        "limit",
+        "overwrite",
+        "retry_errors",
+        "use_cache",
+    )
+)
 def pairs(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; outputs of several systems.")
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="JSONL, JSON, CSV or Parquet; outputs of several systems, in one file or one file each.",
+        ),
     ],
     output: Annotated[
         str,
@@ -81,7 +98,7 @@ def pairs(
         lambda events: score_file(
             file, metrics, judges, output, run, columns=columns, metric_names=metric or (), pairs=plan, events=events
         ),
-        file.name,
+        Path(file[0]).name if len(file) == 1 else "the files",
         results=2 * len(metrics) * len(judges),
         judges=len(judges),
     )
@@ -96,7 +113,7 @@ def pairs(
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
         if rules.given is None:  # verdicts are in the rows otherwise
-            note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
+            note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file[0]}")
     if failed:
         raise typer.Exit(EXIT_GATE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,6 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
-from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
 
 
@@ -20,8 +18,8 @@ def score(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="JSONL, JSON, CSV or Parquet; one sample per row. - reads JSONL from standard input. With "
-            "--distributed also several, directories, patterns, and addresses such as s3://BUCKET/DIR.",
+            help="JSONL, JSON, CSV or Parquet; one sample per row. Also several, directories and patterns. - reads "
+            "JSONL from standard input. With --distributed also addresses such as s3://BUCKET/DIR.",
         ),
     ],
     *,
@@ -43,7 +41,7 @@ def score(
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
     from geval_local.cli.scoring import follow
-    from geval_local.cli.standard_input import input_file
+    from geval_local.cli.standard_input import input_files
 
     limits = gates.read()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
@@ -52,8 +50,8 @@ def score(
     if dry_run:
         from geval_local.cli.output.audits import show_forms
 
-        with input_file(_one(file), keep=False) as path:
-            show_forms(path, chosen, judges[0], run.fields, encoding=run.encoding, as_json=as_json)
+        with input_files(file, keep=False) as given:
+            show_forms(given, chosen, judges[0], run, as_json=as_json)
         return
 
     from geval_local.analysis.calibration import read_calibration
@@ -63,11 +61,7 @@ def score(
     find = cluster_room().find_parts_target if run.distributed else find_target
     target = find(output, run.formats)
     options.check_csv(run, target.formats)
-    given: list[str | Path] = [*file]
-    with ExitStack() as stack:
-        if run.distributed is None or file == ["-"]:
-            keep = target.directory is not None
-            given = [stack.enter_context(input_file(_one(file), keep=keep, keep_after=target.is_directory))]
+    with input_files(file, keep=target.directory is not None, keep_after=target.is_directory) as given:
         follow(
             lambda events: score_file(
                 given,
@@ -79,23 +73,13 @@ def score(
                 load_calibration=read_calibration,
                 events=events,
             ),
-            Path(given[0]).name,
+            Path(given[0]).name if len(given) == 1 else "the files",
             limits,
             results=len(chosen) * len(judges),
             judges=len(judges),
             as_json=as_json,
             lowest=lowest,
         )
-
-
-def _one(file: list[str]) -> Path:
-    """Return the only file."""
-    if len(file) > 1:
-        raise ConfigurationError(
-            f"one file at a time is scored on one machine, not {len(file)}",
-            hint="Several files, directories and addresses are for --distributed ray.",
-        )
-    return Path(file[0])
 
 
 _OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit", "encoding")

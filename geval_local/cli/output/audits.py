@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
     from geval_local.models.registry import JudgeEntry
-    from geval_local.options import JudgeOptions
+    from geval_local.options import JudgeOptions, RunOptions
     from geval_local.tokens.requests import RequestMaker
 
 #: Tokens shown from each end of a long form.
@@ -35,16 +35,11 @@ UNLIMITED = 1 << 20
 
 
 def show_forms(
-    file: Path,
-    metrics: Sequence[Metric],
-    judge: JudgeOptions,
-    mapping: Mapping[str, str],
-    *,
-    encoding: str | None = None,
-    as_json: bool,
+    files: Sequence[str | Path], metrics: Sequence[Metric], judge: JudgeOptions, run: RunOptions, *, as_json: bool
 ) -> None:
     """Print, for every metric, the form of the first row that fills it: ``score --dry-run``, without weights."""
-    from geval_local.io.input_checks import check_input
+    from geval_local.io.input_checks import check_input, told_files
+    from geval_local.io.input_files import find_files
     from geval_local.judge.steps import with_pinned_steps
     from geval_local.models.fingerprint import fingerprint
     from geval_local.models.load import load_tokenizer, resolve_directory
@@ -52,7 +47,8 @@ def show_forms(
     from geval_local.tokens.encoder import PromptEncoder
     from geval_local.tokens.requests import RequestMaker
 
-    rows = check_input(file, metrics, mapping=mapping, encoding=encoding)
+    paths = find_files(files)
+    rows, file = check_input(paths, metrics, run), told_files(paths)
     entry = entry_of(judge)
     tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
     encoder = PromptEncoder(tokenizer, style=entry.style)
@@ -79,10 +75,10 @@ def show_forms(
         show_tokens(audit)
         show_labels(audit)
     if as_json:
-        print_json({"judge": entry.name, "style": entry.style, "input": str(file), "forms": records})
+        print_json({"judge": entry.name, "style": entry.style, "input": file, "forms": records})
 
 
-def _first_form(file: Path, rows: Sequence[Sample], maker: RequestMaker) -> tuple[Sample, PromptAudit]:
+def _first_form(file: str, rows: Sequence[Sample], maker: RequestMaker) -> tuple[Sample, PromptAudit]:
     from geval_local.judge.audit import audit_prompt
 
     for sample in rows:
