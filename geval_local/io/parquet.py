@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from geval_local.errors import DataError, first_line
 from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
-from geval_local.io.parts import PART_KEY, PartRows
+from geval_local.io.parts import PART_KEY, PartRows, shared_schema
 from geval_local.io.rows import parquet_batches
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
@@ -58,20 +59,27 @@ class SourceColumns:
         The rows, in order.
     first : int
         Number of the first of them.
+    sizes : sequence of int
+        Rows of each file, if there are several: in each of them numbers begin anew.
     """
 
-    def __init__(self, schema: Any, batches: Iterable[Any], first: int = 1) -> None:
+    def __init__(self, schema: Any, batches: Iterable[Any], first: int = 1, sizes: Sequence[int] = ()) -> None:
         self.schema = schema
+        self._sizes = iter(sizes)
+        self._before = self._last = 0
         self._batches = iter(batches)
         self._batch: Any = None
         self._next = first
 
     @classmethod
     @contextlib.contextmanager
-    def of_file(cls, path: Path) -> Iterator[SourceColumns]:
-        """Open those of a Parquet file."""
-        with pq.ParquetFile(path) as file:
-            yield cls(file.schema_arrow, parquet_batches(file))
+    def of_files(cls, paths: Sequence[Path]) -> Iterator[SourceColumns]:
+        """Open those of Parquet files, as far as all files have them."""
+        sizes = {path: pq.read_metadata(path).num_rows for path in paths}
+        full = [path for path, size in sizes.items() if size] or list(paths)
+        schema = reduce(shared_schema, map(pq.read_schema, full))
+        with contextlib.closing(_batches(full, schema.names)) as batches:
+            yield cls(schema, batches, sizes=[sizes[path] for path in full])
 
     @classmethod
     @contextlib.contextmanager
@@ -81,7 +89,7 @@ class SourceColumns:
 
     def take(self, numbers: Sequence[int]) -> Any:
         """Return the rows with these numbers as a table; each call continues after the last one."""
-        parts, place = [], 0
+        numbers, parts, place = list(map(self._position, numbers)), [], 0
         while place < len(numbers):
             while self._batch is None or numbers[place] >= self._next:
                 self._batch = next(self._batches, None)
@@ -94,6 +102,19 @@ class SourceColumns:
             parts.append(self._batch.slice(within[0], len(within)) if is_run else self._batch.take(pa.array(within)))
             place += len(within)
         return pa.Table.from_batches(parts, self._batch.schema)
+
+    def _position(self, number: int) -> int:
+        if number <= self._last:
+            self._before += next(self._sizes)
+        self._last = number
+        return self._before + number
+
+
+def _batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[Any]:
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            for batch in parquet_batches(file):
+                yield batch.select(names)
 
 
 class ColumnTypes:

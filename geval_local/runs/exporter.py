@@ -79,9 +79,9 @@ class Exporter:
         settings, files = self._run.manifest.settings, self._run.manifest.input.paths
         # A pair, a turn or a system's output is no row of the file, and another column as the id changes `id`.
         is_shaped = settings.pairs or settings.id or settings.system_columns or settings.turns
-        if is_shaped or len(files) > 1 or format_of(files[0].name) != ".parquet":
+        if is_shaped or {format_of(file.name) for file in files} != {".parquet"}:
             return nullcontext()
-        return SourceColumns.of_file(files[0])
+        return SourceColumns.of_files(files)
 
     def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
         """Append one row."""

@@ -19,6 +19,7 @@ from geval_local.io.rows import read_rows
 from geval_local.io.samples import read_samples
 from geval_local.io.writer import ResultWriter
 from geval_local.ray.merge import merge_parts
+from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.score import Score
 
 pa = pytest.importorskip("pyarrow")
@@ -75,7 +76,7 @@ def all_columns() -> pa.Table:
 
 def through(source: Path, target: Path, **reading) -> pa.Table:
     """Write what is read, with a score."""
-    with ResultWriter.open(target, ["m"], source=partial(SourceColumns.of_file, source)) as writer:
+    with ResultWriter.open(target, ["m"], source=partial(SourceColumns.of_files, [source])) as writer:
         for sample in read_samples(source, **reading):
             writer.write(sample, {} if sample.error else {"m": Score.unscored("m", "not asked")})
     return pq.read_table(target)
@@ -111,7 +112,7 @@ def test_rows_are_matched_by_their_numbers(tmp_path, monkeypatch):
     numbers = pa.array(range(20), pa.uint16())
     pq.write_table(pa.table({"n": numbers, "output": ["x"] * 20}), tmp_path / "in.parquet", row_group_size=7)
     with ResultWriter.open(
-        tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_file, tmp_path / "in.parquet")
+        tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_files, [tmp_path / "in.parquet"])
     ) as writer:
         for sample in read_samples(tmp_path / "in.parquet"):
             if sample.row % 5:
@@ -301,3 +302,27 @@ def test_rows_that_were_shaped_are_no_rows_of_the_file(tmp_path, shape):
     (file,) = execute(tmp_path / "run", wanted(tmp_path / "in.parquet", formats=["parquet"], **shape))
     found = pq.read_table(file).column("id").to_pylist()
     assert found == (["x", "y"] if "id" in shape else ["1/one", "1/two", "2/one", "2/two"])
+
+
+def test_several_files_keep_the_columns_that_they_share(tmp_path, monkeypatch):
+    monkeypatch.setattr("geval_local.io.rows.PARQUET_BATCH_ROWS", 4)
+    tables = [scorable(), scorable(1), scorable()[:0], scorable(5).drop_columns(["bool"]), scorable(7)]
+    paths = [tmp_path / f"{place}.parquet" for place in range(len(tables))]
+    for path, table in zip(paths, tables, strict=True):
+        pq.write_table(table, path)
+    manifest = wanted(paths[0], formats=["parquet"])
+    manifest.input = fingerprint_inputs(paths)
+    (file,) = execute(tmp_path / "run", manifest)
+    found = pq.read_table(file)
+    expected = pa.concat_tables(
+        [table.drop_columns(["bool"]) if "bool" in table.schema.names else table for table in tables]
+    )
+    for field in expected.schema:
+        assert found.schema.field(field.name).type == field.type
+        assert found.column(field.name).combine_chunks().equals(expected.column(field.name).combine_chunks()), (
+            field.name
+        )
+    assert found.column("file").to_pylist() == [
+        path.name for path, table in zip(paths, tables, strict=True) for _ in range(table.num_rows)
+    ]
+    assert found.column("bool").to_pylist()[40:47] == [True, *[None] * 5, True]
