@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from geval_local.errors import DataError, first_line
 from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
-from geval_local.io.parts import PART_KEY, PartRows
+from geval_local.io.parts import PART_KEY, PartRows, shared_schema
 from geval_local.io.rows import parquet_batches
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
@@ -58,20 +59,27 @@ class SourceColumns:
         The rows, in order.
     first : int
         Number of the first of them.
+    sizes : sequence of int
+        Rows of each file, if there are several: in each of them numbers begin anew.
     """
 
-    def __init__(self, schema: Any, batches: Iterable[Any], first: int = 1) -> None:
+    def __init__(self, schema: Any, batches: Iterable[Any], first: int = 1, sizes: Sequence[int] = ()) -> None:
         self.schema = schema
+        self._sizes = iter(sizes)
+        self._before = self._last = 0
         self._batches = iter(batches)
         self._batch: Any = None
         self._next = first
 
     @classmethod
     @contextlib.contextmanager
-    def of_file(cls, path: Path) -> Iterator[SourceColumns]:
-        """Open those of a Parquet file."""
-        with pq.ParquetFile(path) as file:
-            yield cls(file.schema_arrow, parquet_batches(file))
+    def of_files(cls, paths: Sequence[Path]) -> Iterator[SourceColumns]:
+        """Open those of Parquet files, as far as all files have them."""
+        sizes = {path: pq.read_metadata(path).num_rows for path in paths}
+        full = [path for path, size in sizes.items() if size] or list(paths)
+        schema = reduce(shared_schema, map(pq.read_schema, full))
+        with contextlib.closing(_batches(full, schema.names)) as batches:
+            yield cls(schema, batches, sizes=[sizes[path] for path in full])
 
     @classmethod
     @contextlib.contextmanager
@@ -81,10 +89,12 @@ class SourceColumns:
 
     def take(self, numbers: Sequence[int]) -> Any:
         """Return the rows with these numbers as a table; each call continues after the last one."""
-        parts, place = [], 0
+        numbers, parts, place = list(map(self._position, numbers)), [], 0
         while place < len(numbers):
             while self._batch is None or numbers[place] >= self._next:
-                self._batch = next(self._batches)
+                self._batch = next(self._batches, None)
+                if self._batch is None:
+                    raise DataError("the input has fewer rows than before", hint="Restore its former content.")
                 self._next += self._batch.num_rows
             start = self._next - self._batch.num_rows
             within = [number - start for number in numbers[place:] if number < self._next]
@@ -93,12 +103,26 @@ class SourceColumns:
             place += len(within)
         return pa.Table.from_batches(parts, self._batch.schema)
 
+    def _position(self, number: int) -> int:
+        if number <= self._last:
+            self._before += next(self._sizes)
+        self._last = number
+        return self._before + number
+
+
+def _batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[Any]:
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            for batch in parquet_batches(file):
+                yield batch.select(names)
+
 
 class ColumnTypes:
     """Types of the columns of rows that have none, such as those of JSON; memory holds one row group."""
 
     def __init__(self) -> None:
         self._types: dict[str, Any] = {}
+        self._large: set[str] = set()
         self._rows: list[Mapping[str, Any]] = []
         self._bytes = 0
 
@@ -112,26 +136,46 @@ class ColumnTypes:
     def schema(self) -> Any:
         """Return the schema of all rows."""
         self._close()
-        return pa.schema([(as_text(name), kind) for name, kind in self._types.items()])
+        fields = [
+            pa.field(as_text(name), kind, metadata=_LARGE if name in self._large else None)
+            for name, kind in self._types.items()
+        ]
+        return pa.schema(list(map(_held_exactly, fields)))
 
     def _close(self) -> None:
         for name in dict.fromkeys(chain.from_iterable(self._rows)):
-            kind = _array([row.get(name) for row in self._rows]).type
+            array = _array([row.get(name) for row in self._rows])
+            kind = array.type
             self._types[name] = _common_type(self._types.get(name, kind), kind)
+            if pa.types.is_integer(kind) and not _fits(pa.record_batch([array], names=[name]), name, pa.float64()):
+                self._large.add(name)
         self._rows.clear()
         self._bytes = 0
 
 
+#: Mark of a column with integers that no float holds exactly.
+_LARGE = {b"geval-local": b"large integers"}
+
+
+def _held_exactly(field: Any) -> Any:
+    """Make a column text whose integers its common type, a float, does not hold."""
+    is_large = _LARGE.items() <= (field.metadata or {}).items()
+    return field.with_type(pa.string()) if is_large and pa.types.is_floating(field.type) else field
+
+
 def common_schema(schemas: Iterable[Any]) -> Any:
     """Return one schema for files of several: numbers widen, and a column without a common type is text."""
-    schemas = list(dict.fromkeys(schemas))
+    schemas = list(schemas)
     if len(schemas) <= 1:
         return schemas[0] if schemas else None
     fields: dict[str, Any] = {}
     for field in chain.from_iterable(schemas):
         known = fields.setdefault(field.name, field)
-        if known.type != field.type:
-            fields[field.name] = known.with_type(_common_type(known.type, field.type))
+        if not known.equals(field, check_metadata=True):
+            common = known.with_type(_common_type(known.type, field.type))
+            is_large = _LARGE.items() <= {**(field.metadata or {}), **(known.metadata or {})}.items()
+            fields[field.name] = common.with_metadata({**(known.metadata or {}), **(_LARGE if is_large else {})})
+    fields = {name: _held_exactly(field) for name, field in fields.items()}
     # A column that one file lacks is null there.
     return pa.schema([field.with_nullable(True) for field in fields.values()], metadata=schemas[0].metadata)
 
@@ -272,7 +316,9 @@ class ParquetSink:
 
     def _field(self, name: str) -> Any:
         known = self._known.get(name)
-        return pa.field(_bare(name), self._types[name]) if known is None else known
+        if known is None:
+            return pa.field(_bare(name), self._types[name])
+        return known.remove_metadata() if _LARGE.items() <= (known.metadata or {}).items() else known
 
     def _read_groups(self) -> Iterator[Any]:
         for offset in self._groups:

@@ -101,7 +101,7 @@ class PartRows(Sequence[Row]):
                 metadata = pq.read_metadata(file)
             self._starts.append(self._starts[-1] + metadata.num_rows)
             schema = metadata.schema.to_arrow_schema()
-            self.schema = schema if self.schema is None else _in_both(self.schema, schema)
+            self.schema = schema if self.schema is None else shared_schema(self.schema, schema)
         self._held: tuple[int, list[Row]] = (-1, [])
 
     def __len__(self) -> int:
@@ -140,7 +140,8 @@ class PartRows(Sequence[Row]):
         return rows[index - self._starts[part]]
 
 
-def _in_both(one: Any, other: Any) -> Any:
+def shared_schema(one: Any, other: Any) -> Any:
+    """Keep the columns of one Arrow schema that another has in the same type."""
     import pyarrow as pa
 
     if one.equals(other):

@@ -511,12 +511,13 @@ def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list
     Files that all are `known` keep their numbers, even where a file between them is gone.
     """
     files = list(files)
-    numbers = {block.address: file_number(block.part) for block in known}
-    kept = [place for blocks in files if (place := numbers.get(blocks[0].address)) is not None]
-    places = kept if len(kept) == len(files) else range(len(files))
+    before = {block.address: file_number(block.part) for block in known}
+    numbers: Sequence[int] = range(len(files))
+    if all(blocks[0].address in before for blocks in files):
+        numbers = [before[blocks[0].address] for blocks in files]
     return [
         # The files of an input have few schemas: equal ones are in memory once.
-        replace(block, part=part_name(place, count), schema=intern(block.schema))
-        for place, blocks in zip(places, files, strict=True)
-        for count, block in enumerate(blocks)
+        replace(block, part=part_name(number, place), schema=intern(block.schema))
+        for number, blocks in zip(numbers, files, strict=True)
+        for place, block in enumerate(blocks)
     ]

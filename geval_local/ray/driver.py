@@ -401,8 +401,8 @@ def _undone(failures: Sequence[tuple[Block, str]], count: int) -> GevalError:
         lines.append(f"and {len(failures) - _NAMED} more")
     return JudgeError(
         f"{len(failures)} of {count} blocks could not be scored; the others are done\n  " + "\n  ".join(lines),
-        hint="Correct or remove these files or rows; where a file was read before, add `overwrite=True`. A killed "
-        "worker has often run out of memory: smaller `batch_tokens`, or fewer `workers`, may help.",
+        hint="Correct or remove these files or rows; where a file was read before, add `overwrite=True`. "
+        "A killed worker has often run out of memory: smaller `batch_tokens`, or fewer `workers`, may help.",
     )
 
 

@@ -76,10 +76,12 @@ class Exporter:
     def _source(self) -> AbstractContextManager[Any]:
         from geval_local.io.parquet import SourceColumns
 
-        file = Path(self._run.manifest.input.path)
-        # The rows of a pair are no rows of the file.
-        is_row = self._run.manifest.settings.pairs is None
-        return SourceColumns.of_file(file) if is_row and format_of(file.name) == ".parquet" else nullcontext()
+        settings, files = self._run.manifest.settings, self._run.manifest.input.paths
+        # A pair, a turn or a system's output is no row of the file, and another column as the id changes `id`.
+        is_shaped = settings.pairs or settings.id or settings.system_columns or settings.turns
+        if is_shaped or {format_of(file.name) for file in files} != {".parquet"}:
+            return nullcontext()
+        return SourceColumns.of_files(files)
 
     def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
         """Append one row."""

@@ -19,6 +19,7 @@ from geval_local.io.rows import read_rows
 from geval_local.io.samples import read_samples
 from geval_local.io.writer import ResultWriter
 from geval_local.ray.merge import merge_parts
+from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.score import Score
 
 pa = pytest.importorskip("pyarrow")
@@ -75,7 +76,7 @@ def all_columns() -> pa.Table:
 
 def through(source: Path, target: Path, **reading) -> pa.Table:
     """Write what is read, with a score."""
-    with ResultWriter.open(target, ["m"], source=partial(SourceColumns.of_file, source)) as writer:
+    with ResultWriter.open(target, ["m"], source=partial(SourceColumns.of_files, [source])) as writer:
         for sample in read_samples(source, **reading):
             writer.write(sample, {} if sample.error else {"m": Score.unscored("m", "not asked")})
     return pq.read_table(target)
@@ -111,7 +112,7 @@ def test_rows_are_matched_by_their_numbers(tmp_path, monkeypatch):
     numbers = pa.array(range(20), pa.uint16())
     pq.write_table(pa.table({"n": numbers, "output": ["x"] * 20}), tmp_path / "in.parquet", row_group_size=7)
     with ResultWriter.open(
-        tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_file, tmp_path / "in.parquet")
+        tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_files, [tmp_path / "in.parquet"])
     ) as writer:
         for sample in read_samples(tmp_path / "in.parquet"):
             if sample.row % 5:
@@ -268,5 +269,60 @@ def test_columns_of_several_files_have_one_type():
     other = pa.schema([("b", pa.date32()), ("a", pa.int32()), ("c", pa.large_string())])
     expected = pa.schema([("a", pa.int32()), ("b", pa.date32()), ("c", pa.large_string())], metadata={"k": "v"})
     assert common_schema([one, other]).equals(expected, check_metadata=True)
-    assert common_schema([one, one]) is one
+    assert common_schema([one]) is one
     assert common_schema([]) is None
+
+
+def test_integers_that_no_float_holds_stay_exact(tmp_path, workers):
+    """Whether they stand before or after a float, or in another file."""
+    (tmp_path / "in").mkdir()
+    large = 2**53 + 1
+    values = {"a": [(1, large), (2, 0.5)], "b": [(large, 1), (4, 1.5)]}
+    for name, pairs in values.items():
+        rows = [
+            {"same": same, "other": 1 if name == "a" else 0.5, "n": n, **{k: v[0] for k, v in texts(1).items()}}
+            for same, n in pairs
+        ]
+        (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "in" / "c.jsonl").write_text(json.dumps({"same": 0.5, **{k: v[0] for k, v in texts(1).items()}}))
+    carry_out(tmp_path / "run", [tmp_path / "in"], rows=1)
+    table = ds.dataset(sorted((tmp_path / "run").glob("part-*.parquet"))).to_table()
+    assert table.column("n").to_pylist() == [str(large), "0.5", "1", "1.5", None]
+    assert table.column("same").to_pylist() == ["1", "2", str(large), "4", "0.5"]
+    assert table.column("other").to_pylist() == [1.0, 1.0, 0.5, 0.5, None]
+    assert all(field.metadata is None for field in table.schema)
+
+
+@pytest.mark.parametrize("shape", [{"id": "name"}, {"system_columns": ["one", "two"]}])
+def test_rows_that_were_shaped_are_no_rows_of_the_file(tmp_path, shape):
+    columns = {"id": [1, 2], "name": ["x", "y"], "one": ["A.", "B."], "two": ["C.", "D."], **texts(2)}
+    if "system_columns" in shape:
+        del columns["output"]
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    (file,) = execute(tmp_path / "run", wanted(tmp_path / "in.parquet", formats=["parquet"], **shape))
+    found = pq.read_table(file).column("id").to_pylist()
+    assert found == (["x", "y"] if "id" in shape else ["1/one", "1/two", "2/one", "2/two"])
+
+
+def test_several_files_keep_the_columns_that_they_share(tmp_path, monkeypatch):
+    monkeypatch.setattr("geval_local.io.rows.PARQUET_BATCH_ROWS", 4)
+    tables = [scorable(), scorable(1), scorable()[:0], scorable(5).drop_columns(["bool"]), scorable(7)]
+    paths = [tmp_path / f"{place}.parquet" for place in range(len(tables))]
+    for path, table in zip(paths, tables, strict=True):
+        pq.write_table(table, path)
+    manifest = wanted(paths[0], formats=["parquet"])
+    manifest.input = fingerprint_inputs(paths)
+    (file,) = execute(tmp_path / "run", manifest)
+    found = pq.read_table(file)
+    expected = pa.concat_tables(
+        [table.drop_columns(["bool"]) if "bool" in table.schema.names else table for table in tables]
+    )
+    for field in expected.schema:
+        assert found.schema.field(field.name).type == field.type
+        assert found.column(field.name).combine_chunks().equals(expected.column(field.name).combine_chunks()), (
+            field.name
+        )
+    assert found.column("file").to_pylist() == [
+        path.name for path, table in zip(paths, tables, strict=True) for _ in range(table.num_rows)
+    ]
+    assert found.column("bool").to_pylist()[40:47] == [True, *[None] * 5, True]
