@@ -22,7 +22,7 @@ from geval_local.errors import nearest as nearest  # for all that deals with nam
 _OUTPUTS = (
     *("system_output", "response", "actual_output", "prediction", "answer", "completion", "generation", "generated"),
     *("generated_text", "generated_answer", "model_output", "model_answer", "hypothesis", "candidate", "summary"),
-    *("output_text", "reply"),
+    *("output_text", "reply", "decoded"),
 )
 _PASSAGES = ("contexts", "retrieval_context", "retrieved_contexts", "retrieved_chunks", "retrieved_documents")
 _CHATS = ("conversation", "dialogue", "messages", "history")
