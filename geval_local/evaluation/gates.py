@@ -102,8 +102,11 @@ class Gate:
         figure = self._figure(summary)
         if _SIGNS[sign](figure, limit):
             return None
+        if math.isnan(figure):
+            why = summary.interval.warning if self.figure == "mean_low" else ""
+            return f"{summary.metric}: {_NAMES[self.figure]} is missing{f': {why}' if why else ''}"
         shown = f"{limit:.2%}" if is_share else f"{limit:g}"
-        found = "missing" if math.isnan(figure) else f"{figure:.2%}" if is_share else f"{figure:.4g}"
+        found = f"{figure:.2%}" if is_share else f"{figure:.4g}"
         return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {shown}"
 
     def _figure(self, summary: Summary) -> float:
