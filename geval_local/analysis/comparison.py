@@ -346,8 +346,10 @@ class RunComparison(Study):
         """Give all figures as plain JSON values."""
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
-        record |= {"doubts": self.doubts("AB"), "unmatched": self.unmatched, "metrics": self.metrics}
-        record |= {"against_human": self.against_human} | ({"plan": self.plan} if self.plan else {})
+        known = {name: self.answered.get(name) for name in self.metrics}  # null where `doubts` tells why
+        tests = {name: one if name in self.answered else None for name, one in self.against_human.items()}
+        record |= {"doubts": self.doubts("AB"), "unmatched": self.unmatched, "metrics": known}
+        record |= {"against_human": tests} | ({"plan": self.plan} if self.plan else {})
         return dict(as_record(record))
 
     def lines(self) -> list[str]:

@@ -102,9 +102,10 @@ class Gate:
         figure = self._figure(summary)
         if _SIGNS[sign](figure, limit):
             return None
-        shown = f"{limit:.2%}" if is_share else f"{limit:g}"
         if math.isnan(figure):
-            return f"{summary.metric}: there is no figure for {_NAMES[self.figure]}, to be held against {shown}"
+            why = summary.interval.warning if self.figure == "mean_low" else ""
+            return f"{summary.metric}: {_NAMES[self.figure]} is missing{f': {why}' if why else ''}"
+        shown = f"{limit:.2%}" if is_share else f"{limit:g}"
         found = f"{figure:.2%}" if is_share else f"{figure:.4g}"
         return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {shown}"
 

@@ -15,9 +15,13 @@ def summary(mass, *, threshold=None, rows=4):
     tally = Tally("m")
     for number in range(rows):
         passed = None if threshold is None else mass >= 0.1
-        value = 3.0 + number / 100  # equal scores have no interval
-        tally.add(f"row {number}", number, Score("m", value=value, label_mass=mass, threshold=threshold, passed=passed))
+        tally.add(f"row {number}", number, _score(number, mass, threshold, passed))
     return tally.summary()
+
+
+def _score(number, mass, threshold, passed):
+    """Make scores that differ: a mean of equal ones has no interval."""
+    return Score("m", value=3.0 + number % 2 / 10, label_mass=mass, threshold=threshold, passed=passed)
 
 
 def gate(figure, text, metric="all"):
@@ -76,7 +80,7 @@ def partly(scored, rows, mass=0.9):
     tally = Tally("m")
     for number in range(rows):
         error = None if number < scored else "no text"
-        value, found = (3.0 + number / 100, mass) if error is None else (math.nan, math.nan)
+        value, found = (3.0 + number % 2 / 10, mass) if error is None else (math.nan, math.nan)
         tally.add(f"row {number}", number, Score("m", value=value, label_mass=found, error=error, threshold=2.0))
     return tally.summary()
 
@@ -105,9 +109,13 @@ def test_no_gate_of_a_figure_needs_no_rows():
     assert not failures([gate("mean", ">= 1", "other")], [partly(3, 48)])
 
 
-def test_equal_scores_have_no_interval_and_a_gate_of_its_lower_end_says_so():
+def test_a_mean_without_an_interval_fails_the_gate_of_its_lower_end_and_says_why():
     tally = Tally("m")
-    for number in range(4):
+    for number in range(20):
         tally.add(f"row {number}", number, Score("m", value=3.0, label_mass=0.9))
-    (told,) = failures([gate("mean_low", ">= 1")], [tally.summary()])
-    assert told == "m: there is no figure for the lower end of the mean's interval, to be held against 1"
+    found = tally.summary()
+    assert math.isnan(found.low)
+    (told,) = failures([gate("mean_low", ">= 1")], [found])
+    assert told == f"m: the lower end of the mean's interval is missing: {found.interval.warning}"
+    assert found.interval.warning
+    assert not failures([gate("mean", ">= 1")], [found])
