@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from pathlib import Path
@@ -110,7 +110,7 @@ class SourceColumns:
         return self._before + number
 
 
-def _batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[Any]:
+def _batches(paths: Sequence[Path], names: Sequence[str]) -> Generator[Any, None, None]:
     for path in paths:
         with pq.ParquetFile(path) as file:
             for batch in parquet_batches(file):
