@@ -41,6 +41,8 @@ _READ = {".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt"}
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
 #: Endings of files that are too large to be read only in order to know them again.
 _WEIGHTS = {".gguf", ".safetensors", ""}
+#: Bytes of other files that are; larger ones, such as data beside a model, count as changed with their ctime.
+_MOST_TO_KNOW = 1 << 26
 _MOUNTS = Path("/proc/self/mountinfo")
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
 _TICKS_NS = 20_000_000
@@ -100,6 +102,8 @@ def _needed(directory: Path) -> list[Path]:
 
 def _is_pointer(file: Path) -> bool:
     try:
+        if not file.is_file():  # a pipe would wait for its writer
+            return False
         with file.open("rb") as stream:
             return stream.read(len(_POINTER)) == _POINTER
     except OSError:
@@ -146,7 +150,7 @@ class FileStates:
         self._asked = (directory, adapter, code)
         self._states = {file: _state(file) for file in self._files()}
         # Of weights, the digests follow when they are read.
-        small = (file for file in self._states if file.suffix not in _WEIGHTS)
+        small = (file for file in self._states if file.suffix not in _WEIGHTS and _is_small(file))
         self._digests = {file: digest for file in small if (digest := _digest_of(file))}
 
     def learn(self, digests: Mapping[str, str]) -> None:
@@ -289,6 +293,10 @@ def _state(file: Path) -> str:
     except OSError:
         return ""
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
+
+
+def _is_small(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size <= _MOST_TO_KNOW
 
 
 def _size_and_time(state: str) -> list[str]:

@@ -122,8 +122,10 @@ def _sources(tree: jinja2.nodes.Template) -> dict[str, set[str]]:
 
 def _assignments(tree: jinja2.nodes.Template) -> Iterator[tuple[jinja2.nodes.Node, jinja2.nodes.Node]]:
     """Yield what gives a variable of a template its value, with the value: also loops, and the calls of macros."""
-    for one in tree.find_all((jinja2.nodes.Assign, jinja2.nodes.AssignBlock)):
-        yield one.target, one.node if isinstance(one, jinja2.nodes.Assign) else one
+    for one in tree.find_all(jinja2.nodes.Assign):
+        yield one.target, one.node
+    for text in tree.find_all(jinja2.nodes.AssignBlock):
+        yield text.target, text
     for loop in tree.find_all(jinja2.nodes.For):
         yield loop.target, loop.iter
     for block in tree.find_all(jinja2.nodes.With):
