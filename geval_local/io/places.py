@@ -53,7 +53,8 @@ def is_address(text: str) -> bool:
 
 def is_pattern(text: str) -> bool:
     """Whether a path or address is a pattern, unless there is a file of that name."""
-    return any(char in _opened(text).plain for char in _MAGIC)
+    plain = _opened(text).plain if is_address(text) else text
+    return any(char in plain for char in _MAGIC)
 
 
 class _Opened(NamedTuple):

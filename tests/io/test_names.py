@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.io import input_files
 from geval_local.io.places import Place
 from geval_local.ray.blocks import Cut, block_rows, find_files, survey
 
@@ -160,3 +161,12 @@ def test_names_on_s3(s3):
     assert place.address == f"{base}/out #?/50%20.parquet{options}"
     place.delete()
     assert place.entry() is None
+
+
+def test_a_file_on_this_machine_needs_no_pyarrow(tmp_path, monkeypatch):
+    for name in ("pyarrow", "pyarrow.fs"):
+        monkeypatch.setitem(sys.modules, name, None)
+    file = tmp_path / "a.jsonl"
+    file.write_text("{}\n")
+    assert input_files.find_files(file) == [file]
+    assert input_files.find_files([str(tmp_path / "*.jsonl"), tmp_path]) == [file]
