@@ -47,6 +47,12 @@ SLOW_FILES = (
 )
 
 
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let random judges count as ones that answer: their label mass is far below what a ranking asks for."""
+    monkeypatch.setattr("geval_local.score.LEAST_LABEL_MASS", 0.0)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Load the plugin of schemathesis where its test may run; by itself it would be imported by every process."""
     if config.option.markexpr.strip() != "not slow" and importlib.util.find_spec("schemathesis") is not None:

@@ -48,6 +48,7 @@ def probabilities(path):
     return np.array([list(row["geval"]["clarity"]["probabilities"].values()) for row in read_rows(Path(path))])
 
 
+@pytest.mark.usefixtures("answering")
 @pytest.mark.slow
 def test_judges_are_compared_only_when_that_is_asked_for(here):
     refused = run("compare", "a.jsonl", "b.csv", home=here)
@@ -61,6 +62,7 @@ def test_judges_are_compared_only_when_that_is_asked_for(here):
     assert "largest disagreements: clarity" in done.stdout
 
 
+@pytest.mark.usefixtures("answering")
 @pytest.mark.slow
 def test_figures_are_those_of_the_shared_rows(here):
     score(here, "b.jsonl", judge=other_judge())
@@ -83,6 +85,7 @@ def test_figures_are_those_of_the_shared_rows(here):
     assert record["against_human"]["clarity"]["groups"] == 5
 
 
+@pytest.mark.usefixtures("answering")
 @pytest.mark.slow
 def test_level_coefficient_and_target_are_chosen_and_the_page_says_the_same(here):
     score(here, "b.jsonl", judge=other_judge())
@@ -105,6 +108,7 @@ def test_level_coefficient_and_target_are_chosen_and_the_page_says_the_same(here
     assert "who wrote each output" in refused.stderr
 
 
+@pytest.mark.usefixtures("answering")
 @pytest.mark.slow
 def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
     score(here, "b.jsonl", judge=other_judge())
@@ -117,6 +121,7 @@ def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
     assert (told["against_human"]["clarity"]["level"], told["against_human"]["clarity"]["groups"]) == ("pooled", 12)
 
 
+@pytest.mark.usefixtures("answering")
 @pytest.mark.slow
 def test_the_closing_table_groups_rows_and_says_how(here):
     command = ("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory())

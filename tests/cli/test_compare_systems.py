@@ -113,6 +113,7 @@ def test_every_figure_on_the_page_is_the_commands(scored):
     assert own["told"] in text
 
 
+@pytest.mark.usefixtures("answering")
 def test_two_files_are_two_systems_where_their_texts_differ(here):
     halves(here)
     done = compare(here, "human.jsonl", "machine.jsonl", "--json", "--page", "both.html")
@@ -144,6 +145,7 @@ def test_two_files_by_two_judges_are_refused(here):
     assert "--across judge" in refused.stderr
 
 
+@pytest.mark.usefixtures("answering")
 def test_files_without_documents_are_paired_by_id(here):
     made = rows(20, metrics=("coherence",))
     for name, shift in (("a", 0), ("b", 1)):
@@ -166,6 +168,7 @@ def test_files_without_documents_are_paired_by_id(here):
     assert (equal["p"], equal["ties"]) == (1.0, 10)
 
 
+@pytest.mark.usefixtures("answering")
 def test_an_estimator_is_applied_to_stored_distributions(here):
     prepare(here)
     score(here, "a.jsonl")

@@ -132,6 +132,7 @@ steps: [Read the text.]
 """
 
 
+@pytest.mark.usefixtures("answering")
 def test_a_finished_run_becomes_an_mlflow_run(store, tmp_path):
     data = write_rows(tmp_path / "data.jsonl", [*good_rows(5), {"id": "empty", "source": "A tale.", "output": ""}])
     (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")

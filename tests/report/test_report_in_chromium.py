@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from chromium import browser, console, missing, requests, set_view
@@ -414,6 +415,9 @@ def wide(tmp_path_factory):
     tests = {}
     for name in names:
         items = scored_items(run, run.row_keys(), name, f"scores.{name}", "doc_id")
+        # The page needs no probabilities of its items; the tests of estimators do.
+        stored = [record.scores[name].probabilities for record in run.records]
+        items = [replace(item, probabilities=one) for item, one in zip(items, stored, strict=True)]
         found = against_exact(items, Scale.parse("1-5"), "score", level="summary")
         tests |= {f"{name}: {pair}": one for pair, one in found.items()}
     page = RunPage(
