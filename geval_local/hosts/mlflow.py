@@ -15,11 +15,12 @@ from mlflow.genai.scorers.base import ScorerKind, SerializedScorer
 from pydantic import PrivateAttr
 
 from geval_local import __version__
+from geval_local.analysis.results import ScoredRun
 from geval_local.errors import OutputError, first_line
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, laid_out
-from geval_local.io.result_manifest import manifest_path, read_manifest
+from geval_local.io.result_manifest import manifest_path
 from geval_local.io.results import load_results
-from geval_local.report.overview import summaries
+from geval_local.report.overview import describe, summaries
 from geval_local.summary import Summary
 
 
@@ -128,7 +129,9 @@ def log_results(
 ) -> str:
     """Write a result file as one MLflow run: summaries as metrics, origin as parameters, files as artifacts."""
     found = load_results(results, fields)
-    described = read_manifest(results)
+    scored = ScoredRun(results, fields or {})
+    described = scored.manifest
+    grouping = None if described is None else described.group_by
     before = mlflow.get_tracking_uri()
     try:
         if tracking_uri is not None:
@@ -148,7 +151,7 @@ def log_results(
                 )
                 for metric, origin in described.metrics.items():
                     mlflow.set_tag(f"geval_local.signature.{_key(metric)}", origin.signature)
-            for summary in summaries(found):
+            for summary in summaries(found, describe(scored), group_by=grouping):
                 mlflow.log_metrics(_figures(summary))
             for file in (results, manifest_path(results), *artifacts):
                 if file.is_file():
