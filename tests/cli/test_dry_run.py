@@ -39,6 +39,13 @@ def test_the_first_usable_form_is_shown_to_the_letter_without_weights(here):
     assert "... " in done.stdout
 
 
+def test_only_the_first_rows_are_looked_at_where_a_limit_says_so(here):
+    done = dry(here, "-m", "clarity.yaml", "--limit", 1)
+    assert done.exit_code == 2
+    assert "the field 'output' is missing" in done.stderr
+    assert "data.jsonl, row 2" in dry(here, "-m", "clarity.yaml", "--limit", 2).stdout
+
+
 def test_json_holds_tokens_and_trie(here):
     done = dry(here, "-m", "clarity.yaml", "-m", "plain.yaml", "-m", "factuality/summary_consistency", "--json")
     record = json.loads(done.stdout)
