@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class EngineReport:
     """The engine of a model, and the reason for it."""
 
-    #: ``trie``, ``cache`` or ``padded``.
+    #: ``trie``, ``cache`` or ``padded``; ``vllm`` or ``served`` where another program computes.
     engine: str
     #: Why no engine that shares more is used; None if it is the first choice or was requested.
     reason: str | None = None

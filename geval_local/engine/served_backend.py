@@ -31,18 +31,10 @@ from transformers import PreTrainedTokenizerBase
 
 from geval_local import __version__
 from geval_local.engine.asked import Answer, Answers, AskedEngine, Question
-from geval_local.engine.backend import BackendFacts, Description, EngineReport, Finding, SelfCheck
-from geval_local.engine.interface import Engine
+from geval_local.engine.asked_backend import AskedBackend
+from geval_local.engine.backend import BackendFacts, Description, EngineReport
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, first_line
 from geval_local.models.fingerprint import tokenizer_hash
-from geval_local.models.generate import (
-    Paragraph,
-    continued_greedily,
-    finished_list,
-    finished_paragraph,
-    is_list_over,
-    is_paragraph_over,
-)
 from geval_local.models.load import check_style, load_tokenizer
 from geval_local.models.precision import Precision
 from geval_local.models.registry import JudgeEntry, entry_of
@@ -273,7 +265,7 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
     return found.model_copy(update={"name": f"served:{model.name}", "adapter": None})
 
 
-class ServedBackend:
+class ServedBackend(AskedBackend):
     """A model that a server computes.
 
     Parameters
@@ -303,7 +295,7 @@ class ServedBackend:
         self._server = server
         self._model = model
         self._pool = ThreadPoolExecutor(options.requests_at_once or REQUESTS_AT_ONCE, "geval-local served")
-        self.engine: Engine = AskedEngine("served", self._ask, batch_tokens=options.batch_tokens or WINDOW_TOKENS)
+        self.engine = AskedEngine("served", self._ask, batch_tokens=options.batch_tokens or WINDOW_TOKENS)
         self._seen = self._fingerprint_of(self._check_ability())
         frame = None if entry.style == "completion" else check_style(entry, tokenizer)
         told = "|".join([model.name, model.root, model.version, self._seen])
@@ -414,21 +406,12 @@ class ServedBackend:
                 hint="What was stored came from the first. Put it back and run the same command again, or score into "
                 "another file.",
             )
-        choices = sorted(answer["choices"], key=lambda one: int(one.get("index", 0)))
+        choices = sorted(answer.get("choices", ()), key=lambda one: int(one.get("index", 0)))
         if len(choices) != len(questions):
             return [f"the server gave {len(choices)} answers to {len(questions)} prompts"] * len(questions), 0
         usage = answer.get("usage") or {}
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return [_figures(choice) for choice in choices], int(usage.get("prompt_tokens") or 0) - int(cached)
-
-    def alone(self) -> Engine:
-        """See `geval_local.engine.backend.Backend.alone`; the server keeps its cache."""
-
-        def ask(questions: Sequence[Question]) -> Answers:
-            found = [self._ask([question]) for question in questions]
-            return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
-
-        return AskedEngine("served", ask, batch_tokens=1, turn=self.engine.turn)
+        return [_read(choice) for choice in choices], int(usage.get("prompt_tokens") or 0) - int(cached)
 
     def generation(self, *, is_chat: bool) -> str:
         """See `geval_local.engine.backend.Backend.generation`."""
@@ -447,24 +430,6 @@ class ServedBackend:
                 ) from error
         return found
 
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
-        """See `geval_local.engine.backend.Backend.write_list`."""
-        (new,) = continued_greedily(
-            self._proceed, self.tokenizer, [ids], is_list_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
-        return finished_list(self.tokenizer, new, max_new_tokens)
-
-    def write_paragraphs(
-        self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> list[Paragraph]:
-        """See `geval_local.engine.backend.Backend.write_paragraphs`."""
-        written = continued_greedily(
-            self._proceed, self.tokenizer, prompts, is_paragraph_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
-        return [finished_paragraph(self.tokenizer, new) for new in written]
-
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""
         return Description(
@@ -476,15 +441,6 @@ class ServedBackend:
             precision=Precision("weights not verified"),
             is_on_cpu=False,
         )
-
-    @property
-    def checks(self) -> Sequence[str]:
-        """See `geval_local.engine.backend.Backend.checks`: none, the device is the server's."""
-        return ()
-
-    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
-        """See `geval_local.engine.backend.Backend.self_check`."""
-        return SelfCheck({}, ())
 
     def check_files(self) -> None:
         """See `geval_local.engine.backend.Backend.check_files`: every answer has the server's fingerprint."""
@@ -499,6 +455,14 @@ _AS_IDS = {"return_tokens_as_token_ids": True}
 
 def _naming(tokens: Sequence[int]) -> dict[str, Any]:
     return {"max_tokens": 1, "logprobs": 1, "logprob_token_ids": list(tokens)} | _AS_IDS
+
+
+def _read(choice: Mapping[str, Any]) -> Answer:
+    """Give the figures of one choice, or why there are none."""
+    try:
+        return _figures(choice)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"the server's answer cannot be read: {type(error).__name__}: {first_line(error)}"
 
 
 def _figures(choice: Mapping[str, Any]) -> dict[int, float]:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from geval_local import __version__
 from geval_local.engine.backend import BackendFacts, Description, EngineReport, Finding, SelfCheck
@@ -25,7 +24,7 @@ from geval_local.models.head import Head, input_device
 from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, read_model
 from geval_local.models.memory import is_out_of_memory, release_memory
 from geval_local.models.precision import dtype_name, measured
-from geval_local.models.registry import JudgeEntry, entry_of
+from geval_local.models.registry import entry_of
 from geval_local.models.verdicts import verdict_of
 from geval_local.options import EngineName, JudgeOptions
 
@@ -69,6 +68,8 @@ class TransformersBackend:
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
         self.loaded = loaded
+        self.entry = loaded.entry
+        self.tokenizer = loaded.tokenizer
         self.engine: Engine
         self.engine, report = choose_engine(
             loaded.model,
@@ -78,16 +79,6 @@ class TransformersBackend:
             verdict=verdict_of(loaded.model, loaded.fingerprint),
         )
         self.facts = _facts(loaded, report, self.engine.batch_tokens)
-
-    @property
-    def entry(self) -> JudgeEntry:
-        """See `geval_local.engine.backend.Backend`."""
-        return self.loaded.entry
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """See `geval_local.engine.backend.Backend`."""
-        return self.loaded.tokenizer
 
     def alone(self) -> Engine:
         """See `geval_local.engine.backend.Backend.alone`."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from geval_local.engine.backend import Backend, BackendFacts, Description, Finding, SelfCheck
 from geval_local.engine.interface import Engine, Pack, Readout
@@ -23,7 +22,6 @@ from geval_local.engine.transformers_backend import VERSIONS
 from geval_local.errors import WeightsError
 from geval_local.models.load import CheckedJudge
 from geval_local.models.precision import dtype_name
-from geval_local.models.registry import JudgeEntry
 from geval_local.models.verdicts import Verdict, verdict_on
 from geval_local.tokens.requests import Request
 
@@ -78,19 +76,10 @@ class UnreadBackend:
     def __init__(self, checked: CheckedJudge, facts: BackendFacts, read: Callable[[], Backend]) -> None:
         self.facts = facts
         self.engine: Engine = _UnreadEngine(self)
-        self._checked = checked
+        self.entry = checked.entry
+        self.tokenizer = checked.tokenizer
         self._read = read
         self.reading = threading.RLock()
-
-    @property
-    def entry(self) -> JudgeEntry:
-        """See `geval_local.engine.backend.Backend`."""
-        return self._checked.entry
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """See `geval_local.engine.backend.Backend`."""
-        return self._checked.tokenizer
 
     @property
     def whole(self) -> Backend:

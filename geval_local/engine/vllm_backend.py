@@ -14,35 +14,26 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from geval_local import __version__
 from geval_local.engine.asked import Answers, AskedEngine, Question
-from geval_local.engine.backend import BackendFacts, Description, EngineReport, Finding, SelfCheck
-from geval_local.engine.interface import Engine
+from geval_local.engine.asked_backend import AskedBackend
+from geval_local.engine.backend import BackendFacts, Description, EngineReport
 from geval_local.errors import ConfigurationError, JudgeError, WeightsError, first_line
 from geval_local.models.config_checks import stored_quantization
 from geval_local.models.fingerprint import fingerprint
-from geval_local.models.generate import (
-    Paragraph,
-    continued_greedily,
-    end_tokens,
-    finished_list,
-    finished_paragraph,
-    is_list_over,
-    is_paragraph_over,
-)
+from geval_local.models.generate import end_tokens
 from geval_local.models.load import CheckedJudge, check_files
 from geval_local.models.memory import release_memory
 from geval_local.models.precision import Precision
-from geval_local.models.registry import JudgeEntry, entry_of
+from geval_local.models.registry import entry_of
 from geval_local.options import JudgeOptions
 
 #: Most distinct tokens of a window, whatever the cache has room for: so much is computed before anything is stored.
@@ -87,7 +78,7 @@ def read_vllm(checked: CheckedJudge) -> VllmBackend:
     return VllmBackend(checked, content, llm)
 
 
-class VllmBackend:
+class VllmBackend(AskedBackend):
     """A model that vLLM computes.
 
     Parameters
@@ -101,6 +92,8 @@ class VllmBackend:
     """
 
     def __init__(self, checked: CheckedJudge, content: str, llm: Any) -> None:
+        self.entry = checked.entry
+        self.tokenizer = checked.tokenizer
         self._checked = checked
         self._llm = llm
         self._is_told = False
@@ -108,18 +101,8 @@ class VllmBackend:
         self._block = int(config.cache_config.block_size)
         room = int(WINDOW_SHARE * (config.cache_config.num_gpu_blocks or 0) * self._block)
         window = checked.options.batch_tokens or min(MOST_WINDOW, max(room, self._block))
-        self.engine: Engine = AskedEngine("vllm", self._ask, batch_tokens=window, block=self._block)
+        self.engine = AskedEngine("vllm", self._ask, batch_tokens=window, block=self._block)
         self.facts = _facts(checked, content, config, window)
-
-    @property
-    def entry(self) -> JudgeEntry:
-        """See `geval_local.engine.backend.Backend`."""
-        return self._checked.entry
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """See `geval_local.engine.backend.Backend`."""
-        return self._checked.tokenizer
 
     def _ask(self, questions: Sequence[Question]) -> Answers:
         """Answer questions in one call."""
@@ -158,39 +141,14 @@ class VllmBackend:
 
         return LoRARequest("adapter", 1, str(self.entry.adapter))
 
-    def alone(self) -> Engine:
-        """See `geval_local.engine.backend.Backend.alone`; each prompt starts with an empty cache."""
-
-        def ask(questions: Sequence[Question]) -> Answers:
-            found = []
-            for question in questions:
-                self._llm.reset_prefix_cache()
-                found.append(self._ask([question]))
-            return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
-
-        return AskedEngine("vllm", ask, batch_tokens=1, turn=self.engine.turn)
+    def _ask_alone(self, question: Question) -> Answers:
+        """Answer one question, with an empty cache."""
+        self._llm.reset_prefix_cache()
+        return self._ask([question])
 
     def generation(self, *, is_chat: bool) -> str:
         """See `geval_local.engine.backend.Backend.generation`."""
         return "greedy, by vLLM"
-
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
-        """See `geval_local.engine.backend.Backend.write_list`."""
-        (new,) = continued_greedily(
-            self._proceed, self.tokenizer, [ids], is_list_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
-        return finished_list(self.tokenizer, new, max_new_tokens)
-
-    def write_paragraphs(
-        self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> list[Paragraph]:
-        """See `geval_local.engine.backend.Backend.write_paragraphs`."""
-        written = continued_greedily(
-            self._proceed, self.tokenizer, prompts, is_paragraph_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
-        return [finished_paragraph(self.tokenizer, new) for new in written]
 
     def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int]]:
         """Continue prompts by some tokens."""
@@ -211,15 +169,6 @@ class VllmBackend:
             precision=_precision(self.facts.setup),
             is_on_cpu=not torch.cuda.is_available(),
         )
-
-    @property
-    def checks(self) -> Sequence[str]:
-        """See `geval_local.engine.backend.Backend.checks`: none, kernels are vLLM's."""
-        return ()
-
-    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
-        """See `geval_local.engine.backend.Backend.self_check`."""
-        return SelfCheck({}, ())
 
     def check_files(self) -> None:
         """See `geval_local.engine.backend.Backend.check_files`."""

@@ -105,6 +105,18 @@ def test_a_prompt_that_the_server_refuses_costs_its_row_alone(address, served):
     assert "the server refuses the prompt: 400: maximum context length" in found[3].error
 
 
+@pytest.mark.parametrize(
+    "sent", [None, {}, {"top_logprobs": []}, {"top_logprobs": [{"text": -1.0}]}, {"top_logprobs": [{}]}]
+)
+def test_an_answer_that_cannot_be_read_costs_its_row_alone(address, served, sent):
+    judge = load(address)
+    tokenizer = byte_tokenizer()
+    served.garble = lambda ids, found: sent if "Ending 3." in tokenizer.decode(ids) else found
+    found = judge.score_many(FIVE, ROWS)
+    assert [one.is_scored for one in found] == [True, True, True, False, True, True]
+    assert "cannot be read" in found[3].error or "no figure for the token" in found[3].error
+
+
 def test_a_server_that_stops_ends_the_run_with_a_way_on_and_the_run_goes_on(directory, served, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))

@@ -125,6 +125,8 @@ class Served:
         #: Statuses to answer with first, before anything else.
         self.statuses: list[int] = []
         self.knows_ids = True
+        #: Takes the ids of a prompt and its log-probabilities, and returns what is sent in their place.
+        self.garble: Callable[[list[int], Any], Any] = lambda ids, found: found
         self.requests: list[tuple[str, Any]] = []
         self.keys: list[str | None] = []
 
@@ -154,7 +156,7 @@ class Served:
         figures = self.program.figures(ids, named, body.get("logprobs", 1))
         top = {f"token_id:{token}": value for token, value in figures.items()}
         new = self.program.greedy(ids, body["max_tokens"])
-        return {"index": index, "text": "", "logprobs": {"top_logprobs": [top]}, "token_ids": new}
+        return {"index": index, "text": "", "logprobs": self.garble(ids, {"top_logprobs": [top]}), "token_ids": new}
 
     @contextmanager
     def running(self) -> Iterator[str]:
