@@ -16,18 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+from edited_judges import measure
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import GevalError
-from geval_local.judge.judge import Judge
-from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
 from geval_local.signature import signature_differences
 
-METRIC = Metric(name="clarity", criteria="How clear it is.", scale="1-5", fields={"output": "Text"})
-METRIC = METRIC.with_steps(("Read.", "Choose a score."))
-ROWS = [{"output": "A tale is told."}, {"output": "It ends</s> <think>here."}]
 INDEX, CONFIG, ADAPTER = "model.safetensors.index.json", "adapter_config.json", "adapter_model.safetensors"
 #: Entries of a long list or of a vocabulary that are edited.
 _SOME = 4
@@ -146,13 +142,6 @@ def judge(tmp_path_factory):
                 parameter.data.copy_(0.3 * torch.randn_like(parameter))
     adapted.save_pretrained(str(directory))
     return directory
-
-
-def measure(directory: Path) -> tuple[str, list[Any]]:
-    judge = Judge.load(directory)
-    scores = judge.score_many(METRIC, ROWS)
-    found = [(score.probabilities and dict(score.probabilities), score.error) for score in scores]
-    return str(judge.signature(METRIC)), found
 
 
 GROUPS = ("config.json", "tokenizer.json", "tokenizer_config.json", "side files", "shards", CONFIG, ADAPTER)

@@ -15,16 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from edited_judges import measure
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import GevalError
-from geval_local.judge.judge import Judge
-from geval_local.metric import Metric
 from geval_local.signature import signature_differences
 
-METRIC = Metric(name="clarity", criteria="How clear it is.", scale="1-5", fields={"output": "Text"})
-METRIC = METRIC.with_steps(("Read.", "Choose a score."))
-ROWS = [{"output": "A tale is told."}, {"output": "It ends</s> <think>here."}]
 BIG = (10**7, 10**9, 2**31, 10**15)
 #: Keys that transformers reads where they are there.
 TOKENIZER_KEYS: dict[str, list[Any]] = {
@@ -171,13 +167,6 @@ def judge(tmp_path_factory):
     directory = save_judge(tmp_path_factory.mktemp("attack") / "judge", model, tokenizer)
     (directory / "generation_config.json").write_text('{"eos_token_id": 1}')
     return directory
-
-
-def measure(directory: Path) -> tuple[str, list[Any]]:
-    judge = Judge.load(directory)
-    scores = judge.score_many(METRIC, ROWS)
-    found = [(score.probabilities and dict(score.probabilities), score.error) for score in scores]
-    return str(judge.signature(METRIC)), found
 
 
 @pytest.mark.parametrize(
