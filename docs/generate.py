@@ -1,0 +1,201 @@
+"""Write the reference pages from what the package declares: verbs, evaluation file, metric file, public names.
+
+`python docs/generate.py` rewrites docs/reference/; a test compares the pages with the package. Pages of single public
+names exist on the site only: site_hooks.py adds one for each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import geval_local
+from geval_local.cli.app import VERBS, app
+from geval_local.evaluation.model import schema
+from geval_local.metric import Metric
+
+REFERENCE = Path(__file__).parent / "reference"
+WRITTEN = "<!-- written by docs/generate.py; do not edit -->\n"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+def prose(text: str) -> str:
+    """Write a docstring's or help's words as Markdown: code in single backquotes, placeholders and HTML as text."""
+    text = re.sub(r"``([^`]+)``", r"`\1`", text)
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if place % 2 else re.sub(r"([<*_])", r"\\\1", part) for place, part in enumerate(parts))
+
+
+# --- verbs ------------------------------------------------------------------------------------------------------------
+
+
+def parameter_row(parameter: Any, context: Any) -> list[str]:
+    """Give an argument or option as it is written, and its meaning."""
+    written, words = parameter.get_help_record(context)
+    written = re.sub(r" <list\[str\]>$", " ...", re.sub(r" <str>$", " TEXT", written))
+    words, _, facts = re.sub(r"\s+\[required\]$", " Required.", words).partition("  [")
+    facts = facts.rstrip("]").replace("default: ", "default ").replace("0<=x<=", "0 to ")
+    return [f"`{written}`", prose(words) + (f" ({facts})" if facts else "")]
+
+
+def verb_section(name: str, command: Any, examples: Sequence[str]) -> str:
+    """Write the section of a verb."""
+    context = command.context_class(command, info_name=f"geval-local {name}")
+    parts = [f"## {name}\n", prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command.help or "")))]
+    parts.append("```text\n" + "\n".join(examples) + "\n```")
+    groups: dict[str, list[list[str]]] = {}
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False) or parameter.name == "help":
+            continue
+        panel = getattr(parameter, "rich_help_panel", None)
+        heading = panel if isinstance(panel, str) else ("Options" if parameter.opts[0].startswith("-") else "Arguments")
+        groups.setdefault(heading, []).append(parameter_row(parameter, context))
+    parts += [f"**{heading}**\n\n" + table(("option" if heading != "Arguments" else "argument", "meaning"), rows) for heading, rows in groups.items()]
+    return "\n\n".join(parts)
+
+
+def command_line() -> str:
+    """Write the page of all verbs."""
+    root = typer.main.get_command(app)
+    sections = []
+    for name, (_, *examples) in VERBS.items():
+        command: Any = root
+        for word in name.split():
+            command = command.commands[word]
+        sections.append(verb_section(name, command, examples))
+    opening = (
+        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help` shows them. "
+        "`geval-local --install-completion` teaches your shell the verbs, options, metrics and judges. "
+        "[Exit codes](exit-codes.md) are the same for all verbs."
+    )
+    return "\n\n".join([WRITTEN + opening, *sections]) + "\n"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def type_in_words(found: dict[str, Any], whole: dict[str, Any]) -> str:
+    """Say what a value of a JSON schema is."""
+    if "$ref" in found:
+        name = found["$ref"].rpartition("/")[2]
+        inner = whole["$defs"][name]
+        return type_in_words(inner, whole) if inner.get("type") != "object" else name.strip("_")
+    if "enum" in found:
+        return " or ".join(f"`{value}`" for value in found["enum"])
+    if "const" in found:
+        return f"`{found['const']}`"
+    if "anyOf" in found:
+        kinds = [type_in_words(one, whole) for one in found["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kind for kind in kinds if kind))
+    kind = found.get("type", "")
+    if kind == "array":
+        return f"list of {type_in_words(found.get('items', {}), whole) or 'values'}"
+    if kind == "object":
+        values = found.get("additionalProperties")
+        return f"name: {type_in_words(values, whole)}" if isinstance(values, dict) else "object"
+    return {"string": "text", "boolean": "true or false", "integer": "integer", "number": "number"}.get(kind, kind)
+
+
+def keys_table(found: dict[str, Any], whole: dict[str, Any]) -> str:
+    """Write the keys of an object of a JSON schema."""
+    rows = []
+    for key, value in found["properties"].items():
+        default = value.get("default")
+        words = value.get("description", "").partition("\n\n")[0].replace("\n", " ")
+        shown = "" if default in (None, [], {}) or isinstance(default, dict) else f"`{str(default).lower()}`"
+        rows.append([f"`{key}`", type_in_words(value, whole), shown, prose(words)])
+    return table(("key", "value", "default", "meaning"), rows)
+
+
+def evaluation_file() -> str:
+    """Write the page of the evaluation file's keys."""
+    whole = schema()
+    parts = [
+        WRITTEN + "# Evaluation file\n\nAll keys of the file that `geval-local run` reads "
+        "([how to use it](../evaluations.md)). An unknown key is an error.",
+        "## The file\n\n" + keys_table(whole, whole),
+    ]
+    for name, inner in whole["$defs"].items():
+        if inner.get("type") == "object" and inner.get("properties"):
+            words = inner.get("description", "").partition("\n\n")[0].replace("\n", " ")
+            parts.append(f"## {name.strip('_')}\n\n{prose(words)}\n\n{keys_table(inner, whole)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def docstring_parameters(text: str) -> dict[str, tuple[str, str]]:
+    """Read the parameters of a numpydoc docstring: name -> type and meaning."""
+    section = re.search(r"Parameters\n-+\n(.*?)(?=\n\n?[A-Z]\w+\n-+\n|\Z)", inspect.cleandoc(text), re.DOTALL)
+    found: dict[str, tuple[str, str]] = {}
+    for name, kind, words in re.findall(r"^(\w+) : ([^\n]+)\n((?:    [^\n]*\n?|\n)+)", section[1] if section else "", re.MULTILINE):
+        found[name] = (kind, " ".join(words.split()))
+    return found
+
+
+def metric_file() -> str:
+    """Write the page of a metric file's keys."""
+    rows = [
+        [f"`{name}`", prose(kind), prose(words)]
+        for name, (kind, words) in docstring_parameters(Metric.__doc__ or "").items()
+        if name in Metric.model_fields
+    ]
+    opening = (
+        "# Metric file\n\nAll keys of a metric's YAML file; `Metric(...)` in Python takes the same. "
+        "[Metrics](../metrics.md) explains how to write one, and `geval-local metrics new NAME` starts a file. "
+        "An unknown key is an error."
+    )
+    return f"{WRITTEN}{opening}\n\n{table(('key', 'value', 'meaning'), rows)}\n"
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+
+def public_names() -> list[str]:
+    """Give the names that the package exports, without its version."""
+    return [name for name in geval_local.__all__ if not name.startswith("_")]
+
+
+def python_names() -> str:
+    """Write the page that lists all public names with the first sentence of each."""
+    rows = []
+    for name in public_names():
+        thing = getattr(geval_local, name)
+        kind = "class" if inspect.isclass(thing) else "function"
+        words = inspect.cleandoc(thing.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        rows.append([f"`{name}`", kind, prose(words)])
+    opening = (
+        "# Python names\n\nAll public names of `geval_local`; everything else may change without notice. "
+        "On the site each name has a page with its parameters, results and errors; "
+        "`help(geval_local.NAME)` shows the same."
+    )
+    return f"{WRITTEN}{opening}\n\n{table(('name', 'kind', 'what it does'), rows)}\n"
+
+
+PAGES = {
+    "command-line.md": command_line,
+    "evaluation-file.md": evaluation_file,
+    "metric-file.md": metric_file,
+    "python.md": python_names,
+}
+
+
+def main() -> None:
+    """Rewrite the pages."""
+    REFERENCE.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (REFERENCE / name).write_text(page(), encoding="utf-8")
+        sys.stdout.write(f"wrote docs/reference/{name}\n")
+
+
+if __name__ == "__main__":
+    main()
