@@ -1,4 +1,4 @@
-"""Hooks of the site: pages that stand outside docs/ are taken in, and links to other files of the repository made text.
+"""Hooks of the site: it takes in pages outside docs/, files that pages link to, and a page for every public name.
 
 The pages are written for a reader of the repository. README.md becomes the site's first page.
 """
@@ -25,29 +25,106 @@ TAKEN_IN = {
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _ELSEWHERE = re.compile(r"https://unpkg\.com/[^\"'`]*")
 _FENCE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
+#: Where the pages of public names are.
+NAMES = "reference/names"
+
+
+def source_of(page: str) -> str:
+    """Give the file of the repository that a page of the site is written in."""
+    return next((path for path, target in TAKEN_IN.items() if target == page), f"docs/{page}")
+
+
+def place_of(source: str, link: str) -> str:
+    """Give the path in the repository that a link leads to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), link.partition("#")[0]))
+
+
+def target_of(place: str) -> str:
+    """Give the site's path of a file of the repository; a directory has a page that lists it."""
+    if place in TAKEN_IN:
+        return TAKEN_IN[place]
+    if (ROOT / place).is_dir():
+        return f"{place}/index.md"
+    return place.removeprefix("docs/")
+
+
+def links_of(text: str) -> list[str]:
+    """Give the links to files in a page's text."""
+    parts = _FENCE.split(text)
+    found = [match[3] for part in parts[::2] for match in _LINK.finditer(part)]
+    return [link for link in found if not re.match(r"[a-z]+:|#", link)]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Give the files of a directory, in order."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def listing(folder: Path) -> str:
+    """Write the page of a directory."""
+    names = [path.name for path in files_in(folder)]
+    return f"# {folder.relative_to(ROOT)}\n\n" + "\n".join(f"- [{name}]({name})" for name in names) + "\n"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of public names into the navigation."""
+    import geval_local
+
+    names = [name for name in geval_local.__all__ if not name.startswith("_")]
+    for section in config.nav or []:
+        for entry in section.get("Reference", []) if isinstance(section, dict) else []:
+            if isinstance(entry, dict) and "Python" in entry:
+                entry["Python"] += [{name: f"{NAMES}/{name}.md"} for name in names]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Take in the pages outside docs/."""
-    for source, target in TAKEN_IN.items():
-        files.append(File.generated(config, target, content=(ROOT / source).read_text(encoding="utf-8")))
+    """Take in the pages outside docs/, the pages of public names, and what any page links to."""
+    import geval_local
+
+    def add(target: str, content: str | bytes) -> None:
+        if files.get_file_from_path(target) is None:
+            files.append(File.generated(config, target, content=content))
+
+    for name in geval_local.__all__:
+        if not name.startswith("_"):
+            add(f"{NAMES}/{name}.md", f"# {name}\n\n::: geval_local.{name}\n")
+    waiting = [*TAKEN_IN, *(f"docs/{file.src_uri}" for file in files if file.is_documentation_page())]
+    for source in waiting:  # grows by the pages that are linked to
+        page = ROOT / source
+        if not page.is_file():
+            continue
+        text = page.read_text(encoding="utf-8")
+        if not source.startswith("docs/"):
+            add(target_of(source), text)
+        for link in links_of(text):
+            place = place_of(source, link)
+            if place.startswith(("docs/", "..")) or place in waiting or not (ROOT / place).exists():
+                continue
+            if (ROOT / place).is_dir():
+                add(target_of(place), listing(ROOT / place))
+                for path in files_in(ROOT / place):
+                    add(f"{place}/{path.name}", path.read_bytes())
+            elif place.endswith(".md"):
+                waiting.append(place)
+            else:
+                add(place, (ROOT / place).read_bytes())
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links at the site's pages; what the site does not have becomes its own name."""
+    """Point links at the site's pages and files."""
     own = page.file.src_uri
-    source = next((path for path, target in TAKEN_IN.items() if target == own), f"docs/{own}")
+    source = own if (ROOT / own).is_file() and own not in TAKEN_IN.values() else source_of(own)
+    if own.endswith("/index.md") or own.startswith(NAMES):
+        return markdown
 
     def relinked(match: re.Match[str]) -> str:
-        mark, text, target = match[1], match[2], match[3]
-        if re.match(r"[a-z]+:", target) or target.startswith("#"):
+        mark, text, link = match[1], match[2], match[3]
+        if re.match(r"[a-z]+:|#", link):
             return match[0]
-        path, hash_, anchor = target.partition("#")
-        place = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-        there = TAKEN_IN.get(place) or (place.removeprefix("docs/") if place.startswith("docs/") else None)
-        if there is None or files.get_file_from_path(there) is None:
-            return f"{text} (`{place}`)" if text != place else f"`{place}`"
+        _, hash_, anchor = link.partition("#")
+        there = target_of(place_of(source, link))
         return f"{mark}[{text}]({posixpath.relpath(there, posixpath.dirname(own) or '.')}{hash_}{anchor})"
 
     parts = _FENCE.split(markdown)
