@@ -1,0 +1,46 @@
+"""Pages and pictures that a script writes are what it writes today."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import geval_local
+
+DOCS = Path(geval_local.__file__).parents[1] / "docs"
+
+
+def loaded(name: str) -> ModuleType:
+    """A script of docs/, as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE, PICTURES = loaded("generate"), loaded("pictures")
+
+
+@pytest.mark.parametrize("name", GENERATE.PAGES)
+def test_a_reference_page_is_what_the_package_declares(name):
+    written = (DOCS / "reference" / name).read_text(encoding="utf-8")
+    assert written == GENERATE.PAGES[name](), "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("name", PICTURES.DRAWN)
+def test_a_picture_shows_its_records(name):
+    assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == PICTURES.DRAWN[name](), "run: python docs/pictures.py"
+
+
+def test_every_public_name_has_a_sentence_and_every_verb_a_section():
+    names = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    assert {name for name in GENERATE.public_names() if f"| `{name}` |" not in names} == set()
+    verbs = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    assert {name for name in GENERATE.VERBS if f"\n## {name}\n" not in verbs} == set()
+    # An empty cell would be an option that nobody explains.
+    assert "` |  |" not in verbs
