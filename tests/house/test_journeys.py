@@ -33,6 +33,7 @@ def steps_of(script):
 def walk(script, here, **environment):
     """Run the commands of a script one by one, each in a process of its own, in one directory; give their output."""
     shutil.copy(JOURNEYS / "chats.csv", here)
+    shutil.copytree(JOURNEYS.parent / "data", here / "data")
     environment = {**os.environ, "GEVAL_LOCAL_HOME": str(here / "home"), **environment}
     shown = []
     for line in steps_of(script):
@@ -52,7 +53,7 @@ def walk(script, here, **environment):
 
 def test_every_script_is_walked_here():
     scripts = {path.stem for path in JOURNEYS.glob("*.sh")}
-    assert scripts == {"spreadsheet", "gguf", "ci_gate", "ratings", "server_and_ray"}
+    assert scripts == {"chat_log", "two_systems", "spreadsheet", "gguf", "ratings", "server_and_ray"}
 
 
 @pytest.mark.slow
@@ -80,12 +81,24 @@ def test_a_gguf_chat_model_scores(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_gate_fails_with_its_worst_rows_and_the_page(tmp_path):
-    _, _, held, failed = walk("ci_gate", tmp_path)
-    assert "hold" in held
-    assert "gate failed" in failed
-    assert "chats.html" in failed
-    assert "lowest" in failed
+def test_a_chat_log_gives_its_worst_turns_and_why(tmp_path):
+    shown = walk("chat_log", tmp_path)
+    assert "12/12" in shown[0]
+    turns = read_result_rows(tmp_path / "turns.jsonl")
+    with (tmp_path / "data" / "chats.jsonl").open(encoding="utf-8") as file:
+        logs = [json.loads(line)["messages"] for line in file]
+    assert len(turns) == sum(turn["role"] == "assistant" for log in logs for turn in log)
+    reasons = [json.loads(line) for line in (tmp_path / "reasons.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [one["id"] for one in reasons]
+    assert all(f'"{one["id"]}"' in (tmp_path / "turns.html").read_text(encoding="utf-8") for one in reasons)
+
+
+@pytest.mark.slow
+def test_two_systems_in_a_wide_table_end_in_a_sentence(tmp_path):
+    _, compared = walk("two_systems", tmp_path)
+    said = " ".join(compared.split())
+    assert re.search(r"answer_\w+ is better than answer_\w+|cannot be told apart|is not told apart", said), compared
+    assert "answer_new" in (tmp_path / "systems.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
