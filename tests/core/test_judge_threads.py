@@ -94,7 +94,7 @@ def in_threads(work: Callable[[int], Any], count: int) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.sweep("trie", "several-packs")
+@pytest.mark.sweep("several-packs")
 def test_all_methods_mixed_in_eight_threads(judge: Judge) -> None:
     def call(number: int) -> list[float]:
         return WAYS[number % len(WAYS)](judge, 10 * number)

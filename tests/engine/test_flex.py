@@ -209,8 +209,7 @@ def skip_if_cpp_is_wrong(kernel):
         pytest.skip("torch writes C++ for a window of dynamic length that does not compile; no CPU is served by it")
 
 
-@pytest.mark.slow
-@pytest.mark.sweep("gpt_oss")
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
 @pytest.mark.usefixtures("compiled_here")
 def test_the_compiled_kernel_serves_an_engine(kind):
