@@ -16,15 +16,8 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from geval_local.analysis.differences import Gap, SideMean, document_means, gap, gap_table, side_means, side_table
-from geval_local.analysis.results import (
-    HumanFields,
-    Reading,
-    ResultsGiven,
-    ScoredRun,
-    level_for,
-    missing_field,
-    ratings_of,
-)
+from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, missing_field
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
@@ -269,7 +262,8 @@ def bias(
     metric : str, optional
         Which metric, where there are several.
     human : str, optional
-        Field of the human rating: gaps are split by preference, and held against people's own.
+        Field of the human rating: gaps are split by preference, and held against people's own. A path into a list of
+        objects names their raters.
     raters : sequence of str
         Fields of single people's ratings, whose mean takes the place of `human`; they tell how noisy it is.
     between : sequence of str
@@ -291,10 +285,12 @@ def bias(
     documents, grouping = run.documents
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
+    if human is not None and (members := members_of(run.rows, rating_fields(human, [name])[name])):
+        human, raters = None, members
     items = run.items(name, human=human, group_by=documents)
     error, people = None, {}
     if raters:
-        ratings = ratings_of(run.rows, raters, run.path, every=True)
+        ratings = run.ratings(name, raters, every=True)
         if len(ratings) < 2:
             raise ConfigurationError("the noise of ratings needs two raters", hint="Name a field for each of them.")
         fitted = fit_raters(np.array(list(ratings.values())))

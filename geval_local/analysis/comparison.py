@@ -17,16 +17,8 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.preferences import holds_pairs
-from geval_local.analysis.results import (
-    HumanFields,
-    Reading,
-    ResultsGiven,
-    ScoredRun,
-    level_for,
-    rating_fields,
-    row_keys,
-    writer_of,
-)
+from geval_local.analysis.ratings.values import HumanFields, rating_fields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, row_keys, writer_of
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
 from geval_local.grouping import documents_of

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, rating_fields, ratings_of
+from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.interval import Ends, Interval
@@ -111,7 +112,7 @@ def estimate(
     results : path, RunResult, sequence of mapping, or data frame
         Results of `score`; a random sample of the rows has a rating.
     human : str
-        Field of the human rating, empty where there is none.
+        Field of the human rating, empty where there is none. A path into a list of objects names their raters.
     raters : sequence of str
         Fields of single people's ratings, whose mean takes the place of `human`; three or more give an interval that
         holds for other raters, too.
@@ -141,11 +142,13 @@ def estimate(
         )
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
+    if human is not None and not wins and (members := members_of(run.rows, rating_fields(human, [name])[name])):
+        human, raters = None, members
     described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
-        run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()))
+        run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()), metric=name)
     items = run.items(name, human=human, group_by=run.documents[0])
-    ratings = {who: np.array(own) for who, own in ratings_of(run.rows, raters, run.path, every=True).items()}
+    ratings = {who: np.array(own) for who, own in run.ratings(name, raters, every=True).items()}
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
         raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")

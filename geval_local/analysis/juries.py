@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.ratings.values import HumanFields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import ConfigurationError
 from geval_local.io.columns import EVERYTHING

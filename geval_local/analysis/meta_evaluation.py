@@ -21,7 +21,7 @@ from geval_local.analysis.good_enough import (
 from geval_local.analysis.ratings.benchmarks import PublishedTable, published_table
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
-from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items, ratings_of
+from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Columns,
@@ -407,7 +407,7 @@ def meta_evaluate(
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
     ceiling, ratings, alternative = None, None, {}
     if rows.raters:
-        people = ratings_of(rows.rows, rows.raters, rows.path)
+        people = rows.ratings()
         ratings = np.array(list(people.values()))
         named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
         ceiling = human_ceiling(people, named, level, coefficient, target=target)

@@ -11,22 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
-from geval_local.analysis.results import (
+from geval_local.analysis.ratings.values import (
+    ANY_NUMBER,
     HumanFields,
-    missing_field,
+    RatingScale,
+    members_of,
     number_at,
-    rated_items,
     rating_fields,
-    read_rows,
-    row_keys,
-    writer_of,
+    ratings_of,
 )
+from geval_local.analysis.results import missing_field, rated_items, read_rows, row_keys, writer_of
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW, documents_of
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file
+from geval_local.scale import Scale
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
 
@@ -56,6 +57,9 @@ class Rated:
     dimensions: tuple[str, ...] = ()
     #: Fields of single people's ratings.
     raters: tuple[str, ...] = ()
+    #: The scale that people rated on, where it is not the metric's, and whether ratings outside of it are left out.
+    human_scale: Scale | str | None = None
+    skip_outside: bool = False
 
     @property
     def coefficient(self) -> str:
@@ -97,14 +101,33 @@ class Rated:
             system=self.system,
             fields=self.fields,
             keys=self.keys,
+            scale=self.rating_scale(dimension),
         )
+
+    def rating_scale(self, dimension: str) -> RatingScale:
+        """Return the scale of a dimension's ratings: the one named, else that of its preset, else the metric's."""
+        scale: Scale | str | None = self.human_scale
+        preset = None if self.benchmark is None else self.benchmark.dimensions.get(dimension)
+        if scale is None and self.benchmark is not None:
+            scale = self.benchmark.rated_on.get(dimension) or (preset and Metric.load(preset).scale)
+        elif scale is None and dimension in self.metrics:
+            scale = self.metrics[dimension].scale
+        if scale is None:  # a dimension without a metric, which nothing is compared with
+            return ANY_NUMBER
+        return RatingScale.of(scale, skip_outside=self.skip_outside)
+
+    def ratings(self) -> dict[str, list[float]]:
+        """Read the ratings of single people, of the only dimension."""
+        return ratings_of(self.rows, self.raters, self.path, self.rating_scale(self.dimensions[0]))
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows."""
         if self.name is not None:
-            return read_benchmark(path, self.name, limit_groups=self.limit_groups)
-        group_by = self.group_by or EVERY_ROW
-        return _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
+            own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
+        else:
+            group_by = self.group_by or EVERY_ROW
+            own = _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
+        return replace(own, metrics=self.metrics, human_scale=self.human_scale, skip_outside=self.skip_outside)
 
 
 def read_rated(
@@ -119,10 +142,14 @@ def read_rated(
     fields: Mapping[str, str] | None = None,
     limit_groups: int | None = None,
     steps: bool = True,
+    human_scale: Scale | str | None = None,
+    skip_outside: bool = False,
 ) -> Rated:
     """Read rated rows: a published benchmark file, unmodified, or rows of your own.
 
-    With two or more `raters`, fields of single people's ratings, there is a human ceiling.
+    With two or more `raters`, fields of single people's ratings, there is a human ceiling. If the field of the ratings
+    leads into a list of objects, these are the raters. Ratings outside of the metric's scale, or of `human_scale`, are
+    refused, or left out with `skip_outside`.
     """
     if benchmark is not None:
         if human or raters or group_by or system or fields:
@@ -137,12 +164,15 @@ def read_rated(
         rated, dimensions = _read_own(file, ratings, group_by, system, fields or {}, limit_groups), tuple(chosen)
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
+        if not raters and len(chosen) == 1:
+            raters = members_of(rated.rows, *ratings.values())
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
+    rated = replace(rated, metrics=chosen, human_scale=human_scale, skip_outside=skip_outside)
     for dimension in chosen:
-        # Find ratings that are not numbers now, and not after an hour of scoring.
+        # Find ratings that are not numbers, or off the scale, now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
-    return replace(rated, metrics=chosen, dimensions=dimensions, raters=tuple(raters))
+    return replace(rated, dimensions=dimensions, raters=tuple(raters))
 
 
 def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = None) -> Rated:

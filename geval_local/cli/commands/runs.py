@@ -13,7 +13,7 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note, print_json, say
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.options import JudgeOptions, RunOptions
+from geval_local.options import JudgeOptions, RatingOptions, RunOptions
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -183,6 +183,7 @@ def reasons(
     show_reasons(output, name, as_json=as_json, is_new=result is not None)
 
 
+@takes_options()
 def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Result files of `score`, or run directories.")
@@ -196,6 +197,7 @@ def report(
             help="The .html file to write; for several runs a directory, NAME/: a page for each, and an overview.",
         ),
     ],
+    *,
     human: options.Human = None,
     group_by: options.GroupBy = None,
     system: options.System = None,
@@ -213,6 +215,7 @@ def report(
         str | None, typer.Option(help="Heading of the page; absent: the name of the file that was scored.")
     ] = None,
     overwrite: options.Overwrite = False,
+    ratings: RatingOptions,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.analysis.preferences import holds_pairs
@@ -236,6 +239,7 @@ def report(
         rows=rows,
         title=title,
         overwrite=overwrite,
+        **ratings.model_dump(),
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
