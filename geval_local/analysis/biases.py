@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.differences import Gap, SideMean, document_means, gap, gap_table, side_means, side_table
+from geval_local.analysis.differences import (
+    Gap,
+    SideMean,
+    document_means,
+    doubt_of,
+    gap,
+    gap_table,
+    side_means,
+    side_table,
+)
 from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, missing_field
 from geval_local.analysis.tables import Study, Table, number, raters_told
@@ -217,9 +226,22 @@ class Bias(Study):
     is_rated: bool
     #: Scores against the length of outputs; None where the results hold no outputs.
     length: LengthBias | None
+    #: Why nothing can be concluded, in a sentence; empty where the judge answers.
+    doubt: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values; those of a judge that does not answer are None."""
+        hidden = ("sides", "gaps", "length") if self.doubt else ()
+        return super().to_dict() | dict.fromkeys(hidden)
+
+    def lines(self) -> list[str]:
+        """Say why nothing can be concluded."""
+        return [f"{self.metric}: {self.doubt}"] if self.doubt else []
 
     def shown(self) -> Iterator[Table]:
         """Give means, gaps, and the correlation with length."""
+        if self.doubt:  # `lines` has the sentence
+            return
         yield side_table(self.sides).titled(
             f"{self.metric}: mean score by {self.side}, with 95 % intervals over documents"
         )
@@ -306,7 +328,9 @@ def bias(
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
     length = length_bias(items, level_for(documents), error=error) if has_length else None
-    return Bias(str(run.path), name, side, grouping, side_means(sided), gaps, error, people, rated, length)
+    return Bias(
+        str(run.path), name, side, grouping, side_means(sided), gaps, error, people, rated, length, doubt_of(items)
+    )
 
 
 def _gaps(

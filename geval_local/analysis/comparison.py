@@ -399,7 +399,13 @@ class SystemComparison(Study):
         """Give all figures as plain JSON values."""
         record: dict[str, Any] = {"files": [run.path for run in self.together.runs], "differ": self.differ}
         record |= {"grouping": self.together.grouping} | ({"plan": self.plan} if self.plan else {})
-        return dict(as_record(record | {"unmatched": self.unmatched, "systems": self.systems}))
+        known = {name: None if one.doubt else one for name, one in self.systems.items()}  # `doubts` tells why
+        return dict(as_record(record | {"unmatched": self.unmatched, "doubts": self.doubts, "systems": known}))
+
+    @property
+    def doubts(self) -> list[str]:
+        """Say of which metrics nothing can be concluded, and why."""
+        return [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
 
     def lines(self) -> list[str]:
         """Give what was compared, and in what the files differ."""
@@ -407,8 +413,7 @@ class SystemComparison(Study):
         if self.reason is not None:
             found.append(f"two systems: {self.reason}")
         differ = [told for path, own in self.differ.items() for told in _told_differ(own, f"{path} ")]
-        doubts = [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
-        return [*found, *differ, self.together.grouping, *self.unmatched, *doubts]
+        return [*found, *differ, self.together.grouping, *self.unmatched, *self.doubts]
 
     def shown(self) -> Iterator[Table]:
         """Give the ranking and the differences of every metric."""
@@ -536,7 +541,8 @@ def compare_systems(
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     planned = None
     if plan is not None:
-        tests = {f"{name}: {pair.name}": pair for name, own in rankings.items() for pair in own.pairs}
+        answered = {name: own for name, own in rankings.items() if not own.doubt}
+        tests = {f"{name}: {pair.name}": pair for name, own in answered.items() for pair in own.pairs}
         levels = {name: pair.significance for name, pair in tests.items()}
         planned = plan_for({name: pair.difference for name, pair in tests.items()}, plan, levels=levels)
     return SystemComparison(together, others, alone, rankings, None, rated, planned)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from geval_local.analysis.contenders import Contender, ablations, baselines, from_responses, from_results, predictions
+from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.good_enough import (
     GoodEnough,
     alternative_annotators,
@@ -385,6 +386,13 @@ def meta_evaluate(
     found += [*others, *predictions(rows)]
     reference, notes = baselines(rows) if overlap else ([], [])
     found += reference
+    notes += [
+        f"{one.name}, {dimension}: {told}"
+        for one in found
+        if one.kind == "judge"
+        for dimension, items in one.items.items()
+        if (told := doubt_of(items))
+    ]
     level, coefficient = level or rows.levels[0], coefficient or rows.coefficient
     correlations = _correlations(found, level, coefficient, target, notes)
     couples = {

@@ -114,6 +114,7 @@ def reasons(
     The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
     they do is recorded. An interrupted command goes on where it was when it is given again.
     """
+    from geval_local.analysis.differences import doubt_of
     from geval_local.analysis.preferences import holds_pairs
     from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.run_summary import show_reasons
@@ -140,6 +141,8 @@ def reasons(
     places = chosen_places(
         figures_of(scored.rows, name, scored.path), lowest=lowest, entropy=entropy, everything=everything
     )
+    if lowest is not None and (told := doubt_of(scored.items(name))):
+        note(f"{name}: {told} The lowest scores are no worse than others.", "yellow")
     rows = list(numbered(scored.rows))
     chosen = [Sample(rows[place][1], rows[place][0], scored.path.name, None, scored.mapping) for place in places]
     check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
