@@ -24,12 +24,22 @@ from geval_local.analysis.results import missing_field, rated_items, read_rows, 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW, documents_of
+from geval_local.io.result_manifest import read_manifest
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file
+from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
+
+#: What to do with the file that SummEval's authors released, which is not the one that later papers evaluate on.
+_OWN_RELEASE = (
+    "This is SummEval's own release. `benchmark=summeval` reads the form of UniEval and G-Eval: doc_id, system_id, "
+    "source, system_output, reference, scores. Use this file as rows of your own:\n"
+    "  geval-local score {path} -m summarization/coherence -o scored.jsonl\n"
+    "  geval-local meta-eval {path} --results scored.jsonl --human expert_annotations.coherence"
+)
 
 
 @dataclass(frozen=True)
@@ -144,12 +154,13 @@ def read_rated(
     steps: bool = True,
     human_scale: Scale | str | None = None,
     skip_outside: bool = False,
+    results: Sequence[str | Path] = (),
 ) -> Rated:
     """Read rated rows: a published benchmark file, unmodified, or rows of your own.
 
     With two or more `raters`, fields of single people's ratings, there is a human ceiling. If the field of the ratings
     leads into a list of objects, these are the raters. Ratings outside of the metric's scale, or of `human_scale`, are
-    refused, or left out with `skip_outside`.
+    refused, or left out with `skip_outside`. Without `metrics`, those of the `results` that have a rating are taken.
     """
     if benchmark is not None:
         if human or raters or group_by or system or fields:
@@ -160,7 +171,7 @@ def read_rated(
         chosen = _benchmark_metrics(rated, metrics)
         dimensions = tuple(chosen if metrics else rated.human)
     else:
-        chosen, ratings = _own_metrics(metrics, human)
+        chosen, ratings = _own_metrics(metrics, human, results)
         rated, dimensions = _read_own(file, ratings, group_by, system, fields or {}, limit_groups), tuple(chosen)
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
@@ -195,7 +206,9 @@ def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = No
         more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
         raise DataError(
             f"{path} is not a {name} file: {problems[0]}{more}",
-            hint="Benchmark files are read as their authors published them; for your own ratings use `human=FIELD`.",
+            hint=_OWN_RELEASE.format(path=path)
+            if name == "summeval" and {"decoded", "expert_annotations"} <= set(rows[0])
+            else "Benchmark files are read as their authors published them; for your own ratings use `human=FIELD`.",
         )
     if name == "qags":
         layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]
@@ -283,8 +296,13 @@ def _match(given: str, name: str, presets: Mapping[str, str]) -> tuple[str, Metr
     )
 
 
-def _own_metrics(names: Sequence[str], human: HumanFields) -> tuple[dict[str, Metric], dict[str, str]]:
-    """Pair metrics with the fields of their human ratings."""
+def _own_metrics(
+    names: Sequence[str], human: HumanFields, results: Sequence[str | Path]
+) -> tuple[dict[str, Metric], dict[str, str]]:
+    """Pair metrics with the fields of their human ratings; without names those that were scored and rated."""
+    if not names and human and (scored := _scored_metrics(results)):
+        rated = rating_fields(human, list(scored))
+        return {name: metric for name, metric in scored.items() if name in rated}, rated
     if not names or not human:
         raise ConfigurationError(
             "your own ratings need `metrics` and the `human` field that each is to agree with",
@@ -300,3 +318,10 @@ def _own_metrics(names: Sequence[str], human: HumanFields) -> tuple[dict[str, Me
             f"no human rating is named for {', '.join(unrated)}", hint="Write `human=METRIC=FIELD` for each metric."
         )
     return metrics, fields
+
+
+def _scored_metrics(results: Sequence[str | Path]) -> dict[str, Metric]:
+    """Read the metrics of results from their manifests."""
+    manifests = [read_manifest(result_file(path)) for path in results]
+    described = [one.metrics for one in manifests if one is not None]
+    return {own.definition.name: own.definition for metrics in described for own in metrics.values()}

@@ -65,7 +65,11 @@ def meta_eval(
     metrics: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric", "-m", metavar="NAME", help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt)."
+            "--metric",
+            "-m",
+            metavar="NAME",
+            help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt). For your own rows absent: the "
+            "metrics of --results.",
         ),
     ] = None,
     results: Annotated[
@@ -119,6 +123,7 @@ def meta_eval(
         fields=read_mapping(people.fields or []),
         limit_groups=limit_groups,
         steps=not beside.no_steps,
+        results=results or (),
         **ratings.model_dump(),
     )
     is_named = any(one.name is not None for one in chosen_judges)
