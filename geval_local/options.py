@@ -316,7 +316,8 @@ class RunOptions(Options):
         Flag(metavar="A B", values=2),
         Field(
             description="Columns that hold the answers of one system each: every row is scored once for each, with the "
-            "column's name as `system` and its text as `output`. Absent: a row holds one output."
+            "column's name as `system` and its text as `output`. With results of that: compare these systems. "
+            "Absent: a row holds one output."
         ),
     ] = None
     turns: Annotated[

@@ -18,7 +18,15 @@ from typing_extensions import Unpack
 from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.preferences import holds_pairs
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, row_keys, writer_of
+from geval_local.analysis.results import (
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    level_for,
+    row_keys,
+    system_of_columns,
+    writer_of,
+)
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
 from geval_local.grouping import documents_of
@@ -442,15 +450,19 @@ def compare(
     largest: int = 10,
     plan: float | None = None,
     seed: int = 0,
+    system_columns: Sequence[str] | None = None,
     **reading: Unpack[Reading],
 ) -> RunComparison | SystemComparison:
     """Say which system is better, or how two runs over the same rows differ: whichever the results look like.
 
     Two results without `system` and `baseline` are two runs, unless their rows name one system each or most of their
     outputs differ; all others are systems. Parameters are those of `compare_runs` and of `compare_systems`, which
-    guess nothing.
+    guess nothing. `system_columns` are those that the results were scored with: their systems are compared.
     """
     scored = [ScoredRun.of(one, **reading) for one in results]
+    if system_columns:
+        field = system_of_columns(scored, system_columns, reading.get("system"))
+        scored = [replace(run, system=field) for run in scored]
     named = (("`system`", scored[0].system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
     if len(scored) == 2 and reason is None and "input" not in across:

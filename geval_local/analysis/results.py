@@ -185,6 +185,27 @@ class Reading(TypedDict, total=False):
     skip_outside: bool
 
 
+#: Column of results that names the system of a row that was made of a wide one, see `RunOptions.system_columns`.
+_MADE_SYSTEM = "system"
+
+
+def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system: str | None) -> str:
+    """Return the field of the system in results of ``--system-columns``, after every column was found in it."""
+    if system is not None:
+        raise ConfigurationError("`system` and `system_columns` both name the systems", hint="Take one of them.")
+    for run in runs:
+        found = dict.fromkeys(writer_of(row, _MADE_SYSTEM) for row in run.rows)
+        for name in columns:
+            if name not in found:
+                told = ", ".join(filter(None, found)) or "not named"
+                raise DataError(
+                    f"{run.path}: no row is of the system {name!r}{nearest(name, filter(None, found))}",
+                    hint=f"Its systems are: {told}. Score the wide file with the same columns: `score FILE "
+                    f"--system-columns {' '.join(columns)}`.",
+                )
+    return _MADE_SYSTEM
+
+
 #: Column of a sheet of ratings that says which row was rated.
 KEY = "key"
 

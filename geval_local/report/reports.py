@@ -15,7 +15,7 @@ from typing import Any
 
 from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import ABLATIONS, Reading, ResultsGiven, ScoredRun, level_for
+from geval_local.analysis.results import ABLATIONS, Reading, ResultsGiven, ScoredRun, level_for, system_of_columns
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.files import save_text
@@ -71,6 +71,7 @@ def report(
     overwrite: bool = False,
     human_scale: Scale | str | None = None,
     skip_outside: bool = False,
+    system_columns: Sequence[str] | None = None,
 ) -> WrittenReport:
     """Write a run as one self-contained HTML page, or many as one folder.
 
@@ -100,6 +101,8 @@ def report(
         The scale that people rated on; by default the metric's.
     skip_outside : bool
         Leave out ratings outside of this scale; by default they are refused.
+    system_columns : sequence of str, optional
+        The columns of systems that the runs were scored with, in place of `system`.
 
     Raises
     ------
@@ -107,6 +110,8 @@ def report(
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
     reading: Reading = {"fields": fields, "human_scale": human_scale, "skip_outside": skip_outside}
+    if system_columns:
+        system = system_of_columns([ScoredRun.of(one, **reading) for one in results], system_columns, system)
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):

@@ -149,6 +149,7 @@ class Systems:
         str | None,
         typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
     ] = None
+    system_columns: options.SystemColumns = None
     baseline: options.Baseline = None
     tie: Annotated[
         float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")

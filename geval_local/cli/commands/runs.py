@@ -204,6 +204,7 @@ def report(
     human: options.Human = None,
     group_by: options.GroupBy = None,
     system: options.System = None,
+    system_columns: options.SystemColumns = None,
     estimator: options.Estimators = None,
     reasons: Annotated[
         list[Path] | None,
@@ -236,6 +237,7 @@ def report(
         human=human or (),
         group_by=group_by,
         system=system,
+        system_columns=system_columns,
         estimators=options.read_estimators(estimator, others=True),
         reasons=reasons or (),
         fields=mapping,
