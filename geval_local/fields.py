@@ -283,14 +283,19 @@ def check_mapping(mapping: object, fields: Iterable[str]) -> None:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def text_of(value: Any, what: str) -> str:
+#: What stands before several references.
+ALTERNATIVES = "Any one of these may serve:"
+
+
+def text_of(value: Any, what: str, *, alternatives: bool = False) -> str:
     """Convert a field's value to text.
 
-    A text is returned unchanged. A list of texts is joined by blank lines. A chat, a list of objects with ``role`` and
+    A text is returned unchanged. The texts of a list are numbered, with blank lines between them; of a reference they
+    are `alternatives`, and a line says so. A list of one text is that text. A chat, a list of objects with ``role`` and
     ``content``, is written turn by turn with its roles, ``User: ...``, by blank lines too; a content may be a list of
     text parts. A NumPy array counts as a list.
     """
-    text = _text(value, what)
+    text = _text(value, what, alternatives=alternatives)
     if len(text) > MAX_CHARACTERS:
         raise UnscorableError(
             f"{what} has {len(text):,} characters, more than the {MAX_CHARACTERS:,} that are read of one text",
@@ -299,16 +304,21 @@ def text_of(value: Any, what: str) -> str:
     return text
 
 
-def _text(value: Any, what: str) -> str:
+def _text(value: Any, what: str, *, numbered: bool = True, alternatives: bool = False) -> str:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
         if not value:
             raise UnscorableError(f"{what} is an empty list", hint="Give at least one text.")
         parts = [
-            _turn(item, f"{what}, item {index}") if isinstance(item, Mapping) else _text(item, f"{what}, item {index}")
+            _turn(item, f"{what}, item {index}")
+            if isinstance(item, Mapping)
+            else _text(item, f"{what}, item {index}", numbered=False)
             for index, item in enumerate(value, start=1)
         ]
+        if numbered and len(parts) > 1 and not any(isinstance(item, Mapping) for item in value):
+            parts = [f"{index}. {part}" for index, part in enumerate(parts, start=1)]
+            parts = [ALTERNATIVES, *parts] if alternatives else parts
         return "\n\n".join(parts)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise UnscorableError(
@@ -330,7 +340,7 @@ def _text(value: Any, what: str) -> str:
 def _turn(message: Mapping[str, Any], what: str) -> str:
     """Format one message of a chat with its role."""
     turn = turn_of(message, what)
-    return f"{turn.speaker}: {_text(turn.text, f'{what}, content')}"
+    return f"{turn.speaker}: {_text(turn.text, f'{what}, content', numbered=False)}"
 
 
 def is_unicode(value: Any) -> bool:

@@ -28,6 +28,7 @@ from typing_extensions import Self
 
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.fields import nearest, read_mapping
+from geval_local.scale import Scale
 from geval_local.score import Estimator
 from geval_local.yaml_model import KEEP_PROBLEMS, problems_in_words
 
@@ -315,7 +316,8 @@ class RunOptions(Options):
         Flag(metavar="A B", values=2),
         Field(
             description="Columns that hold the answers of one system each: every row is scored once for each, with the "
-            "column's name as `system` and its text as `output`. Absent: a row holds one output."
+            "column's name as `system` and its text as `output`. With results of that: compare these systems. "
+            "Absent: a row holds one output."
         ),
     ] = None
     turns: Annotated[
@@ -430,8 +432,35 @@ class RunOptions(Options):
         return self
 
 
+def _scale(value: str | None) -> str | None:
+    """Check the written form of a scale."""
+    try:
+        if value is not None:
+            Scale.parse(value)
+    except GevalError as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+class RatingOptions(Options):
+    """On which scale people rated."""
+
+    human_scale: Annotated[
+        str | None,
+        AfterValidator(_scale),
+        Flag(metavar="SCALE"),
+        Field(description="The scale that people rated on, such as 0-100. Absent: the metric's."),
+    ] = None
+    skip_outside: Annotated[
+        bool,
+        Field(
+            description='Leave out ratings outside of this scale, such as -1 for "not rated". Absent: they are refused.'
+        ),
+    ] = False
+
+
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-for _group in (JudgeOptions, RunOptions):
+for _group in (JudgeOptions, RunOptions, RatingOptions):
     _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
     _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
     _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."

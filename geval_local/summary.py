@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
 from geval_local.statistics.interval import Ends, Interval, MeanSums, mean_interval
+from geval_local.statistics.records import reason_key, reason_text
 
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5
@@ -22,7 +22,6 @@ ROWS_NAMED = 5
 TOKENS_NAMED = 5
 #: Number of these tokens that are kept while sums of parts are added.
 _MOST_TOKENS = 1000
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -155,9 +154,9 @@ class Reasons:
 
     def add(self, where: str, row: int | str, error: str) -> None:
         """Count a row."""
-        text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
-        text, count, rows = self._found.get(_NUMBER.sub("#", text), (text, 0, []))
-        self._found[_NUMBER.sub("#", text)] = (text, count + 1, [*rows, row][:ROWS_NAMED])
+        text = reason_text(error, where)
+        text, count, rows = self._found.get(reason_key(text), (text, 0, []))
+        self._found[reason_key(text)] = (text, count + 1, [*rows, row][:ROWS_NAMED])
 
     def merge(self, more: Reasons) -> None:
         """Add the counts of other rows."""
@@ -180,7 +179,7 @@ class Reasons:
     def from_record(cls, record: Iterable[Sequence[Any]]) -> Reasons:
         """Read the counts back."""
         found = cls()
-        found._found = {_NUMBER.sub("#", text): (text, count, list(rows)) for text, count, rows in record}
+        found._found = {reason_key(text): (text, count, list(rows)) for text, count, rows in record}
         return found
 
 

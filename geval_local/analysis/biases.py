@@ -15,16 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.differences import Gap, SideMean, document_means, gap, gap_table, side_means, side_table
-from geval_local.analysis.results import (
-    HumanFields,
-    Reading,
-    ResultsGiven,
-    ScoredRun,
-    level_for,
-    missing_field,
-    ratings_of,
+from geval_local.analysis.differences import (
+    Gap,
+    SideMean,
+    document_means,
+    doubt_of,
+    gap,
+    gap_table,
+    side_means,
+    side_table,
 )
+from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, missing_field
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
@@ -224,9 +226,22 @@ class Bias(Study):
     is_rated: bool
     #: Scores against the length of outputs; None where the results hold no outputs.
     length: LengthBias | None
+    #: Why nothing can be concluded, in a sentence; empty where the judge answers.
+    doubt: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values; those of a judge that does not answer are None."""
+        hidden = ("sides", "gaps", "length") if self.doubt else ()
+        return super().to_dict() | dict.fromkeys(hidden)
+
+    def lines(self) -> list[str]:
+        """Say why nothing can be concluded."""
+        return [f"{self.metric}: {self.doubt}"] if self.doubt else []
 
     def shown(self) -> Iterator[Table]:
         """Give means, gaps, and the correlation with length."""
+        if self.doubt:  # `lines` has the sentence
+            return
         yield side_table(self.sides).titled(
             f"{self.metric}: mean score by {self.side}, with 95 % intervals over documents"
         )
@@ -269,7 +284,8 @@ def bias(
     metric : str, optional
         Which metric, where there are several.
     human : str, optional
-        Field of the human rating: gaps are split by preference, and held against people's own.
+        Field of the human rating: gaps are split by preference, and held against people's own. A path into a list of
+        objects names their raters.
     raters : sequence of str
         Fields of single people's ratings, whose mean takes the place of `human`; they tell how noisy it is.
     between : sequence of str
@@ -291,10 +307,12 @@ def bias(
     documents, grouping = run.documents
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
+    if human is not None and (members := members_of(run.rows, rating_fields(human, [name])[name])):
+        human, raters = None, members
     items = run.items(name, human=human, group_by=documents)
     error, people = None, {}
     if raters:
-        ratings = ratings_of(run.rows, raters, run.path, every=True)
+        ratings = run.ratings(name, raters, every=True)
         if len(ratings) < 2:
             raise ConfigurationError("the noise of ratings needs two raters", hint="Name a field for each of them.")
         fitted = fit_raters(np.array(list(ratings.values())))
@@ -310,7 +328,9 @@ def bias(
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
     length = length_bias(items, level_for(documents), error=error) if has_length else None
-    return Bias(str(run.path), name, side, grouping, side_means(sided), gaps, error, people, rated, length)
+    return Bias(
+        str(run.path), name, side, grouping, side_means(sided), gaps, error, people, rated, length, doubt_of(items)
+    )
 
 
 def _gaps(

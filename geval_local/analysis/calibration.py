@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, level_for, rating_fields
+from geval_local.analysis.ratings.values import HumanFields, rating_fields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text

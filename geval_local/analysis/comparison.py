@@ -17,14 +17,14 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.preferences import holds_pairs
+from geval_local.analysis.ratings.values import HumanFields, rating_fields
 from geval_local.analysis.results import (
-    HumanFields,
     Reading,
     ResultsGiven,
     ScoredRun,
     level_for,
-    rating_fields,
     row_keys,
+    system_of_columns,
     writer_of,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
@@ -407,7 +407,13 @@ class SystemComparison(Study):
         """Give all figures as plain JSON values."""
         record: dict[str, Any] = {"files": [run.path for run in self.together.runs], "differ": self.differ}
         record |= {"grouping": self.together.grouping} | ({"plan": self.plan} if self.plan else {})
-        return dict(as_record(record | {"unmatched": self.unmatched, "systems": self.systems}))
+        known = {name: None if one.doubt else one for name, one in self.systems.items()}  # `doubts` tells why
+        return dict(as_record(record | {"unmatched": self.unmatched, "doubts": self.doubts, "systems": known}))
+
+    @property
+    def doubts(self) -> list[str]:
+        """Say of which metrics nothing can be concluded, and why."""
+        return [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
 
     def lines(self) -> list[str]:
         """Give what was compared, and in what the files differ."""
@@ -415,8 +421,7 @@ class SystemComparison(Study):
         if self.reason is not None:
             found.append(f"two systems: {self.reason}")
         differ = [told for path, own in self.differ.items() for told in _told_differ(own, f"{path} ")]
-        doubts = [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
-        return [*found, *differ, self.together.grouping, *self.unmatched, *doubts]
+        return [*found, *differ, self.together.grouping, *self.unmatched, *self.doubts]
 
     def shown(self) -> Iterator[Table]:
         """Give the ranking and the differences of every metric."""
@@ -445,15 +450,19 @@ def compare(
     largest: int = 10,
     plan: float | None = None,
     seed: int = 0,
+    system_columns: Sequence[str] | None = None,
     **reading: Unpack[Reading],
 ) -> RunComparison | SystemComparison:
     """Say which system is better, or how two runs over the same rows differ: whichever the results look like.
 
     Two results without `system` and `baseline` are two runs, unless their rows name one system each or most of their
     outputs differ; all others are systems. Parameters are those of `compare_runs` and of `compare_systems`, which
-    guess nothing.
+    guess nothing. `system_columns` are those that the results were scored with: their systems are compared.
     """
     scored = [ScoredRun.of(one, **reading) for one in results]
+    if system_columns:
+        field = system_of_columns(scored, system_columns, reading.get("system"))
+        scored = [replace(run, system=field) for run in scored]
     named = (("`system`", scored[0].system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
     if len(scored) == 2 and reason is None and "input" not in across:
@@ -544,7 +553,8 @@ def compare_systems(
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     planned = None
     if plan is not None:
-        tests = {f"{name}: {pair.name}": pair for name, own in rankings.items() for pair in own.pairs}
+        answered = {name: own for name, own in rankings.items() if not own.doubt}
+        tests = {f"{name}: {pair.name}": pair for name, own in answered.items() for pair in own.pairs}
         levels = {name: pair.significance for name, pair in tests.items()}
         planned = plan_for({name: pair.difference for name, pair in tests.items()}, plan, levels=levels)
     return SystemComparison(together, others, alone, rankings, None, rated, planned)

@@ -21,6 +21,7 @@ from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.ratings.responses import PREDICTIONS, ParsedResponses, geval_items, unieval_items
 from geval_local.analysis.results import estimate_name, estimated_items, figures_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.fields import decoded_json, lookup, resolve
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -35,7 +36,7 @@ BASELINES = ("length", "rouge-1", "rouge-2", "rouge-l", "bleu", "chrf")
 # The references of Topical-Chat are the true next turns, which the file contains as one of its systems.
 TRUE_TURN = "Original Ground Truth"
 
-_Compare = Callable[[str, str], float]
+_Compare = Callable[[Sequence[str], str], float]
 Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
 
 
@@ -130,7 +131,7 @@ def baselines(rated: Rated) -> tuple[list[Contender], list[str]]:
     """Score with length, ROUGE, BLEU and chrF; missing packages or references become notes."""
     outputs = [_text(row, "output", rated.fields) or "" for row in rated.rows]
     own = rated.benchmark is None
-    compared = [_text(row, "reference", rated.fields) for row in rated.rows] if own else references(rated)
+    compared = [_references(row, rated.fields) for row in rated.rows] if own else references(rated)
     found: list[Contender] = []
     notes: list[str] = []
     for name in BASELINES:
@@ -147,6 +148,15 @@ def baselines(rated: Rated) -> tuple[list[Contender], list[str]]:
         ]
         found.append(Contender(name, "baseline", {d: rated.items(d, figures) for d in rated.metrics}))
     return found, notes
+
+
+def _references(row: Mapping[str, Any], mapping: Mapping[str, str]) -> str | list[str] | None:
+    """Return the reference of a row, or all of a list."""
+    path = mapping.get("reference") or resolve(("reference",), tuple(row)).get("reference")
+    held = None if path is None else decoded_json(lookup(row, path))
+    if isinstance(held, list | tuple) and len(held) > 1:
+        return [one for one in held if isinstance(one, str) and one.strip()] or None
+    return _text(row, "reference", mapping)
 
 
 def _text(row: Mapping[str, Any], field: str, mapping: Mapping[str, str]) -> str | None:
@@ -170,13 +180,18 @@ def _dimension_of(path: Path, dimensions: Iterable[str]) -> tuple[str, str]:
     return dimension, rest.strip("_- ") or path.stem
 
 
-def baseline_scores(name: str, outputs: Sequence[str], references: Sequence[str | None] = ()) -> list[float]:
-    """Score outputs with one of `BASELINES`; all but the length compare each with its reference."""
+def baseline_scores(
+    name: str, outputs: Sequence[str], references: Sequence[str | Sequence[str] | None] = ()
+) -> list[float]:
+    """Score outputs with one of `BASELINES`; all but the length compare each with its reference.
+
+    Of several references ROUGE takes the one that fits best; BLEU and chrF have their own rules.
+    """
     if name == "length":
         return [float(word_count(output)) for output in outputs]
     compare = _bleu_or_chrf(name) if name in ("bleu", "chrf") else _rouge(name)
     return [
-        math.nan if reference is None else compare(reference, output)
+        math.nan if reference is None else compare([reference] if isinstance(reference, str) else reference, output)
         for output, reference in zip(outputs, references, strict=True)
     ]
 
@@ -208,7 +223,7 @@ def _library(name: str, package: str) -> ModuleType:
 def _rouge(name: str) -> _Compare:
     kind = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL"}[name]
     scorer = _library("rouge_score.rouge_scorer", "rouge-score").RougeScorer([kind], tokenizer=_stemming())
-    return lambda reference, output: float(scorer.score(reference, output)[kind].fmeasure)
+    return lambda references, output: max(float(scorer.score(one, output)[kind].fmeasure) for one in references)
 
 
 @lru_cache(maxsize=1)
@@ -223,4 +238,4 @@ def _stemming() -> SimpleNamespace:
 def _bleu_or_chrf(name: str) -> _Compare:
     metrics = _library("sacrebleu.metrics", "sacrebleu")
     scorer = metrics.BLEU(effective_order=True) if name == "bleu" else metrics.CHRF()
-    return lambda reference, output: float(scorer.sentence_score(output, [reference]).score)
+    return lambda references, output: float(scorer.sentence_score(output, list(references)).score)

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, rating_fields, ratings_of
+from geval_local.analysis.differences import doubt_of
+from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.interval import Ends, Interval
@@ -46,11 +48,24 @@ class Estimates(Study):
     raters: dict[str, tuple[float, int]] = field(default_factory=dict)
     #: What the variance of a rating is due to -> its part; empty of fewer than three raters.
     components: dict[str, float] = field(default_factory=dict)
+    #: Why the judge has no mean, in a sentence; empty where it answers.
+    doubt: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values; the means of a judge that does not answer are None."""
+        record = super().to_dict()
+        for own in record["estimates"].values() if self.doubt else ():
+            own |= {"judge": None, "judge_of_rated": None}
+        return record
+
+    def lines(self) -> list[str]:
+        """Say why the judge has no mean."""
+        return [f"{self.metric}: {self.doubt}"] if self.doubt else []
 
     def shown(self) -> Iterator[Table]:
         """Give the estimates and their differences."""
         columns: dict[str, Callable[[Estimate], Any]] = {
-            "judge": lambda one: one.judge.value,
+            "judge": lambda one: "-" if self.doubt else one.judge.value,
             "people, rated rows": lambda one: f"{interval(one.people)}, n {one.rated} of {one.n}",
             "people and judge": lambda one: one.combined,
             "for other raters": lambda one: one.other_raters,
@@ -84,7 +99,7 @@ class Estimates(Study):
             if one.unscored:
                 told = f"{one.unscored} rows without a score are left out, with their ratings"
                 found.append((f"note: {name}: {told}", True))
-            if one.p_sample < 0.01:
+            if one.p_sample < 0.01 and not self.doubt:
                 told = f"{number(one.judge_of_rated)} against {number(one.judge.value)} of all"
                 found.append(
                     (f"warning: {name}: rated rows do not look like a random sample: the judge gives them {told}", True)
@@ -111,7 +126,7 @@ def estimate(
     results : path, RunResult, sequence of mapping, or data frame
         Results of `score`; a random sample of the rows has a rating.
     human : str
-        Field of the human rating, empty where there is none.
+        Field of the human rating, empty where there is none. A path into a list of objects names their raters.
     raters : sequence of str
         Fields of single people's ratings, whose mean takes the place of `human`; three or more give an interval that
         holds for other raters, too.
@@ -141,11 +156,14 @@ def estimate(
         )
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
+    if human is not None and not wins and (members := members_of(run.rows, rating_fields(human, [name])[name])):
+        human, raters = None, members
     described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
-        run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()))
+        run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()), metric=name)
     items = run.items(name, human=human, group_by=run.documents[0])
-    ratings = {who: np.array(own) for who, own in ratings_of(run.rows, raters, run.path, every=True).items()}
+    ratings = {who: np.array(own) for who, own in run.ratings(name, raters, every=True).items()}
+    doubt = doubt_of(items)
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
         raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")
@@ -182,7 +200,7 @@ def estimate(
     if fitted is not None and shifts:
         parts = variance_components(fitted, [item.group for item in items], [item.system for item in items])
     people = {} if fitted is None else dict(zip(ratings, fitted.own, strict=True))
-    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts)
+    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts, doubt)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.differences import doubt_of
+from geval_local.analysis.ratings.values import HumanFields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import ConfigurationError
 from geval_local.io.columns import EVERYTHING
@@ -148,6 +150,8 @@ class JuryStudy(Study):
     tests: dict[str, Comparison]
     #: Disagreements that the table lists.
     largest: int
+    #: Judge -> why nothing can be concluded from it, and so from the jury; empty where all judges answer.
+    doubts: dict[str, str]
 
     @property
     def only_judge(self) -> str:
@@ -169,9 +173,10 @@ class JuryStudy(Study):
             "metric": self.metric,
             "left_out": jury.left_out,
             "items": [
-                {"key": item.key, "score": item.predicted, "disagreement": own}
+                {"key": item.key, "score": None if self.doubts else item.predicted, "disagreement": own}
                 for item, own in zip(jury.items, jury.disagreement, strict=True)
             ],
+            "doubts": self.doubts,
             "grouping": self.grouping,
             "against_human": self.agreement,
             "best_judge": self.best,
@@ -179,12 +184,17 @@ class JuryStudy(Study):
         }
         return dict(as_record(record))
 
+    def lines(self) -> list[str]:
+        """Say which judges do not answer."""
+        return [f"{self.metric} of {judge}: {told}" for judge, told in self.doubts.items()]
+
     def shown(self) -> Iterator[Table]:
-        """Give weights, disagreements, and agreement with people."""
+        """Give disagreements, and agreement with people; no scores where a judge does not answer."""
         what = f"the mean of {len(self.named)} runs of one judge" if self.only_judge else f"a jury of {len(self.named)}"
         who, verdict = ("run" if self.only_judge else "judge"), self.verdict
         found = disagreement_table(self.jury, self.scores, self.largest, verdict=verdict)
-        yield found.titled(f"{self.metric}: {what}; where the {who}s disagree most")
+        if not self.doubts:  # `lines` has the sentences
+            yield found.titled(f"{self.metric}: {what}; where the {who}s disagree most")
         if self.agreement:
             agreement = {verdict if one == "jury" else one: found for one, found in self.agreement.items()}
             yield correlation_table(agreement).titled("against people", fold=("n", "points"))
@@ -251,8 +261,9 @@ def jury(
         everyone = {"jury": convened.items, **judges}
         agreement = {who: correlate(items, wanted, target=target) for who, items in everyone.items()}
         best, tests = against_judges(convened, judges, wanted, coefficient, target=target)
+    doubts = {who: told for who, items in judges.items() if (told := doubt_of(items))}
     scores = {who: {item.key: item.predicted for item in items} for who, items in judges.items()}
-    return JuryStudy(name, convened, named, scores, grouping, agreement, best, tests, largest)
+    return JuryStudy(name, convened, named, scores, grouping, agreement, best, tests, largest, doubts)
 
 
 def save_jury(study: JuryStudy, output: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from geval_local.analysis.contenders import Contender, ablations, baselines, from_responses, from_results, predictions
+from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.good_enough import (
     GoodEnough,
     alternative_annotators,
@@ -21,7 +22,7 @@ from geval_local.analysis.good_enough import (
 from geval_local.analysis.ratings.benchmarks import PublishedTable, published_table
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
-from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items, ratings_of
+from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Columns,
@@ -385,7 +386,19 @@ def meta_evaluate(
     found += [*others, *predictions(rows)]
     reference, notes = baselines(rows) if overlap else ([], [])
     found += reference
-    level, coefficient = level or rows.levels[0], coefficient or rows.coefficient
+    notes += [
+        f"{one.name}, {dimension}: {told}"
+        for one in found
+        if one.kind == "judge"
+        for dimension, items in one.items.items()
+        if (told := doubt_of(items))
+    ]
+    notes += _one_score(found)
+    if level is None:
+        level = _level_of_scored(rows, found)
+        if level != rows.levels[0]:
+            notes.append(f"no document has two rows with a score and a rating, so this is the {level} level")
+    coefficient = coefficient or rows.coefficient
     correlations = _correlations(found, level, coefficient, target, notes)
     couples = {
         f"{dimension}: {first.name} / {second.name}": (first, second, dimension)
@@ -395,9 +408,10 @@ def meta_evaluate(
     }
     pairs = {name: (one.items[d], other.items[d]) for name, (one, other, d) in couples.items()}
     comparisons, failed = compare_all(pairs, level, coefficient, target=target, seed=seed)
+    reasons: dict[str, list[str]] = {}
     for name, why in failed.items():
-        one, other, dimension = couples[name]
-        notes.append(f"{dimension}: {one.name} and {other.name} cannot be compared: {why}")
+        reasons.setdefault(why, []).append(name)
+    notes += [f"cannot be compared, since {why}: {', '.join(names)}" for why, names in reasons.items()]
     agreements = {
         name: agree(one.items[dimension], other.items[dimension])
         for name, (one, other, dimension) in couples.items()
@@ -407,7 +421,7 @@ def meta_evaluate(
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
     ceiling, ratings, alternative = None, None, {}
     if rows.raters:
-        people = ratings_of(rows.rows, rows.raters, rows.path)
+        people = rows.ratings()
         ratings = np.array(list(people.values()))
         named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
         ceiling = human_ceiling(people, named, level, coefficient, target=target)
@@ -436,6 +450,31 @@ def meta_evaluate(
 
 
 _Figures = TypeVar("_Figures")
+
+
+def _level_of_scored(rows: Rated, contenders: Sequence[Contender]) -> Level:
+    """Choose the first level at which the scored and rated rows can be correlated; the usual one if there is none."""
+    judges = [one for one in contenders if one.kind in ("judge", "responses")] or contenders
+    kept = [usable(items)[0] for one in judges for items in one.items.values()]
+
+    def shares(items: Items) -> bool:
+        return len({item.group for item in items}) < len(items)
+
+    if rows.levels[0] == "summary" and any(kept) and not any(map(shares, kept)):
+        return "pooled"
+    return rows.levels[0]
+
+
+def _one_score(contenders: Sequence[Contender]) -> Iterator[str]:
+    """Say which judges give all rows the same score."""
+    for one in contenders:
+        for dimension, items in one.items.items() if one.kind in ("judge", "responses") else ():
+            scores = [item.predicted for item in usable(items)[0]]
+            if len(scores) > 1 and max(scores) - min(scores) <= 1e-9:
+                yield (
+                    f"{one.name}, {dimension}: all {len(scores)} rated rows have the same score, {scores[0]:.3f}, so "
+                    "nothing correlates with it"
+                )
 
 
 def _known(found: Mapping[str, _Figures | None]) -> dict[str, _Figures]:

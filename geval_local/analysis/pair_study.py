@@ -70,6 +70,8 @@ class PairStudy:
         record = as_record(self.ranking)
         for side in record["systems"]:
             side["strength"] = as_record(self.strengths.get(side["side"]))
+        if self.ranking.doubt:  # which tells why there are no ranks
+            record |= dict.fromkeys(("systems", "pairs", "groups"))
         rest = {"warning": self.warning or None, "consistency": self.consistency, "agreement": self.agreement}
         return dict(record | as_record(rest))
 

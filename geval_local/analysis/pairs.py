@@ -29,16 +29,8 @@ from geval_local.analysis.preferences import (
     read_preferences,
     with_people,
 )
-from geval_local.analysis.results import (
-    HumanFields,
-    Reading,
-    ResultsGiven,
-    ScoredRun,
-    missing_field,
-    rated_items,
-    rating_fields,
-    read_rows,
-)
+from geval_local.analysis.ratings.values import HumanFields, RatingScale, rating_fields
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missing_field, rated_items, read_rows
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Columns,
@@ -90,9 +82,13 @@ def sources_of(
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: dict[tuple[str, str], float] = {}
     for rating_field in rating_fields(human, names[:1]).values():
+        # Pairs say nothing of the scale that single outputs are rated on.
+        scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
+        scales = scales or [RatingScale.of(runs[0][0].human_scale, skip_outside=runs[0][0].skip_outside)]
         given = [(run.rows, run.path) for run, key in runs if key is None]
-        for rows, path in given if ratings is None else [(read_rows(ratings), ratings)]:
-            people |= _ratings(rows, path, rating_field, group_by, system)
+        given = given if ratings is None else [(read_rows(ratings), ratings)]
+        for (rows, path), rated_on in zip(given, scales, strict=False):
+            people |= _ratings(rows, path, rating_field, group_by, system, rated_on)
     sources: list[Source] = []
     for run, key in runs:
         name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
@@ -127,11 +123,16 @@ def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
 
 
 def _ratings(
-    rows: Sequence[Mapping[str, Any]], path: Path, human: str, group_by: str | None, system: str | None
+    rows: Sequence[Mapping[str, Any]],
+    path: Path,
+    human: str,
+    group_by: str | None,
+    system: str | None,
+    scale: RatingScale,
 ) -> Ratings:
     """Read people's ratings by document and system."""
     documents = _documents(rows, path, group_by)
-    items = rated_items(rows, [{}] * len(rows), path, human=human, group_by=documents, system=system)
+    items = rated_items(rows, [{}] * len(rows), path, human=human, group_by=documents, system=system, scale=scale)
     _check_writers(items, rows, path)
     found: dict[tuple[str, str], float] = {}
     for item in items:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.analysis.results import ScoredRun, figures_of, number_at
+from geval_local.analysis.ratings.values import number_at
+from geval_local.analysis.results import ScoredRun, figures_of
 from geval_local.errors import DataError
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale

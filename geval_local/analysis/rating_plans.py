@@ -22,16 +22,8 @@ import numpy as np
 from typing_extensions import Unpack
 
 from geval_local.analysis.estimates import estimate
-from geval_local.analysis.results import (
-    KEY,
-    HumanFields,
-    Reading,
-    ResultsGiven,
-    ScoredRun,
-    blind_keys,
-    rating_fields,
-    ratings_of,
-)
+from geval_local.analysis.ratings.values import HumanFields, rating_fields
+from geval_local.analysis.results import KEY, Reading, ResultsGiven, ScoredRun, blind_keys
 from geval_local.analysis.tables import Study, Table, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.fields import SYSTEM_FIELDS
@@ -127,7 +119,7 @@ def plan_ratings(
         raise ConfigurationError("a plan needs the field that people fill in", hint="Name it as `human`, or `raters`.")
     items = run.items(name, group_by=run.documents[0])
     scored = [place for place, item in enumerate(items) if math.isfinite(item.predicted)]
-    there = np.isfinite(np.array(list(ratings_of(run.rows, fields, run.path).values()))).any(axis=0)
+    there = np.isfinite(np.array(list(run.ratings(name, fields).values()))).any(axis=0)
     rated = {items[at].group for at in scored if there[at]}
     means: dict[str, list[float]] = defaultdict(list)
     for place in scored:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,18 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict, Unpack
 
-from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
+from geval_local.analysis.ratings.values import (
+    ANY_NUMBER,
+    HumanFields,
+    RatingScale,
+    no_ratings,
+    number_at,
+    rating_fields,
+    ratings_of,
+    read_ratings,
+)
+from geval_local.errors import ConfigurationError, DataError, ScaleError
+from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import documents_of
 from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifest_path, read_manifest
@@ -40,10 +50,6 @@ ABLATIONS = (
 #: Results as the public functions take them: a path, a run, rows, or a data frame of pandas or polars.
 ResultsGiven = Any
 
-logger = logging.getLogger("geval_local")
-#: How JSON, Python and CSV files write the ratings yes and no.
-_YES_AND_NO = {"true": 1.0, "false": 0.0}
-
 
 def read_rows(path: str | Path) -> Sequence[Row]:
     """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
@@ -51,99 +57,6 @@ def read_rows(path: str | Path) -> Sequence[Row]:
     A run directory stands for the results of its run.
     """
     return read_result_rows(result_file(path))
-
-
-def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
-    """Read a number from a row: NaN if the field is absent or empty, 1 and 0 of yes and no; the mean of a list."""
-    value = decoded(lookup(row, field))
-    value = value.tolist() if isinstance(value, np.ndarray) else value
-    read = [*map(_number, value)] if isinstance(value, list | tuple) else [_number(value)]
-    given = [number for number in read if not math.isnan(number)]
-    number = sum(given) / len(given) if given else math.nan
-    if math.isinf(number):
-        inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
-        shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
-        raise DataError(
-            f"{where}: {field} is not a number: {shown}{inner}",
-            hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence. "
-            "Leave it empty where nobody rated.",
-        )
-    if isinstance(value, list | tuple) and given:
-        _say_averaged(field)
-    return number
-
-
-def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
-    """Spell out the last ``*`` of a path: ``ratings.*`` is ``ratings.0``, ``ratings.1``, ... as far as any row goes."""
-    before, star, after = path.rpartition(f".{EVERY}")
-    if not star:
-        return [path]
-    keys: dict[str, None] = {}
-    for row in rows:
-        held = decoded(lookup(row, before))
-        if isinstance(held, Mapping):
-            keys |= dict.fromkeys(map(str, held))
-        elif isinstance(held, list | tuple):
-            keys |= dict.fromkeys(map(str, range(len(held))))
-    return [f"{before}.{key}{after}" for key in keys] or [path]
-
-
-def ratings_of(
-    rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path, *, every: bool = False
-) -> dict[str, list[float]]:
-    """Read the ratings of single people: field -> one per row, NaN where there is none; `every` field must have one."""
-    fields = [one for given in raters for one in each_place(rows, given)]
-    found = {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
-    if every and (empty := next((name for name, own in found.items() if all(map(math.isnan, own))), None)) is not None:
-        raise no_ratings(rows, empty, path)
-    return found
-
-
-def _number(value: Any) -> float:
-    """Read one number: NaN for an empty value, infinity for what is none."""
-    if value is None or value == "":
-        return math.nan
-    try:
-        return abs(number) if math.isinf(number := float(_YES_AND_NO.get(str(value).lower(), value))) else number
-    except (TypeError, ValueError, OverflowError):
-        return math.inf
-
-
-@cache
-def _say_averaged(field: str) -> None:
-    logger.info("%s holds lists of ratings: the mean of each is taken", field)
-
-
-#: Field of the human ratings of one metric, as a dotted path; ``METRIC=FIELD`` for some of several; or a mapping.
-HumanFields = str | Sequence[str] | Mapping[str, str]
-
-
-def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str, str]:
-    """Return the field of the human ratings of every metric that has one."""
-    if isinstance(human, Mapping):
-        return dict(human)
-    found: dict[str, str] = {}
-    for one in [human] if isinstance(human, str) else human or ():
-        metric = next((name for name in metrics if one.startswith(f"{name}=")), None)
-        if metric is None and (len(metrics) > 1 or "=" in one):
-            raise ConfigurationError(
-                f"`human={one!r}` does not say which metric it rates{nearest(one.partition('=')[0], metrics)}",
-                hint=f"Write `human=METRIC=FIELD`, once for each metric that people rated, of: {', '.join(metrics)}.",
-            )
-        name = metric or metrics[0]
-        if name in found:
-            raise ConfigurationError(f"`human` names two fields for {name}: {found[name]!r} and {one!r}")
-        found[name] = one if metric is None else one[len(metric) + 1 :]
-    return found
-
-
-def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
-    """Return the error for a field that holds no human rating in any row."""
-    columns = list(dict.fromkeys(str(name) for row in rows for name in row))
-    return DataError(
-        f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
-        hint=f"Columns: {', '.join(columns)}.",
-    )
 
 
 def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -184,20 +97,23 @@ def rated_items(
     system: str | None = None,
     fields: Mapping[str, str] | None = None,
     keys: Sequence[str] | None = None,
+    scale: RatingScale = ANY_NUMBER,
 ) -> list[ScoredItem]:
     """Join figures, one per row, to the rows' human ratings, documents and systems, by the names of their fields.
 
-    `fields` maps ``output`` to its column if the name differs.
+    `fields` maps ``output`` to its column if the name differs; `scale` is that of the ratings.
     """
     items = []
-    for place, (row, own, key) in enumerate(zip(rows, figures, keys or row_keys(rows), strict=True), start=1):
+    ratings = [math.nan] * len(rows) if human is None else read_ratings(numbered(rows), human, path, scale)
+    both = zip(rows, figures, keys or row_keys(rows), ratings, strict=True)
+    for place, (row, own, key, rating) in enumerate(both, start=1):
         where = f"{path}, row {row_number(row, place)}"
         value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
         error = (own.get("error") or "unscored") if math.isnan(value) else None
         probabilities = own.get("probabilities") or None
-        item = ScoredItem("", "", math.nan, value, probabilities, key=key, error=error, label_mass=mass)
-        items.append(joined(item, row, where, human, group_by, system, fields))
-    if human is not None and all(math.isnan(item.human) for item in items):
+        item = ScoredItem("", "", rating, value, probabilities, key=key, error=error, label_mass=mass)
+        items.append(joined(item, row, where, group_by, system, fields))
+    if human is not None and all(map(math.isnan, ratings)):
         raise no_ratings(rows, human, path)
     return items
 
@@ -215,12 +131,11 @@ def joined(
     item: ScoredItem,
     row: Mapping[str, Any],
     where: str,
-    human: str | None,
     group_by: str | None,
     system: str | None,
     fields: Mapping[str, str] | None,
 ) -> ScoredItem:
-    """Join one score to its row: document, system, rating and length; `where` begins what an error says."""
+    """Join one score to its row: document, system and length; `where` begins what an error says."""
     group = item.key if group_by is None else lookup(row, group_by)
     if group is None:
         raise missing_field(row, group_by or "", where, "to group by ")
@@ -229,8 +144,7 @@ def joined(
         raise missing_field(row, system, where)
     output = output_text(row, fields)
     length = None if output is None else word_count(output)
-    rating = math.nan if human is None else number_at(row, human, where)
-    return replace(item, group=str(group), system=writer, human=rating, length=length)
+    return replace(item, group=str(group), system=writer, length=length)
 
 
 def writer_of(row: Mapping[str, Any], field: str | None = None) -> str:
@@ -257,12 +171,39 @@ class Reading(TypedDict, total=False):
         Field of a metric -> its column.
     estimator : Estimator or str
         Estimate the scores anew from the stored distributions.
+    human_scale : Scale or str
+        The scale that people rated on; by default the metric's.
+    skip_outside : bool
+        Leave out ratings outside of this scale; by default they are refused.
     """
 
     group_by: str | None
     system: str | None
     fields: Mapping[str, str] | None
     estimator: Estimator | str | None
+    human_scale: Scale | str | None
+    skip_outside: bool
+
+
+#: Column of results that names the system of a row that was made of a wide one, see `RunOptions.system_columns`.
+_MADE_SYSTEM = "system"
+
+
+def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system: str | None) -> str:
+    """Return the field of the system in results of ``--system-columns``, after every column was found in it."""
+    if system is not None:
+        raise ConfigurationError("`system` and `system_columns` both name the systems", hint="Take one of them.")
+    for run in runs:
+        found = dict.fromkeys(writer_of(row, _MADE_SYSTEM) for row in run.rows)
+        for name in columns:
+            if name not in found:
+                told = ", ".join(filter(None, found)) or "not named"
+                raise DataError(
+                    f"{run.path}: no row is of the system {name!r}{nearest(name, filter(None, found))}",
+                    hint=f"Its systems are: {told}. Score the wide file with the same columns: `score FILE "
+                    f"--system-columns {' '.join(columns)}`.",
+                )
+    return _MADE_SYSTEM
 
 
 #: Column of a sheet of ratings that says which row was rated.
@@ -283,6 +224,9 @@ class ScoredRun:
     #: Fields of the document and of the system, where they were named.
     group_by: str | None = None
     system: str | None = None
+    #: The scale that people rated on, where it is not the metric's, and whether ratings outside of it are left out.
+    human_scale: Scale | str | None = None
+    skip_outside: bool = False
     #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
@@ -381,10 +325,31 @@ class ScoredRun:
             group_by=group_by,
             system=self.system,
             fields=self.mapping,
+            scale=ANY_NUMBER if rating is None else self.rating_scale(metric),
         )
         if self.estimator is None:
             return items
         return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
+
+    def rating_scale(self, metric: str) -> RatingScale:
+        """Return the scale that people rated a metric on: the one that was named, else that of the metric's labels."""
+        return RatingScale.of(self._rated_on(metric), skip_outside=self.skip_outside)
+
+    def _rated_on(self, metric: str) -> Scale | str | None:
+        if self.human_scale is not None:
+            return self.human_scale
+        if self.is_described(metric):
+            return self.origin(metric).definition.scale
+        # Rows of a data frame: their label probabilities say it, where the labels are numbers.
+        figures = (decoded((row.get("geval") or {}).get(metric)) or {} for row in self.rows)
+        labels = next((found for own in figures if (found := decoded(own.get("probabilities")))), None) or ()
+        with suppress(ScaleError):
+            return Scale.parse(list(labels))
+        return None
+
+    def ratings(self, metric: str, raters: Sequence[str], *, every: bool = False) -> dict[str, list[float]]:
+        """Read the ratings of single people, see `ratings_of`."""
+        return ratings_of(self.rows, raters, self.path, self.rating_scale(metric), every=every) if raters else {}
 
     def is_described(self, metric: str) -> bool:
         """Whether a manifest describes the scores of a metric."""
@@ -406,12 +371,14 @@ class ScoredRun:
             return written
         return written_signature(signature_parts(written) | {"estimator": self.estimator.text})
 
-    def with_sheet(self, sheet: str | Path, fields: Sequence[str]) -> ScoredRun:
-        """Add the ratings of a filled-in sheet, by field, to the results that it was drawn from."""
+    def with_sheet(self, sheet: str | Path, fields: Sequence[str], *, metric: str) -> ScoredRun:
+        """Add the ratings of a metric from a filled-in sheet, by field, to the results that it was drawn from."""
         places = {key: place for place, key in enumerate(blind_keys(self.rows))}
         rows: list[dict[str, Any]] = [{**row} for row in self.rows]
         seen: dict[str, int] = {}
-        for number, row in numbered(read_rows(sheet)):
+        filled = read_rows(sheet)
+        ratings = {name: read_ratings(numbered(filled), name, sheet, self.rating_scale(metric)) for name in fields}
+        for at, (number, row) in enumerate(numbered(filled)):
             key = str(row.get(KEY))
             if key not in places or key in seen:
                 wrong = f"is also that of row {seen[key]}" if key in seen else f"belongs to no row of {self.path}"
@@ -420,9 +387,8 @@ class ScoredRun:
                     hint="Give the sheet that `plan` drew from these results, each key once.",
                 )
             seen[key] = number
-            rating = {name: number_at(row, name, f"{sheet}, row {number}") for name in fields}
-            rows[places[key]] |= {name: value for name, value in rating.items() if math.isfinite(value)}
-        return replace(self, held=rows, fields=self.mapping)
+            rows[places[key]] |= {name: own[at] for name, own in ratings.items() if math.isfinite(own[at])}
+        return replace(self, held=rows, fields=self.mapping, human_scale=self._rated_on(metric))
 
     def outputs(self) -> dict[str, str | None]:
         """Key of every row -> the text of its output; None if there is none."""

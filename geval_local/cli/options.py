@@ -245,6 +245,7 @@ Metrics = Annotated[
 ]
 JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=True)]
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
+SystemColumns = Annotated[tuple[str, str] | None, option_of(RunOptions, "system_columns")]
 Columns = Annotated[list[str] | None, option_of(RunOptions, "columns")]
 CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]
 RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]

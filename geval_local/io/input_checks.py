@@ -12,6 +12,7 @@ from geval_local.conversation import messages_of
 from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
 from geval_local.fields import (
     ABSENT,
+    SYSTEM_FIELDS,
     check_mapping,
     counted,
     field_options,
@@ -21,6 +22,8 @@ from geval_local.fields import (
     nearest,
     read_mapping,
     resolve,
+    text_of,
+    words_of,
 )
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.columns import check_chosen
@@ -205,12 +208,30 @@ def _misfit(
             *mapping.values(),
             *resolve(tuple(field for field in wanted if field not in missing), tuple(columns)).values(),
         }
-        guesses = guess_columns(missing, (column for column in columns if column not in taken))
+        guesses = guess_columns(missing, (one for one in columns if one not in taken and _may_be_text(one, samples)))
         hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}, or fields={{...}} in Python:"
         hint += f"\n  {field_options(missing, guesses)}"
     elif unfit[0][1].hint:
         hint += f"\n{unfit[0][1].hint}"
     return DataError(f"{where}: {rows} {cannot} be scored on {'; '.join(told)}", hint=hint)
+
+
+def _may_be_text(column: str, samples: Sequence[Sample]) -> bool:
+    """Whether a column can be scored: it holds texts, and neither ids nor names of systems."""
+    words = words_of(column)
+    if column in SYSTEM_FIELDS or {"id", "ids", "name"} & set(words):
+        return False
+    values = [value for sample in samples if (value := sample.fields.get(column)) not in (None, "")]
+    if words in (["model"], ["system"]) and all(isinstance(one, str) and len(one.split()) == 1 for one in values):
+        return False
+    for value in values[:1]:
+        try:
+            text_of(value, column)
+        except FieldError:
+            return False
+        except UnscorableError:
+            pass
+    return True
 
 
 def _and(names: Sequence[str]) -> str:

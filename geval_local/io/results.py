@@ -27,7 +27,7 @@ from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
 from geval_local.io.samples import Sample
-from geval_local.score import OrderFigures, Score
+from geval_local.score import OrderFigures, Score, silence
 
 #: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
@@ -275,9 +275,13 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, o
 
 
 def lowest_rows(results: Results, count: int) -> dict[str, list[tuple[Sample, Score]]]:
-    """Give the rows with the lowest scores of every metric, lowest first."""
+    """Give the rows with the lowest scores of every metric that the judge answers, lowest first."""
     found: dict[str, list[tuple[Sample, Score]]] = {}
     for metric in results.metrics if count else ():
+        masses = [record.scores[metric].label_mass for record in results.records]
+        known = [mass for mass in masses if math.isfinite(mass)]
+        if known and silence(math.fsum(known) / len(known)):
+            continue
         scored = (record for record in results.records if record.scores[metric].is_scored)
         lowest = heapq.nsmallest(count, scored, key=lambda record: record.scores[metric].value)
         found[metric] = [

@@ -99,7 +99,7 @@ class Sample:
                 and (value.isascii() or is_unicode(value))
             ):
                 what = f"the field {name!r}" + ("" if column == name else f" (column {column!r})")
-                value = text_of(value, f"{self.where}: {what}")
+                value = text_of(value, f"{self.where}: {what}", alternatives=name == "reference")
             texts[name] = value
         return texts
 

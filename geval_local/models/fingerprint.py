@@ -36,6 +36,14 @@ _LONGEST_NAME = 200
 _SAVED_BY = {"transformers_version", "_name_or_path", "use_cache", "peft_version", "base_model_name_or_path"}
 #: Endings of the files in a model's directory that transformers may read.
 _READ = {".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt"}
+#: Files that transformers reads: their content counts as it was loaded, whoever wrote it down.
+_OWN_TO_TRANSFORMERS = {
+    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "merges.txt"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json"),
+}
+#: How names of the same weights for other libraries begin.
+_OTHER_WEIGHTS = ("pytorch_model", "tf_model", "flax_model", "rust_model")
 #: Local file systems whose ctime changes with every write and cannot be set. Not overlay: what lies under it may be an
 #: image whose times are what its maker wrote.
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
@@ -130,8 +138,12 @@ def resume_hint(directory: Path) -> str | None:
     return f"Its download broke off (it left {part}): run `{command}` again, which goes on where it stopped."
 
 
-def code_files(directory: Path) -> list[Path]:
-    """List the Python files of a model's directory at any depth, also behind links, sorted by path."""
+def trusted_files(directory: Path) -> list[Path]:
+    """List the files that trusted code consists of or may open, at any depth, also behind links, sorted by path.
+
+    All regular files but those that are part of the identity in another way or of none: what transformers reads
+    itself, weights, and hidden ones such as a download's notes.
+    """
     found, seen = [], set()
     for folder, below, names in os.walk(directory, followlinks=True):
         status = os.stat(folder)
@@ -139,8 +151,17 @@ def code_files(directory: Path) -> list[Path]:
             below.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        found += [Path(folder) / name for name in names if name.endswith(".py")]
-    return sorted(found)
+        below[:] = [name for name in below if name != "__pycache__" and not name.startswith(".")]
+        is_top = Path(folder) == directory
+        found += [Path(folder) / name for name in names if _may_be_opened(name, is_top=is_top)]
+    return sorted(file for file in found if file.is_file())
+
+
+def _may_be_opened(name: str, *, is_top: bool) -> bool:
+    """Whether trusted code may open a file of this name that has no other part in a judge's identity."""
+    is_known = is_top and (name in _OWN_TO_TRANSFORMERS or name.endswith(".safetensors.index.json"))
+    is_weights = name.startswith(_OTHER_WEIGHTS) or name.endswith((".safetensors", ".gguf", ".onnx"))
+    return not (is_known or is_weights or name.startswith("."))
 
 
 class FileStates:
@@ -165,7 +186,7 @@ class FileStates:
             for folder in (directory, directory / "additional_chat_templates"):
                 yield from (file for file in _entries(folder) if file.suffix in _READ)
         if code:
-            yield from code_files(directory)
+            yield from trusted_files(directory)
         if adapter is not None:
             yield from (adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS)
 
@@ -190,7 +211,8 @@ class FileStates:
 
     def moved_or_new(self) -> list[Path]:
         """List these files and those that were not there."""
-        return [*self.moved(), *(file for file in self._files() if file not in self._states)]
+        new = (file for file in dict.fromkeys(self._files()) if file not in self._states)
+        return [*self.moved(), *new]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -214,7 +236,9 @@ def fingerprint(
         files = weight_files(directory)
         lines = [_configuration(directory / "config.json"), *_named_digests(files, _digests(files, read))]
         if code:
-            lines += [f"{file.relative_to(directory).as_posix()}:{file_sha256(file)}" for file in code_files(directory)]
+            files = trusted_files(directory)
+            names = [file.relative_to(directory).as_posix() for file in files]
+            lines += [f"{name}:{digest}" for name, digest in zip(names, _digests(files), strict=True)]
     if adapter is not None:
         files = [adapter / ADAPTER_WEIGHTS]
         lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests(files, _digests(files))]

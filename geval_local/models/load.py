@@ -218,6 +218,9 @@ def _read_tokenizer(
             "of each token are unknown",
             hint="Add a tokenizer.json to its directory; transformers' convert_slow_tokenizer writes one.",
         )
+    if not is_one_file and not trust_remote_code and not _has_vocabulary(directory):
+        # Some classes make a tokenizer of nothing, which encodes every text as none or as unknown.
+        raise _no_tokenizer(entry, directory, FileNotFoundError(directory / "tokenizer.json"))
     if len(tokenizer) == 0:
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
     try:
@@ -252,6 +255,19 @@ _OLDER: Mapping[tuple[str, ...], tuple[str, str]] = {
         "it reads the SentencePiece model",
     ),
 }
+
+
+#: Names of files that hold a vocabulary, beside all that end in `_VOCABULARY_ENDINGS`.
+_VOCABULARIES = ("tokenizer.json", "tekken.json", "vocab.json", "vocab.txt")
+_VOCABULARY_ENDINGS = (".model", ".tiktoken")
+
+
+def _has_vocabulary(directory: Path) -> bool:
+    """Whether a directory holds any file that a tokenizer can be made of."""
+    return any(
+        (file.name in _VOCABULARIES or file.suffix in _VOCABULARY_ENDINGS) and file.is_file()
+        for file in directory.iterdir()
+    )
 
 
 def _no_tokenizer(entry: JudgeEntry, directory: Path, error: Exception) -> TokenizerError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
-from geval_local.analysis.results import number_at
+from geval_local.analysis.ratings.values import RatingScale, read_ratings
 from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError
 from geval_local.io.columns import as_text
@@ -95,6 +95,7 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
         group_by=study.together.document,
         system="system",
         only=tuple(study.systems),
+        scales={metric: runs[0].rating_scale(metric) for metric in study.human},
         rankings=study.systems,
     )
     return page.write(path)
@@ -117,7 +118,14 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
     held = [run.metrics for run in study.runs]
     page = render(
         "compare.html.j2",
-        _data(names, pairing, shared, study.human, described[0]),
+        _data(
+            names,
+            pairing,
+            shared,
+            study.human,
+            {metric: study.runs[0].rating_scale(metric) for metric in study.human},
+            described[0],
+        ),
         title=f"{names[0]} and {names[1]}",
         names=names,
         metrics=shared,
@@ -149,7 +157,12 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
 
 
 def _data(
-    names: Sequence[str], pairing: Pairing, shared: Sequence[str], human: Mapping[str, str], described: Described
+    names: Sequence[str],
+    pairing: Pairing,
+    shared: Sequence[str],
+    human: Mapping[str, str],
+    scales: Mapping[str, RatingScale],
+    described: Described,
 ) -> dict[str, Any]:
     texts = TextColumns()
     columns = pairing.columns()
@@ -167,7 +180,9 @@ def _data(
             metric_payload(
                 metric,
                 runs,
-                () if field is None else [number_at(one.columns, field, f"row {one.number}") for one in known],
+                ()
+                if field is None
+                else read_ratings(((one.number, one.columns) for one in known), field, names[0], scales[metric]),
                 spec=described.metrics[metric].scale if metric in described.metrics else None,
                 rating=field,
             )

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.meta_evaluation import against_exact
-from geval_local.analysis.results import ABLATIONS, HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields
+from geval_local.analysis.ratings.values import HumanFields, rating_fields
+from geval_local.analysis.results import ABLATIONS, Reading, ResultsGiven, ScoredRun, level_for, system_of_columns
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.files import save_text
@@ -26,6 +27,7 @@ from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import interval_chart
 from geval_local.report.written_reasons import read_reasons
+from geval_local.scale import Scale
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
@@ -67,6 +69,9 @@ def report(
     rows: int = MOST_ROWS,
     title: str | None = None,
     overwrite: bool = False,
+    human_scale: Scale | str | None = None,
+    skip_outside: bool = False,
+    system_columns: Sequence[str] | None = None,
 ) -> WrittenReport:
     """Write a run as one self-contained HTML page, or many as one folder.
 
@@ -92,12 +97,21 @@ def report(
         Heading of the page; absent: the name of the file that was scored.
     overwrite : bool
         Whether a file that this tool did not write may be replaced.
+    human_scale : Scale or str, optional
+        The scale that people rated on; by default the metric's.
+    skip_outside : bool
+        Leave out ratings outside of this scale; by default they are refused.
+    system_columns : sequence of str, optional
+        The columns of systems that the runs were scored with, in place of `system`.
 
     Raises
     ------
     ConfigurationError, DataError
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
+    reading: Reading = {"fields": fields, "human_scale": human_scale, "skip_outside": skip_outside}
+    if system_columns:
+        system = system_of_columns([ScoredRun.of(one, **reading) for one in results], system_columns, system)
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
@@ -117,6 +131,7 @@ def report(
             system=system,
             fields=run.mapping,
             ablation=_ablation(run, ratings, grouping, estimators),
+            scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,
         )
 
@@ -125,8 +140,8 @@ def report(
             raise ConfigurationError(
                 "`reasons` belong to one run, and this is a folder of pages", hint="Write `output=PAGE.html`."
             )
-        return _write_site(results, place, fields or {}, human, page, title, overwrite=overwrite)
-    run = ScoredRun.of(results[0], fields=fields)
+        return _write_site(results, place, reading, human, page, title, overwrite=overwrite)
+    run = ScoredRun.of(results[0], **reading)
     target = check_target(place, run.path)
     check_replaceable(target, PAGE, overwrite=overwrite)
     heading = title or (run.name if run.manifest is None else run.manifest.input)
@@ -136,7 +151,7 @@ def report(
 def _write_site(
     results: Sequence[ResultsGiven],
     folder: Path,
-    fields: Mapping[str, str],
+    reading: Reading,
     human: HumanFields | None,
     page: Callable[[ScoredRun, HumanFields | None], RunPage],
     title: str | None,
@@ -147,11 +162,12 @@ def _write_site(
     # A shell's `runs/*` names the manifests beside result files too.
     beside = {manifest_path(path) for path in results if isinstance(path, Path)}
     failed: dict[str, str] = {}
+    hint: str | None = None
     found: list[ScoredRun] = []
     metrics: dict[str, None] = {}
     for one in results:
         try:
-            runs = [] if isinstance(one, Path) and one in beside else [ScoredRun.of(one, fields=fields)]
+            runs = [] if isinstance(one, Path) and one in beside else [ScoredRun.of(one, **reading)]
             metrics |= dict.fromkeys(metric for run in runs for metric in run.metrics)
             found += runs
         except DataError as error:
@@ -164,9 +180,9 @@ def _write_site(
             own = {metric: field for metric, field in ratings.items() if metric in run.metrics}
             shown.append(site.add(place, run.name, page(run, own)))
         except DataError as error:
-            failed[str(run.path)] = error.message
+            failed[str(run.path)], hint = error.message, error.hint
     if not shown:
-        raise DataError(f"none of the {len(failed)} runs can be shown: {'; '.join(failed.values())}")
+        raise DataError(f"none of the {len(failed)} runs can be shown: {'; '.join(failed.values())}", hint=hint)
     return WrittenReport(site.close(shown, title=title or folder.resolve().name, failed=failed), len(shown), failed)
 
 

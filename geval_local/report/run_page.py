@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.differences import Ranking
-from geval_local.analysis.results import HumanFields, joined, no_ratings, rating_fields, writer_of
+from geval_local.analysis.ratings.values import (
+    ANY_NUMBER,
+    HumanFields,
+    RatingScale,
+    no_ratings,
+    rating_fields,
+    read_ratings,
+)
+from geval_local.analysis.results import joined, writer_of
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.fields import lookup
 from geval_local.grouping import documents_of
@@ -64,6 +72,8 @@ class RunPage:
     fields: Mapping[str, str] | None = None
     only: Sequence[str] = ()
     ablation: Table | None = None
+    #: Metric -> the scale of its ratings; of others every number is one.
+    scales: Mapping[str, RatingScale] = field(default_factory=dict)
     reasons: Sequence[WrittenReason] = ()
     title: str | None = None
     #: Most rows that charts and list hold; tables are of all.
@@ -97,7 +107,15 @@ class RunPage:
         writers = {writer_of(record.columns, self.system) for record in self.run.records}
         has_systems = self.system is not None or len(writers - {""}) > 1
         return {
-            metric: scored_items(self.run, self.keys, metric, self.ratings.get(metric), self.documents, self.system)
+            metric: scored_items(
+                self.run,
+                self.keys,
+                metric,
+                self.ratings.get(metric),
+                self.documents,
+                self.system,
+                self.scales.get(metric, ANY_NUMBER),
+            )
             for metric in self.run.metrics
             if has_systems or metric in self.ratings
         }
@@ -236,18 +254,22 @@ def scored_items(
     field: str | None,
     group_by: str | None,
     system: str | None = None,
+    scale: RatingScale = ANY_NUMBER,
 ) -> list[ScoredItem]:
     """Convert the rows of one metric to items for the analyses."""
     items = []
+    ratings = [math.nan] * len(keys)
+    if field is not None:
+        ratings = read_ratings(((one.number, one.columns) for one in results.records), field, results.name, scale)
     texts: dict[str, str] = {}  # documents and systems repeat: one text for all
-    for record, key in zip(results.records, keys, strict=True):
+    for record, key, rating in zip(results.records, keys, ratings, strict=True):
         score = record.scores[metric]
         # Only this text: the reasons, which may differ from row to row, are stored with the scores.
         error = None if score.error is None else "unscored"
         mass = score.label_mass
-        item = ScoredItem("", "", math.nan, score.value, key=key, error=error, label_mass=mass)
+        item = ScoredItem("", "", rating, score.value, key=key, error=error, label_mass=mass)
         where = f"{results.name}, row {record.number}"
-        item = joined(item, record.columns, where, field, group_by, system, results.fields)
+        item = joined(item, record.columns, where, group_by, system, results.fields)
         group, writer = (texts.setdefault(text, text) for text in (item.group, item.system))
         items.append(replace(item, group=group, system=writer))
     if field is not None and all(math.isnan(item.human) for item in items):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from geval_local.errors import DataError
 from geval_local.scale import Scale
 from geval_local.score import Distribution
 
+#: The place of a row before its reason: ``data.jsonl, row 3: ``.
+_PLACE = re.compile(r"^[^:\n]*\brow \d+: ")
+_NUMBER = re.compile(r"\d[\d,.]*")
 NO_HUMAN = "no human rating"
 
 
@@ -53,13 +57,26 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
+def reason_text(error: str, where: str = "") -> str:
+    """Return the reason of a row without its place and its remedy."""
+    text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
+    return text if where else _PLACE.sub("", text)
+
+
+def reason_key(text: str) -> str:
+    """Return what a reason has in common with those of other rows: all but the numbers."""
+    return _NUMBER.sub("#", text)
+
+
 def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int]]:
     """Separate the items that have both a rating and a score from those that do not."""
     kept: list[ScoredItem] = []
     left_out: Counter[str] = Counter()
+    texts: dict[str, str] = {}  # what reasons have in common -> the first of them
     for item in items:
         if not math.isfinite(item.predicted):
-            left_out[item.error or "unscored"] += 1
+            text = reason_text(item.error or "unscored")
+            left_out[texts.setdefault(reason_key(text), text)] += 1
         elif not math.isfinite(item.human):
             left_out[NO_HUMAN] += 1
         else:

@@ -24,7 +24,7 @@ def rows(**extra):
             "context": "fact",
             "system_id": f"s{index % 2}",
             "system_output": "a few words",
-            "scores": dict.fromkeys(BENCHMARKS["topical-chat"].dimensions, 1.0 + index),
+            "scores": dict.fromkeys(BENCHMARKS["topical-chat"].dimensions, 1.0 + index / 2),
             **extra,
         }
         for index in range(4)
@@ -138,7 +138,7 @@ def test_a_geval_file_with_rows_missing_pairs_with_the_whole(tmp_path):
     del part[1]
     items, _ = geval_items(write(tmp_path / "part.json", part), "topical-chat", "coherence")
     left, right = pair(items, unieval_items(read_benchmark(whole, "topical-chat"), "coherence"))
-    assert [item.human for item in left] == [item.human for item in right] == [1.0, 3.0, 4.0]
+    assert [item.human for item in left] == [item.human for item in right] == [1.0, 2.0, 2.5]
 
 
 def test_missing_responses_and_predictions_are_named_by_row(tmp_path):

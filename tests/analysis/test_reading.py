@@ -3,7 +3,8 @@ import math
 
 import pytest
 
-from geval_local.analysis.results import ScoredRun, each_place, number_at, read_rows
+from geval_local.analysis.ratings.values import each_place, number_at
+from geval_local.analysis.results import ScoredRun, read_rows
 from geval_local.errors import DataError
 from geval_local.fields import field_value, lookup
 from geval_local.io.samples import Sample

@@ -66,3 +66,31 @@ def test_of_several_metrics_the_field_has_to_say_which(verb, name):
         assert (one.exit_code, "no human rating is named for tone" in one.stderr) == (2, True)
     else:
         assert one.exit_code == 0, one.stderr
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
+def test_ratings_outside_of_the_scale_stop_every_verb_unless_told(verb, here, name):
+    for file in ("a.jsonl", "b.jsonl", "data.jsonl"):
+        rows = [json.loads(line) for line in (here / file).read_text("utf-8").splitlines()]
+        for place, row in enumerate(rows):
+            row["low"] = -1 if place in (1, 5) else row["rating"]["clarity"]
+        (here / file).write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    given = [*SINGLE.get(name, ()), *SEVERAL.get(name, ())]
+    if name == "meta-eval":
+        given = ["data.jsonl", "-m", "clarity.yaml", "--results", "a.jsonl", "--no-baselines"]
+    elif not name.startswith(("report", "compare")):
+        given += ["-m", "clarity"]
+    field = "low" if name in SINGLE or name == "meta-eval" else "clarity=low"
+    refused = verb(name, *given, "--human", field)
+    assert refused.exit_code == 2, refused.stderr
+    assert (
+        "2 of 12 ratings in 'low' are outside of the scale 1-5: -1 (2 times); the first is in row 2" in refused.stderr
+    )
+    assert "--skip-outside" in refused.stderr
+    for told in (["--skip-outside"], ["--human-scale", "-1 to 5"]):
+        # No temperature reaches ratings outside of the metric's scale.
+        method = ["--method", "isotonic"] if name == "calibrate" else []
+        done = verb(name, *given, *method, "--human", field, *told)
+        assert done.exit_code == 0, done.stderr
+    close = verb(name, *given, "--human", field, "--human-scale", "five")
+    assert (close.exit_code, "--human-scale" in close.stderr) == (2, True), close.stderr

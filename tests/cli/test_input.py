@@ -93,7 +93,7 @@ def test_meta_eval_finds_out_before_a_judge(here: Path, no_judge: None) -> None:
 
 
 def test_lists_of_ratings_are_averaged_and_said_so(here: Path) -> None:
-    from geval_local.analysis.results import number_at
+    from geval_local.analysis.ratings.values import number_at
 
     assert number_at({"human": [2, 4, None]}, "human", "row 1") == 3
     assert number_at({"human": "[1, 2]"}, "human", "row 1") == 1.5

@@ -47,6 +47,7 @@ def test_the_manifest_of_a_run_carries_its_mapping(runs):
     assert all(item.length for item in scored.items("clarity"))
 
 
+@pytest.mark.usefixtures("answering")
 def test_bias_and_compare_need_no_mapping_again(runs, tmp_path):
     done = run("bias", runs / "a.jsonl", "--side", "side", "--json", home=tmp_path / "home")
     assert done.exit_code == 0, done.stderr

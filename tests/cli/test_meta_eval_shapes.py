@@ -55,7 +55,7 @@ def test_fed_lists_of_annotators(here):
     record = evaluate(
         here,
         *("fed_data.json", "--human", "annotations.Interesting", "--group-by", "row"),
-        *("--field", "source=context", "--rater", "annotations.Interesting.*"),
+        *("--field", "source=context", "--rater", "annotations.Interesting.*", "--human-scale", "0-2"),
     )
     human = [np.mean(turn["annotations"]["Interesting"]) for turn in turns]
     scores = [row["geval"]["clarity"]["score"] for row in kept()]

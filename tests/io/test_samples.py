@@ -178,13 +178,27 @@ def test_a_chat_without_text_is_refused(chat: object, expected: str) -> None:
 def test_a_text_of_fifty_megabytes_is_refused_at_once() -> None:
     start = time.perf_counter()
     assert "has 50,000,000 characters, more than" in reason(Sample({"source": "x" * 50_000_000, "output": "O"}))
-    assert "has 6,000,002 characters, more than" in reason(Sample({"source": ["x" * 3_000_000] * 2, "output": "O"}))
+    assert "has 6,000,008 characters, more than" in reason(Sample({"source": ["x" * 3_000_000] * 2, "output": "O"}))
     assert time.perf_counter() - start < 5
 
 
-def test_texts_are_passed_on_unchanged_and_lists_joined() -> None:
-    sample = Sample({"context": ["first \n", " second"], "output": "  O \r\n"})
-    assert sample.texts(("context", "output")) == {"context": "first \n\n\n second", "output": "  O \r\n"}
+def test_texts_are_passed_on_unchanged_and_lists_numbered() -> None:
+    sample = Sample({"context": ["first \n", " second"], "output": "  O \r\n", "references": ["A", "B"], "fact": ["F"]})
+    assert sample.texts(("context", "output", "reference", "fact")) == {
+        "context": "1. first \n\n\n2.  second",
+        "output": "  O \r\n",
+        "reference": "Any one of these may serve:\n\n1. A\n\n2. B",
+        "fact": "F",  # a list of one stays as it is
+    }
+    assert Sample({"reference": ["A"]}).texts(("reference",)) == {"reference": "A"}
+
+
+def test_the_parts_of_a_message_are_no_numbered_items() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": ["c", "d"]}]
+    text = Sample({"source": chat}).texts(("source",))["source"]
+    assert "1." not in text
+    assert text.startswith("User: a")
 
 
 # --- bad rows keep their place; good rows around them come through
@@ -392,7 +406,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(table, tmp_path / "d.parquet")
     samples = list(read_samples(tmp_path / "d.parquet"))
     assert [sample.row for sample in samples] == [1, 2, 3, 4, 5]
-    assert samples[0].texts(FIELDS) == {"source": "a", "output": "o\n\np"}
+    assert samples[0].texts(FIELDS) == {"source": "a", "output": "1. o\n\n2. p"}
     assert samples[0].fields["weights"] == {"x": 1.5}
     assert "d.parquet, row 2: the field 'output' is null" in reason(samples[1])
     assert (samples[2].error or "").startswith("d.parquet, row 3: the column 'source' holds text that is not UTF-8")

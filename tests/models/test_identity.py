@@ -26,7 +26,7 @@ from geval_local.judge.steps import write_steps
 from geval_local.metric import Metric
 from geval_local.models import load as module
 from geval_local.models.chat_template import chat_frame
-from geval_local.models.fingerprint import FileStates, tokenizer_hash
+from geval_local.models.fingerprint import FileStates, fingerprint, tokenizer_hash
 from geval_local.models.load import load_model, load_tokenizer
 from geval_local.models.registry import find_judge
 from geval_local.options import JudgeOptions
@@ -323,6 +323,36 @@ def test_trusted_code_is_part_of_the_judge(judge, tmp_path, monkeypatch):
     edit(judge / "config.json", auto_map={"AutoModelForCausalLM": "somebody/else--own.Own"})
     with pytest.raises(JudgeError, match=r"config\.json names files that are not read .*somebody/else"):
         load_model(find_judge(judge), JudgeOptions(trust_remote_code=True))
+
+
+def test_data_that_trusted_code_may_open_is_part_of_the_judge(judge):
+    """A file beside the code changes the fingerprint, and is seen while the judge is read; others do not."""
+    (judge / "own.py").write_text("")
+    states, before = FileStates(judge, code=True), fingerprint(judge, code=True)
+    for name in ("bias.npy", "tables/words.txt", "notes.bin"):
+        (judge / name).parent.mkdir(exist_ok=True)
+        (judge / name).write_bytes(b"1")
+        assert states.moved_or_new() == [judge / name]
+        one = fingerprint(judge, code=True)
+        (judge / name).write_bytes(b"2")
+        assert len({before, one, fingerprint(judge, code=True)}) == 3
+        assert fingerprint(judge) == fingerprint(judge)
+        (judge / name).unlink()
+    for name in ("__pycache__/own.pyc", ".cache/huggingface/own.metadata", "pytorch_model.bin", "adapter.safetensors"):
+        (judge / name).parent.mkdir(exist_ok=True, parents=True)
+        (judge / name).write_bytes(b"1")
+    assert (states.moved_or_new(), fingerprint(judge, code=True)) == ([judge / "adapter.safetensors"], before)
+    plain = fingerprint(judge)
+    (judge / "bias.npy").write_bytes(b"1")
+    assert fingerprint(judge) == plain  # without the code nobody opens it
+
+
+@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "LlamaTokenizer", "GPT2Tokenizer", "T5Tokenizer"])
+def test_a_tokenizer_made_of_nothing_is_refused(judge, kind):
+    (judge / "tokenizer.json").unlink()
+    edit(judge / "tokenizer_config.json", tokenizer_class=kind)
+    with pytest.raises(TokenizerError, match=r"no tokenizer can be loaded from .*: it holds no tokenizer\.json"):
+        load_tokenizer(find_judge(judge))
 
 
 POISON = [

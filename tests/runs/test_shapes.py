@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 
+import numpy as np
 import pytest
 from cli_run import judge_directory, run
 
 from geval_local import Metric
+from geval_local.analysis.comparison import compare
 from geval_local.errors import DataError
 from geval_local.io.input_files import find_files, read_input
 from geval_local.io.pairs import given_sample
@@ -88,6 +90,37 @@ def test_systems_side_by_side_become_rows(tmp_path):
     ]
     assert [row.get("doc_id") for row in rows] == [7, 7, 8, 8, None]
     assert "'answer_b' is missing" in rows[4]["geval"]["assistant/helpfulness"]["error"]
+
+
+def test_a_wide_table_goes_through_all_verbs_by_the_same_columns(tmp_path):
+    answers = [("Because.", "So it is."), ("It is late.", "No."), ("Wait.", "Like this."), ("Yes.", "Perhaps.")]
+    lines_of = [f"Why {number}?,{one},{other}" for number, (one, other) in enumerate(answers)]
+    (tmp_path / "wide.csv").write_text("\n".join(["question,answer_a,answer_b", *lines_of]), encoding="utf-8")
+    columns = ["--system-columns", "answer_a", "answer_b"]
+    rated = ["-m", "assistant/helpfulness", "-j", judge_directory(), "--no-steps"]
+    home = {"home": tmp_path / "home"}
+    both = tmp_path / "both.jsonl"
+    for command in (
+        ["score", tmp_path / "wide.csv", *rated, "-o", both],
+        ["compare", both],
+        ["pairs", tmp_path / "wide.csv", *rated, "-o", tmp_path / "pairs.jsonl"],
+        ["report", both, "-o", tmp_path / "page.html"],
+    ):
+        done = run(*command, *columns, **home)
+        assert done.exit_code == 0, (command[0], done.stderr)
+    found = compare([both], system_columns=("answer_a", "answer_b"))
+    (ranking,) = found.systems.values()
+    assert {(side.side, side.n) for side in ranking.systems} == {("answer_a", 4), ("answer_b", 4)}
+    rows = read_result_rows(both)
+    scores = np.array([row["geval"]["assistant/helpfulness"]["score"] for row in rows]).reshape(4, 2)
+    assert abs(ranking.pairs[0].difference.value) == pytest.approx(abs(np.subtract(*scores.T).mean()))
+    for verb in (["compare", both], ["report", both, "-o", tmp_path / "other.html"]):
+        wrong = run(*verb, "--system-columns", "answer_a", "answer_c", **home)
+        assert wrong.exit_code == 2
+        assert "no row is of the system 'answer_c'; did you mean 'answer_" in wrong.stderr
+        assert "Its systems are: answer_a, answer_b." in wrong.stderr
+    two = run("compare", both, *columns, "--system", "system", **home)
+    assert (two.exit_code, "both name the systems" in two.stderr) == (2, True)
 
 
 def test_pairs_take_systems_side_by_side_and_one_file_each(tmp_path):

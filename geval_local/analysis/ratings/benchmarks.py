@@ -31,6 +31,8 @@ class Benchmark:
     fields: Mapping[str, str]
     #: Dimension -> its column in the paper's table, where that has another name.
     published: Mapping[str, str] = field(default_factory=dict)
+    #: Dimension -> the scale of its ratings, where that is not its preset's.
+    rated_on: Mapping[str, str] = field(default_factory=dict)
 
 
 #: The two halves of QAGS, which the paper's table has as columns: `qags` tells by the file which one it is.
@@ -78,6 +80,7 @@ BENCHMARKS = {
         level="pooled",
         columns=("pearson", "spearman"),
         fields={"source": "source", "fact": "context", "output": "system_output"},
+        rated_on={"understandability": "0-1"},
     ),
     "qags": _qags(None),
     **{f"qags-{half}": _qags(half) for half in QAGS_HALVES},

@@ -11,24 +11,35 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
-from geval_local.analysis.results import (
+from geval_local.analysis.ratings.values import (
+    ANY_NUMBER,
     HumanFields,
-    missing_field,
+    RatingScale,
+    members_of,
     number_at,
-    rated_items,
     rating_fields,
-    read_rows,
-    row_keys,
-    writer_of,
+    ratings_of,
 )
+from geval_local.analysis.results import missing_field, rated_items, read_rows, row_keys, writer_of
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW, documents_of
+from geval_local.io.result_manifest import read_manifest
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file
+from geval_local.runs.directory import result_file
+from geval_local.scale import Scale
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
+
+#: What to do with the file that SummEval's authors released, which is not the one that later papers evaluate on.
+_OWN_RELEASE = (
+    "This is SummEval's own release. `benchmark=summeval` reads the form of UniEval and G-Eval: doc_id, system_id, "
+    "source, system_output, reference, scores. Use this file as rows of your own:\n"
+    "  geval-local score {path} -m summarization/coherence -o scored.jsonl\n"
+    "  geval-local meta-eval {path} --results scored.jsonl --human expert_annotations.coherence"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,9 @@ class Rated:
     dimensions: tuple[str, ...] = ()
     #: Fields of single people's ratings.
     raters: tuple[str, ...] = ()
+    #: The scale that people rated on, where it is not the metric's, and whether ratings outside of it are left out.
+    human_scale: Scale | str | None = None
+    skip_outside: bool = False
 
     @property
     def coefficient(self) -> str:
@@ -97,14 +111,33 @@ class Rated:
             system=self.system,
             fields=self.fields,
             keys=self.keys,
+            scale=self.rating_scale(dimension),
         )
+
+    def rating_scale(self, dimension: str) -> RatingScale:
+        """Return the scale of a dimension's ratings: the one named, else that of its preset, else the metric's."""
+        scale: Scale | str | None = self.human_scale
+        preset = None if self.benchmark is None else self.benchmark.dimensions.get(dimension)
+        if scale is None and self.benchmark is not None:
+            scale = self.benchmark.rated_on.get(dimension) or (preset and Metric.load(preset).scale)
+        elif scale is None and dimension in self.metrics:
+            scale = self.metrics[dimension].scale
+        if scale is None:  # a dimension without a metric, which nothing is compared with
+            return ANY_NUMBER
+        return RatingScale.of(scale, skip_outside=self.skip_outside)
+
+    def ratings(self) -> dict[str, list[float]]:
+        """Read the ratings of single people, of the only dimension."""
+        return ratings_of(self.rows, self.raters, self.path, self.rating_scale(self.dimensions[0]))
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows."""
         if self.name is not None:
-            return read_benchmark(path, self.name, limit_groups=self.limit_groups)
-        group_by = self.group_by or EVERY_ROW
-        return _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
+            own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
+        else:
+            group_by = self.group_by or EVERY_ROW
+            own = _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
+        return replace(own, metrics=self.metrics, human_scale=self.human_scale, skip_outside=self.skip_outside)
 
 
 def read_rated(
@@ -119,10 +152,15 @@ def read_rated(
     fields: Mapping[str, str] | None = None,
     limit_groups: int | None = None,
     steps: bool = True,
+    human_scale: Scale | str | None = None,
+    skip_outside: bool = False,
+    results: Sequence[str | Path] = (),
 ) -> Rated:
     """Read rated rows: a published benchmark file, unmodified, or rows of your own.
 
-    With two or more `raters`, fields of single people's ratings, there is a human ceiling.
+    With two or more `raters`, fields of single people's ratings, there is a human ceiling. If the field of the ratings
+    leads into a list of objects, these are the raters. Ratings outside of the metric's scale, or of `human_scale`, are
+    refused, or left out with `skip_outside`. Without `metrics`, those of the `results` that have a rating are taken.
     """
     if benchmark is not None:
         if human or raters or group_by or system or fields:
@@ -133,16 +171,19 @@ def read_rated(
         chosen = _benchmark_metrics(rated, metrics)
         dimensions = tuple(chosen if metrics else rated.human)
     else:
-        chosen, ratings = _own_metrics(metrics, human)
+        chosen, ratings = _own_metrics(metrics, human, results)
         rated, dimensions = _read_own(file, ratings, group_by, system, fields or {}, limit_groups), tuple(chosen)
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
+        if not raters and len(chosen) == 1:
+            raters = members_of(rated.rows, *ratings.values())
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
+    rated = replace(rated, metrics=chosen, human_scale=human_scale, skip_outside=skip_outside)
     for dimension in chosen:
-        # Find ratings that are not numbers now, and not after an hour of scoring.
+        # Find ratings that are not numbers, or off the scale, now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
-    return replace(rated, metrics=chosen, dimensions=dimensions, raters=tuple(raters))
+    return replace(rated, dimensions=dimensions, raters=tuple(raters))
 
 
 def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = None) -> Rated:
@@ -165,7 +206,9 @@ def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = No
         more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
         raise DataError(
             f"{path} is not a {name} file: {problems[0]}{more}",
-            hint="Benchmark files are read as their authors published them; for your own ratings use `human=FIELD`.",
+            hint=_OWN_RELEASE.format(path=path)
+            if name == "summeval" and {"decoded", "expert_annotations"} <= set(rows[0])
+            else "Benchmark files are read as their authors published them; for your own ratings use `human=FIELD`.",
         )
     if name == "qags":
         layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]
@@ -253,8 +296,13 @@ def _match(given: str, name: str, presets: Mapping[str, str]) -> tuple[str, Metr
     )
 
 
-def _own_metrics(names: Sequence[str], human: HumanFields) -> tuple[dict[str, Metric], dict[str, str]]:
-    """Pair metrics with the fields of their human ratings."""
+def _own_metrics(
+    names: Sequence[str], human: HumanFields, results: Sequence[str | Path]
+) -> tuple[dict[str, Metric], dict[str, str]]:
+    """Pair metrics with the fields of their human ratings; without names those that were scored and rated."""
+    if not names and human and (scored := _scored_metrics(results)):
+        rated = rating_fields(human, list(scored))
+        return {name: metric for name, metric in scored.items() if name in rated}, rated
     if not names or not human:
         raise ConfigurationError(
             "your own ratings need `metrics` and the `human` field that each is to agree with",
@@ -270,3 +318,10 @@ def _own_metrics(names: Sequence[str], human: HumanFields) -> tuple[dict[str, Me
             f"no human rating is named for {', '.join(unrated)}", hint="Write `human=METRIC=FIELD` for each metric."
         )
     return metrics, fields
+
+
+def _scored_metrics(results: Sequence[str | Path]) -> dict[str, Metric]:
+    """Read the metrics of results from their manifests."""
+    manifests = [read_manifest(result_file(path)) for path in results]
+    described = [one.metrics for one in manifests if one is not None]
+    return {own.definition.name: own.definition for metrics in described for own in metrics.values()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.analysis.ratings.rated import Rated, read_benchmark
-from geval_local.analysis.results import number_at
+from geval_local.analysis.ratings.values import number_at
 from geval_local.errors import DataError
 from geval_local.io.results import numbered
 from geval_local.scale import Scale

@@ -12,7 +12,7 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.options import JudgeOptions
+from geval_local.options import JudgeOptions, RatingOptions
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,11 @@ def meta_eval(
     metrics: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric", "-m", metavar="NAME", help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt)."
+            "--metric",
+            "-m",
+            metavar="NAME",
+            help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt). For your own rows absent: the "
+            "metrics of --results.",
         ),
     ] = None,
     results: Annotated[
@@ -93,6 +97,7 @@ def meta_eval(
     ] = None,
     compared: Compared,
     as_json: options.Json = False,
+    ratings: RatingOptions,
     chosen_judges: list[JudgeOptions],
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
@@ -118,6 +123,8 @@ def meta_eval(
         fields=read_mapping(people.fields or []),
         limit_groups=limit_groups,
         steps=not beside.no_steps,
+        results=results or (),
+        **ratings.model_dump(),
     )
     is_named = any(one.name is not None for one in chosen_judges)
     chosen = chosen_judges if is_named or not (results or responses) else []
@@ -142,6 +149,7 @@ class Systems:
         str | None,
         typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
     ] = None
+    system_columns: options.SystemColumns = None
     baseline: options.Baseline = None
     tie: Annotated[
         float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
@@ -205,6 +213,7 @@ def compare(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     written: Page,
+    ratings: RatingOptions,
     as_json: options.Json = False,
 ) -> None:
     """Say which system is better, or how two runs over the same rows differ.
@@ -233,6 +242,7 @@ def compare(
         **asdict(systems),
         **asdict(rows),
         **asdict(agreement),
+        **ratings.model_dump(),
     )
     if written.page is not None:
         note(f"wrote {write_compared(study, written.page)}; open it in any browser")
@@ -276,6 +286,7 @@ def estimate(
     group_by: options.GroupBy = None,
     fields: options.Fields = None,
     as_json: options.Json = False,
+    rating_options: RatingOptions,
 ) -> None:
     """Estimate the mean rating of every system from many scores and a few dozen ratings, with a valid interval.
 
@@ -287,6 +298,7 @@ def estimate(
     from geval_local.cli.output.tables import show_study
 
     people = {"raters": raters or (), "metric": metric, "system": system, "group_by": group_by, "fields": fields}
+    people |= rating_options.model_dump()
     if sheet.plan is None:
         if sheet.output is not None:
             raise ConfigurationError("--output is the sheet to rate", hint="Say with --plan N how many documents.")
@@ -308,11 +320,13 @@ def estimate(
         note(f"wrote {sheet.output}; once it is filled in: geval-local estimate {file} ... --sheet {sheet.output}")
 
 
+@takes_options()
 def bias(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
     side: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
+    *,
     metric: options.OneMetric = None,
     human: options.Human = None,
     raters: options.Raters = None,
@@ -324,6 +338,7 @@ def bias(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     as_json: options.Json = False,
+    ratings: RatingOptions,
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
 
@@ -343,14 +358,17 @@ def bias(
         between=between,
         fields=fields,
         seed=seed,
+        **ratings.model_dump(),
     )
     show_study(study, as_json=as_json)
 
 
+@takes_options()
 def calibrate(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory, with human ratings.")
     ],
+    *,
     human: options.Human,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The calibration, a small JSON file.")],
     metric: options.OneMetric = None,
@@ -363,6 +381,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
+    ratings: RatingOptions,
 ) -> None:
     """Fit a calibration and report what it gains on held-out documents; the gain in-sample is not reported.
 
@@ -378,7 +397,15 @@ def calibrate(
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     check_replaceable(output, FORMAT, overwrite=overwrite)
     study = options.analyse(
-        fit, run, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed
+        fit,
+        run,
+        human or (),
+        metric=metric,
+        group_by=group_by,
+        method=method,
+        folds=folds,
+        seed=seed,
+        **ratings.model_dump(),
     )
     save_calibration(study.calibration, output)
     show_study(study, as_json=as_json)
@@ -405,6 +432,7 @@ def jury(
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
+    ratings: RatingOptions,
 ) -> None:
     """Average several judges' label distributions, item by item, and show where they disagree."""
     from geval_local.analysis.juries import jury as deliberate
@@ -427,6 +455,7 @@ def jury(
         fields=fields,
         largest=count,
         **asdict(agreement),
+        **ratings.model_dump(),
     )
     if output is not None:
         save_jury(study, output)

@@ -147,7 +147,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         show_summaries([one for run in result.runs.values() for one in run.summaries], names)
         for run in result.runs.values() if result.failures else ():
             for summary, rows in zip(run.summaries, run.lowest, strict=True):
-                if any(summary.metric in failure for failure in result.failures):
+                if not summary.doubt and any(summary.metric in failure for failure in result.failures):
                     show_lowest(summary.metric, rows, LOWEST_SHOWN)
         for name, run in result.runs.items():
             show_unscored(run, f" of {name}")

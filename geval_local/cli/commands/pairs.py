@@ -11,7 +11,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError
-from geval_local.options import JudgeOptions, RunOptions
+from geval_local.options import JudgeOptions, RatingOptions, RunOptions
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,13 @@ def pairs(
         raise typer.Exit(EXIT_GATE)
 
 
+@takes_options()
 def preferences(
     runs: Annotated[
         list[Path],
         typer.Argument(metavar="RUN...", help="Results of `pairs`, or of `score`, whose outputs are then compared."),
     ],
+    *,
     metric: options.OneMetric = None,
     human: options.Human = None,
     ratings: Annotated[
@@ -136,6 +138,7 @@ def preferences(
     new: options.New = None,
     every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,
     as_json: options.Json = False,
+    scale: RatingOptions,
 ) -> None:
     """Rank systems by comparisons, side by side where several runs are given; with ratings also against people.
 
@@ -156,5 +159,6 @@ def preferences(
         coefficients=coefficients,
         target=new,
         every_pair=every_pair,
+        **scale.model_dump(),
     )
     show_study(study, as_json=as_json)

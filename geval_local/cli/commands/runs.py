@@ -13,7 +13,7 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note, print_json, say
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.options import JudgeOptions, RunOptions
+from geval_local.options import JudgeOptions, RatingOptions, RunOptions
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -114,6 +114,7 @@ def reasons(
     The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
     they do is recorded. An interrupted command goes on where it was when it is given again.
     """
+    from geval_local.analysis.differences import doubt_of
     from geval_local.analysis.preferences import holds_pairs
     from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.run_summary import show_reasons
@@ -140,6 +141,8 @@ def reasons(
     places = chosen_places(
         figures_of(scored.rows, name, scored.path), lowest=lowest, entropy=entropy, everything=everything
     )
+    if lowest is not None and (told := doubt_of(scored.items(name))):
+        note(f"{name}: {told} The lowest scores are no worse than others.", "yellow")
     rows = list(numbered(scored.rows))
     chosen = [Sample(rows[place][1], rows[place][0], scored.path.name, None, scored.mapping) for place in places]
     check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
@@ -183,6 +186,7 @@ def reasons(
     show_reasons(output, name, as_json=as_json, is_new=result is not None)
 
 
+@takes_options()
 def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Result files of `score`, or run directories.")
@@ -196,9 +200,11 @@ def report(
             help="The .html file to write; for several runs a directory, NAME/: a page for each, and an overview.",
         ),
     ],
+    *,
     human: options.Human = None,
     group_by: options.GroupBy = None,
     system: options.System = None,
+    system_columns: options.SystemColumns = None,
     estimator: options.Estimators = None,
     reasons: Annotated[
         list[Path] | None,
@@ -213,6 +219,7 @@ def report(
         str | None, typer.Option(help="Heading of the page; absent: the name of the file that was scored.")
     ] = None,
     overwrite: options.Overwrite = False,
+    ratings: RatingOptions,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.analysis.preferences import holds_pairs
@@ -230,12 +237,14 @@ def report(
         human=human or (),
         group_by=group_by,
         system=system,
+        system_columns=system_columns,
         estimators=options.read_estimators(estimator, others=True),
         reasons=reasons or (),
         fields=mapping,
         rows=rows,
         title=title,
         overwrite=overwrite,
+        **ratings.model_dump(),
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")

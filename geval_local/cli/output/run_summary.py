@@ -311,7 +311,7 @@ def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
             "signature": signature,
             "lowest": [
                 {"row": sample.row, "id": sample.fields.get("id"), "score": score.value}
-                for sample, score in rows[:lowest]
+                for sample, score in ([] if summary.doubt else rows[:lowest])
             ],
         }
         for summary, signature, rows in zip(result.summaries, result.signatures, result.lowest, strict=True)

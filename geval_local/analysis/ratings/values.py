@@ -1,0 +1,246 @@
+"""People's ratings: which columns hold them, their numbers, and the scale that these are on."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import EVERY, lookup, nearest
+from geval_local.io.results import decoded, numbered
+from geval_local.scale import Scale
+
+logger = logging.getLogger("geval_local")
+#: How JSON, Python and CSV files write the ratings yes and no.
+_YES_AND_NO = {"true": 1.0, "false": 0.0}
+
+
+#: Distinct ratings that a message names.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class RatingScale:
+    """Which ratings count: those between two ends; every number where no scale is known."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    text: str = ""
+    #: Whether ratings outside are left out; otherwise they are refused.
+    skip_outside: bool = False
+
+    @classmethod
+    def of(cls, scale: Scale | str | None, *, skip_outside: bool = False) -> RatingScale:
+        """Take the ends of a scale; None where nobody knows it."""
+        if scale is None:
+            if skip_outside:
+                raise ConfigurationError(
+                    "nothing says which scale the ratings are on, so none is outside of it",
+                    hint="Name the scale: `human_scale=1-5`.",
+                )
+            return cls()
+        found = Scale.parse(scale)
+        ends = "" if found.is_numeric else f" ({found.low:g} to {found.high:g})"
+        return cls(found.low, found.high, f"{found.text}{ends}", skip_outside)
+
+    def holds(self, rating: float) -> bool:
+        """Whether a rating is on the scale, up to the rounding of a mean."""
+        margin = 1e-9 * max(1.0, abs(rating))
+        return self.low - margin <= rating <= self.high + margin
+
+
+#: Every number is a rating.
+ANY_NUMBER = RatingScale()
+
+
+def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
+    """Read a number from a row: NaN if the field is absent or empty, 1 and 0 of yes and no; the mean of a list."""
+    return _mean(_numbers_at(row, field, where))
+
+
+def read_ratings(
+    rows: Iterable[tuple[int, Mapping[str, Any]]], field: str, path: str | Path, scale: RatingScale = ANY_NUMBER
+) -> list[float]:
+    """Read a column of ratings: one per row, NaN where there is none; the mean where a row holds several.
+
+    Ratings outside of the scale are refused or left out one by one, before any mean is taken. Ratings that are all 0
+    or 1 are yes and no, whatever the scale.
+
+    Parameters
+    ----------
+    rows : iterable of (int, mapping)
+        Rows with their numbers in the file.
+    field : str
+        Column of the ratings, or a dotted path into one.
+    path : str or Path
+        The file, for messages.
+    scale : RatingScale
+        The scale that people rated on.
+
+    Raises
+    ------
+    DataError
+        If a rating is not a number, or ratings are outside of the scale.
+    """
+    numbers, found = [], []
+    for number, row in rows:
+        numbers.append(number)
+        found.append(_numbers_at(row, field, f"{path}, row {number}"))
+    ratings = [rating for own in found for rating in own]
+    outside = Counter(rating for rating in ratings if not scale.holds(rating))
+    if not outside or set(ratings) <= {0.0, 1.0}:
+        return [*map(_mean, found)]
+    first = next(number for number, own in zip(numbers, found, strict=True) if not all(map(scale.holds, own)))
+    values = [f"{rating:g} ({count} times)" if count > 1 else f"{rating:g}" for rating, count in outside.most_common()]
+    more = f" and {len(values) - _NAMED} other values" if len(values) > _NAMED else ""
+    told = (
+        f"{path}: {sum(outside.values())} of {len(ratings)} ratings in {field!r} are outside of the scale {scale.text}"
+        f": {', '.join(values[:_NAMED])}{more}; the first is in row {first}"
+    )
+    if not scale.skip_outside:
+        raise DataError(
+            told,
+            hint="If people rated on another scale, name it, such as `human_scale=0-100`. If such a value means that "
+            "nobody rated, `skip_outside=True` leaves it out.",
+        )
+    _say_skipped(f"{told}; they are left out")
+    return [_mean([rating for rating in own if scale.holds(rating)]) for own in found]
+
+
+def _numbers_at(row: Mapping[str, Any], field: str, where: str) -> list[float]:
+    """Read the numbers that a row holds in a field; empty if there is none."""
+    value = decoded(lookup(row, field))
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    read = [*map(_number, value)] if isinstance(value, list | tuple) else [_number(value)]
+    if any(map(math.isinf, read)):
+        inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
+        shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
+        raise DataError(
+            f"{where}: {field} is not a number: {shown}{inner}",
+            hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence. "
+            "Leave it empty where nobody rated.",
+        )
+    given = [number for number in read if not math.isnan(number)]
+    if isinstance(value, list | tuple) and given:
+        _say_averaged(field)
+    return given
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def members_of(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
+    """Spell out the raters of a path that meets a list of objects, one for each place in it; empty for other paths.
+
+    ``annotations.coherence`` is ``annotations.0.coherence``, ``annotations.1.coherence``, ... Who rates is taken for
+    the same person in every row, which the file does not say, so the log does.
+    """
+    parts = field.split(".")
+    for row in rows:
+        for place in range(1, len(parts)) if field not in row else ():
+            held = decoded(lookup(row, ".".join(parts[:place])))
+            if isinstance(held, list | tuple) and any(isinstance(one, Mapping) for one in held):
+                if parts[place] == EVERY or parts[place].removeprefix("-").isdecimal():
+                    return []
+                found = each_place(rows, ".".join([*parts[:place], EVERY, *parts[place:]]))
+                if len(found) > 1:
+                    _say_members(field, len(found))
+                return found if len(found) > 1 else []
+    return []
+
+
+def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+    """Spell out the last ``*`` of a path: ``ratings.*`` is ``ratings.0``, ``ratings.1``, ... as far as any row goes."""
+    before, star, after = path.rpartition(f".{EVERY}")
+    if not star:
+        return [path]
+    keys: dict[str, None] = {}
+    for row in rows:
+        held = decoded(lookup(row, before))
+        if isinstance(held, Mapping):
+            keys |= dict.fromkeys(map(str, held))
+        elif isinstance(held, list | tuple):
+            keys |= dict.fromkeys(map(str, range(len(held))))
+    return [f"{before}.{key}{after}" for key in keys] or [path]
+
+
+def ratings_of(
+    rows: Sequence[Mapping[str, Any]],
+    raters: Sequence[str],
+    path: str | Path,
+    scale: RatingScale = ANY_NUMBER,
+    *,
+    every: bool = False,
+) -> dict[str, list[float]]:
+    """Read the ratings of single people: field -> one per row, NaN where there is none; `every` field must have one."""
+    fields = [one for given in raters for one in each_place(rows, given)]
+    found = {name: read_ratings(numbered(rows), name, path, scale) for name in fields}
+    if every and (empty := next((name for name, own in found.items() if all(map(math.isnan, own))), None)) is not None:
+        raise no_ratings(rows, empty, path)
+    return found
+
+
+def _number(value: Any) -> float:
+    """Read one number: NaN for an empty value, infinity for what is none."""
+    if value is None or value == "":
+        return math.nan
+    try:
+        return abs(number) if math.isinf(number := float(_YES_AND_NO.get(str(value).lower(), value))) else number
+    except (TypeError, ValueError, OverflowError):
+        return math.inf
+
+
+@cache
+def _say_skipped(told: str) -> None:
+    logger.warning("%s", told)
+
+
+@cache
+def _say_members(field: str, count: int) -> None:
+    logger.info("%s meets lists of objects: their %d places are taken for %d raters", field, count, count)
+
+
+@cache
+def _say_averaged(field: str) -> None:
+    logger.info("%s holds lists of ratings: the mean of each is taken", field)
+
+
+#: Field of the human ratings of one metric, as a dotted path; ``METRIC=FIELD`` for some of several; or a mapping.
+HumanFields = str | Sequence[str] | Mapping[str, str]
+
+
+def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str, str]:
+    """Return the field of the human ratings of every metric that has one."""
+    if isinstance(human, Mapping):
+        return dict(human)
+    found: dict[str, str] = {}
+    for one in [human] if isinstance(human, str) else human or ():
+        metric = next((name for name in metrics if one.startswith(f"{name}=")), None)
+        if metric is None and (len(metrics) > 1 or "=" in one):
+            raise ConfigurationError(
+                f"`human={one!r}` does not say which metric it rates{nearest(one.partition('=')[0], metrics)}",
+                hint=f"Write `human=METRIC=FIELD`, once for each metric that people rated, of: {', '.join(metrics)}.",
+            )
+        name = metric or metrics[0]
+        if name in found:
+            raise ConfigurationError(f"`human` names two fields for {name}: {found[name]!r} and {one!r}")
+        found[name] = one if metric is None else one[len(metric) + 1 :]
+    return found
+
+
+def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
+    """Return the error for a field that holds no human rating in any row."""
+    columns = list(dict.fromkeys(str(name) for row in rows for name in row))
+    return DataError(
+        f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
+        hint=f"Columns: {', '.join(columns)}.",
+    )
