@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
+from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.results import HumanFields, Reading, ResultsGiven, ScoredRun, rating_fields, ratings_of
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.interval import Ends, Interval
 from geval_local.statistics.prediction_powered import Estimate, estimate_difference, estimate_mean
 from geval_local.statistics.raters import fit_raters, variance_components
-from geval_local.statistics.records import ScoredItem, labels_of
+from geval_local.statistics.records import EXAMPLE, ScoredItem, labels_of
 from geval_local.statistics.significance import holm
 
 ALL = "all rows"
@@ -46,6 +47,8 @@ class Estimates(Study):
     raters: dict[str, tuple[float, int]] = field(default_factory=dict)
     #: What the variance of a rating is due to -> its part; empty of fewer than three raters.
     components: dict[str, float] = field(default_factory=dict)
+    #: Which rows were left out as the metric's examples, in words.
+    left_out: list[str] = field(default_factory=list)
 
     def shown(self) -> Iterator[Table]:
         """Give the estimates and their differences."""
@@ -76,7 +79,7 @@ class Estimates(Study):
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and where rated rows are no random sample."""
-        found = [(self.grouping, False), *((one, False) for one in raters_told(self.raters))]
+        found = [(one, False) for one in (self.grouping, *self.left_out, *raters_told(self.raters))]
         if self.components:
             parts = ", ".join(f"{name} {number(value)}" for name, value in self.components.items())
             found.append((f"variance of a rating: {parts}", False))
@@ -144,8 +147,11 @@ def estimate(
     described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
         run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()))
-    items = run.items(name, human=human, group_by=run.documents[0])
-    ratings = {who: np.array(own) for who, own in ratings_of(run.rows, raters, run.path, every=True).items()}
+    items = run.items(name, human=human, group_by=run.documents[0], against_people=True)
+    told = examples_told(name, items)
+    kept = [item.error != EXAMPLE for item in items]
+    ratings = {who: np.array(own)[kept] for who, own in ratings_of(run.rows, raters, run.path, every=True).items()}
+    items = [item for item in items if item.error != EXAMPLE]
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
         raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")
@@ -182,7 +188,7 @@ def estimate(
     if fitted is not None and shifts:
         parts = variance_components(fitted, [item.group for item in items], [item.system for item in items])
     people = {} if fitted is None else dict(zip(ratings, fitted.own, strict=True))
-    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts)
+    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts, told)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from geval_local.analysis.contenders import Contender, ablations, baselines, from_responses, from_results, predictions
+from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.good_enough import (
     GoodEnough,
     alternative_annotators,
@@ -385,6 +386,9 @@ def meta_evaluate(
     found += [*others, *predictions(rows)]
     reference, notes = baselines(rows) if overlap else ([], [])
     found += reference
+    for dimension in _dimensions(found):
+        told = (examples_told(dimension, one.items[dimension]) for one in found if dimension in one.items)
+        notes += next(filter(None, told), [])
     level, coefficient = level or rows.levels[0], coefficient or rows.coefficient
     correlations = _correlations(found, level, coefficient, target, notes)
     couples = {

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict, Unpack
 
+from geval_local.analysis.example_rows import without_examples
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import documents_of
@@ -139,9 +140,14 @@ def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str
 
 def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
     """Return the error for a field that holds no human rating in any row."""
+    return no_values(rows, field, path, "a human rating")
+
+
+def no_values(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path, what: str = "a value") -> DataError:
+    """Return the error for a field that is empty in every row."""
     columns = list(dict.fromkeys(str(name) for row in rows for name in row))
     return DataError(
-        f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
+        f"{path}: no row has {what} in {field!r}{nearest(field, columns)}",
         hint=f"Columns: {', '.join(columns)}.",
     )
 
@@ -369,8 +375,18 @@ class ScoredRun:
             )
         return name or self.metrics[0]
 
-    def items(self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None) -> list[ScoredItem]:
-        """Read the scores of a metric, with ratings and groups if they are named."""
+    def items(
+        self,
+        metric: str,
+        *,
+        human: HumanFields | None = None,
+        group_by: str | None = None,
+        against_people: bool = False,
+    ) -> list[ScoredItem]:
+        """Read the scores of a metric, with ratings and groups if they are named.
+
+        A row that the metric shows as an example has no rating, and no score either if all is held `against_people`.
+        """
         figures = figures_of(self.rows, metric, self.path)
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
@@ -382,6 +398,9 @@ class ScoredRun:
             system=self.system,
             fields=self.mapping,
         )
+        if (against_people or rating is not None) and self.is_described(metric):
+            own, keep = self.origin(metric).definition, not against_people
+            items = without_examples(items, self.rows, own, self.mapping, self.path, keep_scores=keep)
         if self.estimator is None:
             return items
         return estimated_items(items, self.origin(metric).definition.scale, self.estimator)

@@ -15,6 +15,8 @@ from geval_local.scale import Scale
 from geval_local.score import Distribution
 
 NO_HUMAN = "no human rating"
+#: Why an item that its metric shows as an example has neither a rating nor a score.
+EXAMPLE = "an example in the form"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.example_rows import without_examples
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
 from geval_local.analysis.results import (
     HumanFields,
@@ -82,13 +83,18 @@ class Rated:
         grouped: tuple[Level, ...] = () if self.group_by is None else ("summary",)
         return tuple(dict.fromkeys((first, *grouped, "pooled", *(("system",) if systems else ()))))
 
-    def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-        """Join figures in result-file form, one per row, to the ratings of a dimension."""
+    def items(
+        self, dimension: str, figures: Sequence[Mapping[str, Any]], scored_by: Metric | None = None
+    ) -> list[ScoredItem]:
+        """Join figures in result-file form, one per row, to the ratings of a dimension.
+
+        Rows that the dimension's metric shows as examples have neither, nor those of the metric that they are from.
+        """
         if dimension not in self.human:
             raise ConfigurationError(
                 f"{self.name or self.path} has no ratings of {dimension!r}", hint=f"It has: {', '.join(self.human)}."
             )
-        return rated_items(
+        items = rated_items(
             self.rows,
             figures,
             self.path,
@@ -98,13 +104,17 @@ class Rated:
             fields=self.fields,
             keys=self.keys,
         )
+        for metric in (self.metrics.get(dimension), scored_by):
+            items = without_examples(items, self.rows, metric, self.fields, self.path)
+        return items
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows."""
         if self.name is not None:
-            return read_benchmark(path, self.name, limit_groups=self.limit_groups)
+            return replace(read_benchmark(path, self.name, limit_groups=self.limit_groups), metrics=self.metrics)
         group_by = self.group_by or EVERY_ROW
-        return _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
+        own = _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
+        return replace(own, metrics=self.metrics)
 
 
 def read_rated(
