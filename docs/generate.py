@@ -27,7 +27,9 @@ WRITTEN = "<!-- written by docs/generate.py; do not edit -->\n"
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Write a Markdown table."""
     lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
+    )
 
 
 def prose(text: str) -> str:
@@ -61,7 +63,10 @@ def verb_section(name: str, command: Any, examples: Sequence[str]) -> str:
         panel = getattr(parameter, "rich_help_panel", None)
         heading = panel if isinstance(panel, str) else ("Options" if parameter.opts[0].startswith("-") else "Arguments")
         groups.setdefault(heading, []).append(parameter_row(parameter, context))
-    parts += [f"**{heading}**\n\n" + table(("option" if heading != "Arguments" else "argument", "meaning"), rows) for heading, rows in groups.items()]
+    parts += [
+        f"**{heading}**\n\n" + table(("option" if heading != "Arguments" else "argument", "meaning"), rows)
+        for heading, rows in groups.items()
+    ]
     return "\n\n".join(parts)
 
 
@@ -137,7 +142,9 @@ def docstring_parameters(text: str) -> dict[str, tuple[str, str]]:
     """Read the parameters of a numpydoc docstring: name -> type and meaning."""
     section = re.search(r"Parameters\n-+\n(.*?)(?=\n\n?[A-Z]\w+\n-+\n|\Z)", inspect.cleandoc(text), re.DOTALL)
     found: dict[str, tuple[str, str]] = {}
-    for name, kind, words in re.findall(r"^(\w+) : ([^\n]+)\n((?:    [^\n]*\n?|\n)+)", section[1] if section else "", re.MULTILINE):
+    for name, kind, words in re.findall(
+        r"^(\w+) : ([^\n]+)\n((?:    [^\n]*\n?|\n)+)", section[1] if section else "", re.MULTILINE
+    ):
         found[name] = (kind, " ".join(words.split()))
     return found
 

@@ -14,12 +14,26 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = Path(__file__).parent / "pictures"
 STYLE = """
-  text { font: 13px system-ui, sans-serif; fill: #24292f } .small { font-size: 11px; fill: #57606a }
-  .paper { fill: #ffffff } .ours { fill: #0f766e } .other { fill: #9aa5b1 } .line { stroke: #24292f } .grid { stroke: #d8dee4 }
-  .box { fill: #e6f4f1; stroke: #0f766e } .plain { fill: #f3f4f6; stroke: #9aa5b1 } .edge { stroke: #9aa5b1; fill: none }
+  text { font: 13px system-ui, sans-serif; fill: #24292f }
+  .small { font-size: 11px; fill: #57606a }
+  .paper { fill: #ffffff }
+  .ours { fill: #0f766e }
+  .other { fill: #9aa5b1 }
+  .line { stroke: #24292f }
+  .grid { stroke: #d8dee4 }
+  .box { fill: #e6f4f1; stroke: #0f766e }
+  .plain { fill: #f3f4f6; stroke: #9aa5b1 }
+  .edge { stroke: #9aa5b1; fill: none }
   @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3 } .small { fill: #9aa5b1 } .paper { fill: #161b22 } .ours { fill: #2dd4bf } .other { fill: #6e7681 }
-    .line { stroke: #e6edf3 } .grid { stroke: #30363d } .box { fill: #12332f; stroke: #2dd4bf } .plain { fill: #21262d; stroke: #6e7681 }
+    text { fill: #e6edf3 }
+    .small { fill: #9aa5b1 }
+    .paper { fill: #161b22 }
+    .ours { fill: #2dd4bf }
+    .other { fill: #6e7681 }
+    .line { stroke: #e6edf3 }
+    .grid { stroke: #30363d }
+    .box { fill: #12332f; stroke: #2dd4bf }
+    .plain { fill: #21262d; stroke: #6e7681 }
   }
 """
 
@@ -69,7 +83,11 @@ def record(name: str) -> str:
 
 def average(name: str, judge: str) -> tuple[float, float, float]:
     """Read a judge's average correlation on SummEval with its interval."""
-    found = re.search(rf"^ *{re.escape(judge)} +(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", record(name).split("average over the dimensions")[1], re.M)
+    found = re.search(
+        rf"^ *{re.escape(judge)} +(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]",
+        record(name).split("average over the dimensions")[1],
+        re.M,
+    )
     assert found is not None, f"{name} has no average of {judge}"
     return float(found[1]), float(found[2]), float(found[3])
 
@@ -88,8 +106,12 @@ def agreement() -> str:
         name: float(re.search(rf"^{re.escape(name)} .* ([\d.]+)  published$", record(smol), re.M)[1])  # type: ignore[index]
         for name in ("G-Eval-4", "UniEval", "G-Eval-3.5", "BARTScore", "BERTScore")
     }
-    entries = sorted([*measured, *published], key=lambda name: -(measured[name][0] if name in measured else published[name]))
-    drawing = Drawing(720, 50 + 26 * len(entries), "Spearman correlation with people on SummEval, average of four aspects")
+    entries = sorted(
+        [*measured, *published], key=lambda name: -(measured[name][0] if name in measured else published[name])
+    )
+    drawing = Drawing(
+        720, 50 + 26 * len(entries), "Spearman correlation with people on SummEval, average of four aspects"
+    )
 
     def at(value: float) -> float:
         return 210 + 800 * max(value, 0)
@@ -114,7 +136,12 @@ def agreement() -> str:
 def speed() -> str:
     """Draw how long engines take for the same prompts."""
     text = record("2026-11-21-engine-26m-vocabularies.txt")
-    names = {"trie": "geval-local", "last logits": "padded batches, last logits", "left-padded": "left-padded batches", "lm-eval": "lm-evaluation-harness"}
+    names = {
+        "trie": "geval-local",
+        "last logits": "padded batches, last logits",
+        "left-padded": "left-padded batches",
+        "lm-eval": "lm-evaluation-harness",
+    }
     seconds = {shown: float(re.search(rf"│ {name} +│ +\d+ │ +([\d.]+) │", text)[1]) for name, shown in names.items()}  # type: ignore[index]
     drawing = Drawing(720, 30 + 30 * len(seconds), "Seconds for 128 prompts of SummEval on two CPU cores")
     for place, (name, taken) in enumerate(seconds.items()):

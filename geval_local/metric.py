@@ -14,6 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from ruamel.yaml.error import YAMLError
 
 from geval_local.errors import MetricError, ScaleError
+from geval_local.examples import Example, hashed
 from geval_local.metric_file import find_metric, find_problems, read_metric
 from geval_local.scale import Scale, label_text, shown_labels
 from geval_local.yaml_text import dump_yaml, edit_yaml
@@ -102,6 +103,9 @@ class Metric(BaseModel):
     shorten : str, optional
         The one field that may be truncated when a prompt is too long for the judge. Without it such a sample is
         unscored.
+    examples : list of Example or mapping, optional
+        Rated rows that the form shows before the sample: a text for every field, a ``label`` of the scale and, if
+        wanted, a ``reason``.
     case_variants : bool
         Whether word labels also count in lower case, capitalised and in upper case, as people write them.
     template : str, optional
@@ -130,6 +134,7 @@ class Metric(BaseModel):
     fields: dict[str, _Text] = {"output": "Output"}
     threshold: float | None = None
     shorten: str | None = None
+    examples: tuple[Example, ...] = ()
     case_variants: bool = True
     template: str | None = None
     pair: tuple[str, str] | None = None
@@ -218,9 +223,11 @@ class Metric(BaseModel):
     @property
     def hash(self) -> str:
         """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
-        record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold"})
+        record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "examples"})
         # What a metric does not ask for changes no hash: scores stay comparable with those of earlier versions.
         record = {key: value for key, value in record.items() if (key, value) != ("pair", None)}
+        if self.examples:
+            record["examples"] = hashed(self.examples, self.fields)
         record["case_variants"] = self.case_variants and any(
             label.lower() != label.upper() for label in self.scale.labels
         )
@@ -242,19 +249,23 @@ def _digest(record: object) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-_STEP_KEYS = {"steps", "steps_provenance"}
+#: What is written into metric files -> the keys of it.
+_WRITTEN = {"steps": {"steps", "steps_provenance"}, "examples": {"examples"}}
 
 
-def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
-    """Put a metric's steps and their provenance into the YAML text that it was read from, as `edit_yaml` does."""
+def written_into(text: str, metric: Metric, origin: str, what: str = "steps") -> str:
+    """Put a metric's steps with their provenance, or its examples, into the YAML text that it was read from.
+
+    All other lines stay as they are, with their comments.
+    """
     try:
-        result = edit_yaml(text, metric.model_dump(mode="json", include=_STEP_KEYS, exclude_none=True))
+        result = edit_yaml(text, metric.model_dump(mode="json", include=_WRITTEN[what], exclude_none=True))
         same = Metric.from_yaml(result) == metric
     except (MetricError, YAMLError):
         same = False
     if not same:
         raise MetricError(
-            f"{origin}: steps cannot be put into this file without touching the rest of it",
-            hint="Write the metric with its steps into another file: `output=FILE.yaml`",
+            f"{origin}: {what} cannot be put into this file without touching the rest of it",
+            hint=f"Write the metric with its {what} into another file: `output=FILE.yaml`",
         )
     return result

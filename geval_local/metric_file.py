@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml.nodes import Node
 
 from geval_local.errors import MetricError
+from geval_local.examples import find_example_problems
 from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_field, split_cue
 from geval_local.scale import Scale
 from geval_local.yaml_model import MOST_PROBLEMS, parse_file, problem_in_words, read_file
@@ -63,6 +64,12 @@ scale: 1-5
 
 # A score from which a text passes, on the scale above.
 # threshold: 4
+
+# Rated rows that the judge sees before each sample; `geval-local metrics examples FILE` draws them from rated rows.
+# examples:
+#   - output: Ferries leave at six and at nine.
+#     label: 5
+#     reason: short, and every word is known
 
 # The one field that may lose its end when a prompt is too long for the judge.
 # shorten: source
@@ -122,6 +129,7 @@ _BASES = {
     "shorten": ("fields",),
     "threshold": ("scale",),
     "rubric": ("scale",),
+    "examples": ("fields", "scale", "template", "pair"),
     "pair": ("fields", "scale"),
     "scale": ("pair",),
 }
@@ -185,6 +193,8 @@ def find_problems(parts: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(("steps", place), "a step is empty")
     yield from _field_problems(fields, parts["shorten"], parts["template"])
     yield from _scale_problems(parts["scale"], parts["threshold"], parts["rubric"] or ())
+    for path, text in find_example_problems(parts):
+        yield Problem(path, text)
     if parts["pair"] is not None:
         yield from _pair_problems(parts["pair"], fields, parts["scale"])
 
@@ -192,6 +202,8 @@ def find_problems(parts: Mapping[str, Any]) -> Iterator[Problem]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Scale):
         return value.labels
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 

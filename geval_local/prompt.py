@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import DataError, MetricError
+from geval_local.examples import HEADING, ONE, REASON, SAMPLE_HEADING
 from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
 from geval_local.metric import PAIR_CUE, PAIR_HEADING, Metric
@@ -67,16 +68,37 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     cue = f"- {metric.title}:" if metric.pair is None else f"- {metric.title}{PAIR_CUE}:"
     names = list(metric.fields)
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
-    openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
+    openings = [headings[0], *(f"\n\n{heading}" for heading in headings[1:])]
     heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", metric.shown_scale)
     ending = f"\n\n{heading}\n\n"
     request = _answer_request(cue, metric.scale.labels)
 
-    def fill(fields: Mapping[str, str]) -> Prompt:
+    def filled(fields: Mapping[str, str]) -> str:
         parts = [part for opening, name in zip(openings, names, strict=True) for part in (opening, fields[name])]
-        return Prompt("".join([*parts, ending]), cue, request)
+        return "".join([*parts, ending])
 
-    return fill
+    before = _instructions(metric)
+    if metric.examples:
+        before += [*_examples(metric, filled, cue), SAMPLE_HEADING]
+    start = "\n\n".join([*before, ""])
+    return lambda fields: Prompt(start + filled(fields), cue, request)
+
+
+def _examples(metric: Metric, filled: Callable[[Mapping[str, str]], str], cue: str) -> list[str]:
+    """Show every example as the form that a judge has filled in, with the reason behind the label, if it has one."""
+    blocks = [HEADING]
+    for number, one in enumerate(metric.examples, start=1):
+        form = f"{filled(one.texts)}{cue} {one.label}"
+        blocks += [ONE.format(number=number), form, *([f"{REASON} {one.reason}"] if one.reason else [])]
+    return blocks
+
+
+def examples_text(metric: Metric) -> str:
+    """Write what the examples add to a metric's prompts."""
+    texts = dict.fromkeys(metric.fields, "A")
+    bare, shown = (form_filler(one)(texts).body for one in (metric.model_copy(update={"examples": ()}), metric))
+    end = next((at for at, (one, other) in enumerate(zip(bare, shown, strict=False)) if one != other), len(bare))
+    return shown[end : end + len(shown) - len(bare)]
 
 
 def sharing(metrics: Sequence[Metric]) -> list[list[int]]:

@@ -27,13 +27,19 @@ def make(source: Path, place: Path) -> None:
     shared = ("ticket", "language", "product", "article", "question")
     of = {system: {row["ticket"]: row for row in rows if row["system"] == system} for system in ("old", "new")}
     for system, tickets in of.items():
-        table(place / f"{system}.csv", [{**{name: row[name] for name in shared}, "answer": row["answer"]} for row in tickets.values()])
+        table(
+            place / f"{system}.csv",
+            [{**{name: row[name] for name in shared}, "answer": row["answer"]} for row in tickets.values()],
+        )
     both = [
         {**{name: row[name] for name in shared}, "answer_old": row["answer"], "answer_new": of["new"][ticket]["answer"]}
         for ticket, row in of["old"].items()
     ]
     table(place / "wide.csv", both)
-    table(place / "chats.csv", [{"user message": row["question"], "bot reply": row["answer"]} for row in of["old"].values()])
+    table(
+        place / "chats.csv",
+        [{"user message": row["question"], "bot reply": row["answer"]} for row in of["old"].values()],
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Analyses of whether scores can be trusted. They read records, never models.
 
 - `results`: results, however they are given, as scored items
+- `example_draw`: rated rows drawn as examples of a metric; `example_rows`: those rows left out of analyses
 - `ratings`: human ratings, published benchmark files, other people's outputs
 - `tables`: results as headers and rows of text
 - `contenders`: scored runs, others' outputs, ROUGE, BLEU, chrF and length; `meta_evaluation`: all of them against

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import Unpack
 
+from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings
@@ -373,12 +374,15 @@ class CalibrationStudy(Study):
     calibration: Calibration
     #: How rows are grouped into documents, in words.
     grouping: str
+    #: Which rows were left out as the metric's examples, in words.
+    left_out: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         fitted = self.calibration
         found = {"metric": fitted.metric, "human": fitted.human, "method": fitted.method, "grouping": self.grouping}
-        return found | fitted.record() | {"held_out": as_record(fitted.held_out)}
+        notes = {"notes": list(self.left_out)} if self.left_out else {}
+        return found | notes | fitted.record() | {"held_out": as_record(fitted.held_out)}
 
     def shown(self) -> Iterator[Table]:
         """Give figures before and after, on held-out documents."""
@@ -388,7 +392,8 @@ class CalibrationStudy(Study):
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and whether the calibration helps."""
         held = self.calibration.held_out
-        return [(self.grouping, False), (f"the calibration {held.verdict}", not held.beats_rescaling)]
+        notes = [(one, False) for one in self.left_out]
+        return [(self.grouping, False), *notes, (f"the calibration {held.verdict}", not held.beats_rescaling)]
 
 
 def calibrate(
@@ -427,8 +432,9 @@ def calibrate(
     name = run.one_metric(metric)
     origin = run.origin(name)
     documents, grouping = run.documents
+    items = run.items(name, human=human, group_by=documents, against_people=True)
     fitted = fit_calibration(
-        run.items(name, human=human, group_by=documents),
+        items,
         origin.definition.scale,
         method=method,
         metric=name,
@@ -438,4 +444,4 @@ def calibrate(
         folds=folds,
         seed=seed,
     )
-    return CalibrationStudy(fitted, grouping)
+    return CalibrationStudy(fitted, grouping, examples_told(name, items))

@@ -60,7 +60,7 @@ def from_results(rated: Rated, path: Path, taken: Sequence[str]) -> Contender:
     given, path = path, result_file(path)
     own = rated.beside(path)
     held = own.rows[0].get("geval")
-    present = {d: metric for d, metric in rated.metrics.items() if isinstance(held, Mapping) and metric.name in held}
+    present = {d: one.name for d, one in rated.metrics.items() if isinstance(held, Mapping) and one.name in held}
     if not present:
         raise DataError(
             f"{path} holds no scores of {', '.join(metric.name for metric in rated.metrics.values())}",
@@ -68,10 +68,11 @@ def from_results(rated: Rated, path: Path, taken: Sequence[str]) -> Contender:
         )
     manifest = read_manifest(path)
     judge = path.stem if manifest is None else judge_name(manifest.judge)
+    scored_by = {} if manifest is None else {name: one.definition for name, one in manifest.metrics.items()}
     return Contender(
         judge if judge not in taken else given.stem if given == path else given.resolve().name,
         "judge",
-        {d: own.items(d, figures_of(own.rows, metric.name, path)) for d, metric in present.items()},
+        {d: own.items(d, figures_of(own.rows, name, path), scored_by.get(name)) for d, name in present.items()},
     )
 
 

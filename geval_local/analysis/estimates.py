@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from geval_local.analysis.differences import doubt_of
+from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value, raters_told
@@ -21,7 +22,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.interval import Ends, Interval
 from geval_local.statistics.prediction_powered import Estimate, estimate_difference, estimate_mean
 from geval_local.statistics.raters import fit_raters, variance_components
-from geval_local.statistics.records import ScoredItem, labels_of
+from geval_local.statistics.records import EXAMPLE, ScoredItem, labels_of
 from geval_local.statistics.significance import holm
 
 ALL = "all rows"
@@ -50,6 +51,8 @@ class Estimates(Study):
     components: dict[str, float] = field(default_factory=dict)
     #: Why the judge has no mean, in a sentence; empty where it answers.
     doubt: str = ""
+    #: Which rows were left out as the metric's examples, in words.
+    left_out: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values; the means of a judge that does not answer are None."""
@@ -91,7 +94,7 @@ class Estimates(Study):
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and where rated rows are no random sample."""
-        found = [(self.grouping, False), *((one, False) for one in raters_told(self.raters))]
+        found = [(one, False) for one in (self.grouping, *self.left_out, *raters_told(self.raters))]
         if self.components:
             parts = ", ".join(f"{name} {number(value)}" for name, value in self.components.items())
             found.append((f"variance of a rating: {parts}", False))
@@ -161,8 +164,11 @@ def estimate(
     described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
         run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()), metric=name)
-    items = run.items(name, human=human, group_by=run.documents[0])
-    ratings = {who: np.array(own) for who, own in run.ratings(name, raters, every=True).items()}
+    items = run.items(name, human=human, group_by=run.documents[0], against_people=True)
+    told = examples_told(name, items)
+    kept = [item.error != EXAMPLE for item in items]
+    ratings = {who: np.array(own)[kept] for who, own in run.ratings(name, raters, every=True).items()}
+    items = [item for item in items if item.error != EXAMPLE]
     doubt = doubt_of(items)
     named = list(dict.fromkeys(item.system for item in items))
     if baseline is not None and baseline not in named:
@@ -200,7 +206,7 @@ def estimate(
     if fitted is not None and shifts:
         parts = variance_components(fitted, [item.group for item in items], [item.system for item in items])
     people = {} if fitted is None else dict(zip(ratings, fitted.own, strict=True))
-    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts, doubt)
+    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts, doubt, told)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from geval_local.analysis.contenders import Contender, ablations, baselines, from_responses, from_results, predictions
 from geval_local.analysis.differences import doubt_of
+from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.good_enough import (
     GoodEnough,
     alternative_annotators,
@@ -394,6 +395,9 @@ def meta_evaluate(
         if (told := doubt_of(items))
     ]
     notes += _one_score(found)
+    for dimension in _dimensions(found):
+        left_out = (examples_told(dimension, one.items[dimension]) for one in found if dimension in one.items)
+        notes += next(filter(None, left_out), [])
     if level is None:
         level = _level_of_scored(rows, found)
         if level != rows.levels[0]:

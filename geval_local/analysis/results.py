@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict, Unpack
 
+from geval_local.analysis.example_rows import without_examples
 from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
     HumanFields,
@@ -313,8 +314,18 @@ class ScoredRun:
             )
         return name or self.metrics[0]
 
-    def items(self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None) -> list[ScoredItem]:
-        """Read the scores of a metric, with ratings and groups if they are named."""
+    def items(
+        self,
+        metric: str,
+        *,
+        human: HumanFields | None = None,
+        group_by: str | None = None,
+        against_people: bool = False,
+    ) -> list[ScoredItem]:
+        """Read the scores of a metric, with ratings and groups if they are named.
+
+        A row that the metric shows as an example has no rating, and no score either if all is held `against_people`.
+        """
         figures = figures_of(self.rows, metric, self.path)
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
@@ -327,6 +338,9 @@ class ScoredRun:
             fields=self.mapping,
             scale=ANY_NUMBER if rating is None else self.rating_scale(metric),
         )
+        if (against_people or rating is not None) and self.is_described(metric):
+            own, keep = self.origin(metric).definition, not against_people
+            items = without_examples(items, self.rows, own, self.mapping, self.path, keep_scores=keep)
         if self.estimator is None:
             return items
         return estimated_items(items, self.origin(metric).definition.scale, self.estimator)

@@ -55,6 +55,11 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "metrics show": (metrics.show, "geval-local metrics show rag/faithfulness"),
     "metrics validate": (metrics.validate, "geval-local metrics validate politeness.yaml"),
     "metrics new": (metrics.new, "geval-local metrics new support/politeness -o politeness.yaml"),
+    "metrics examples": (
+        metrics.examples,
+        "geval-local metrics examples mine.yaml --from rated.jsonl --human rating -n 6",
+        "geval-local metrics examples rag/faithfulness --from rated.jsonl --human rating -o mine.yaml",
+    ),
     "judges list": (judges.list_judges, "geval-local judges list"),
     "judges check": (judges.check, "geval-local judges check nano"),
     "judges fetch": (judges.fetch, "geval-local judges fetch qwen2.5-0.5b"),

@@ -1,23 +1,31 @@
-"""DeepEval on local judges: `GEvalLocal`, a metric with exact scores, and `LocalSystemOne` for its own metrics."""
+"""DeepEval on local judges: metrics with exact scores for test cases and conversations, and `LocalSystemOne`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypedDict
+from functools import cache
+from typing import Any, TypeAlias, TypedDict
 
 from deepeval.errors import DeepEvalError, MissingTestCaseParamsError
-from deepeval.metrics import BaseMetric
+from deepeval.metrics import BaseConversationalMetric, BaseMetric
 from deepeval.metrics.g_eval.utils import (
+    CONVERSATIONAL_G_EVAL_PARAMS,
     G_EVAL_PARAMS,
     Rubric,
     get_score_range,
     validate_and_sort_rubrics,
     validate_criteria_and_evaluation_steps,
 )
-from deepeval.metrics.utils import check_llm_test_case_params, construct_verbose_logs
+from deepeval.metrics.utils import (
+    check_conversational_test_case_params,
+    check_llm_test_case_params,
+    construct_verbose_logs,
+)
 from deepeval.models import DeepEvalBaseSystemOneModel
 from deepeval.models.system_one.limits import SystemOneContextLimitError
 from deepeval.models.system_one.schema import (
@@ -30,7 +38,7 @@ from deepeval.models.system_one.schema import (
     SystemOneQuestion,
 )
 from deepeval.models.utils import EvaluationCost
-from deepeval.test_case import LLMTestCase, SingleTurnParams
+from deepeval.test_case import ConversationalTestCase, LLMTestCase, MultiTurnParams, SingleTurnParams, Turn
 from typing_extensions import Unpack
 
 from geval_local.errors import FieldError, GevalError, MetricError, UnscorableError
@@ -44,21 +52,25 @@ from geval_local.score import Estimator, Score
 from geval_local.serve.bodies import Refused, read_model
 from geval_local.serve.dialects import SystemOneRequest, write_system_one
 
+logger = logging.getLogger("geval_local")
 #: What stands for the criteria where only steps are given.
 BY_STEPS = "How well the text fares by the evaluation steps below."
 
 
+Param: TypeAlias = SingleTurnParams | MultiTurnParams
+
+
 class Terms(TypedDict, total=False):
-    """What DeepEval's `GEval` makes a metric of, beside its name."""
+    """What DeepEval's `GEval` and `ConversationalGEval` make a metric of, beside its name."""
 
     criteria: str | None
     evaluation_steps: Sequence[str] | None
-    evaluation_params: Sequence[SingleTurnParams] | None
+    evaluation_params: Sequence[Param] | None
     rubric: Sequence[Rubric] | None
 
 
 def metric_from_terms(name: str, **terms: Unpack[Terms]) -> Metric:
-    """Make a metric from the arguments of DeepEval's `GEval`."""
+    """Make a metric from the arguments of DeepEval's `GEval` or `ConversationalGEval`."""
     _refuse_unknown(terms)
     criteria, evaluation_params, rubric = terms.get("criteria"), terms.get("evaluation_params"), terms.get("rubric")
     if not evaluation_params:
@@ -77,7 +89,7 @@ def metric_from_terms(name: str, **terms: Unpack[Terms]) -> Metric:
             title=name,
             criteria=criteria or BY_STEPS,
             steps=steps,
-            fields={param.value: _heading(param) for param in evaluation_params},
+            fields=dict(_fields(evaluation_params)),
             scale=Scale.parse(f"{low}-{high}"),
             rubric=None if bands is None else {_band(*band.score_range): band.expected_outcome for band in bands},
         )
@@ -91,10 +103,32 @@ def _refuse_unknown(terms: Terms) -> None:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}{nearest(unknown[0], Terms.__annotations__)}")
 
 
-def _heading(param: SingleTurnParams) -> Any:
-    if param not in G_EVAL_PARAMS:
-        raise ValueError(f"{param} is no text of a test case that GEval reads")
-    return G_EVAL_PARAMS[param]
+#: What a conversation's turns show, whether it is named or not.
+_OF_TURNS = {
+    MultiTurnParams.ROLE,
+    MultiTurnParams.CONTENT,
+    MultiTurnParams.TOOLS_CALLED,
+    MultiTurnParams.RETRIEVAL_CONTEXT,
+}
+#: What else is read of a conversation's test case -> its heading.
+_OF_CONVERSATIONS = {
+    **CONVERSATIONAL_G_EVAL_PARAMS,
+    MultiTurnParams.CONTEXT: "Context",
+    MultiTurnParams.USER_DESCRIPTION: "User Description",
+    MultiTurnParams.CHATBOT_ROLE: "Chatbot Role",
+}
+
+
+def _fields(params: Sequence[Param]) -> Iterator[tuple[str, Any]]:
+    """Name the fields of a form and their headings; a conversation comes behind what several may share."""
+    for param in params:
+        headings = _OF_CONVERSATIONS if isinstance(param, MultiTurnParams) else G_EVAL_PARAMS
+        if param not in headings or param is MultiTurnParams.AUDIO:
+            raise ValueError(f"{param} is no text of a test case that GEval reads")
+        if param not in _OF_TURNS:
+            yield param.value, headings[param]
+    if any(isinstance(param, MultiTurnParams) for param in params):
+        yield "conversation", "Conversation"
 
 
 def _band(low: int, high: int) -> str:
@@ -107,18 +141,19 @@ THRESHOLD = 0.5
 COLUMNS = [param.value for param in SingleTurnParams]
 
 
-class GEvalLocal(BaseMetric):  # type: ignore[misc]
-    """A metric of DeepEval whose score is the exact expectation over a local judge's label probabilities.
+class _Exact:
+    """A metric bound to a judge, with the arguments of DeepEval's own metric beside those of this package.
 
-    Fields of the metric are found in the test case by their names and aliases (``output`` is ``actual_output``,
-    ``source`` and ``question`` are ``input``, ``reference`` is ``expected_output``), or as `fields` says.
+    `metric` is a metric or its name; if criteria or steps are given, it is the name of the metric that they make.
+    `model` names the judge as `judge` does.
     """
 
     def __init__(
         self,
         metric: MetricLike | None = None,
-        judge: JudgeLike = None,
+        judge: JudgeLike | list[Param] | tuple[Param, ...] = None,
         *,
+        model: JudgeLike = None,
         threshold: float | None = None,
         strict_mode: bool = False,
         include_reason: bool = True,
@@ -128,10 +163,26 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
         fields: Mapping[str, str] | None = None,
         estimator: Estimator | None = None,
         name: str | None = None,
+        top_logprobs: int | None = None,
+        evaluation_template: object = None,
         **terms: Unpack[Terms],
     ) -> None:
         _refuse_unknown(terms)
+        if evaluation_template is not None:
+            raise MetricError(
+                "evaluation_template asks for an answer in words, and here the label is read behind the form",
+                hint="Say it in criteria and evaluation_steps, or give a metric with a `template` of its own.",
+            )
+        if top_logprobs is not None:
+            _say_needless()
+        if isinstance(judge, list | tuple):  # GEval's second parameter
+            terms["evaluation_params"], judge = judge, None
+        if model is not None and judge is not None:
+            raise MetricError("a judge is given, and model beside it", hint="Leave one out.")
+        who = _judge_of(model) if judge is None else judge
         given = [term for term, value in terms.items() if value is not None]
+        if given and name is None and isinstance(metric, str):  # GEval's first parameter
+            metric, name = None, metric
         if metric is None:
             if name is None or not given:
                 raise MetricError(
@@ -144,7 +195,7 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
                 f"a metric is given, and {given[0]} beside it",
                 hint="A metric has all of that in itself; leave one out.",
             )
-        bound = BoundMetric.bind(metric, judge, fields=fields, estimator=estimator)
+        bound = BoundMetric.bind(metric, who, fields=fields, estimator=estimator)
         # DeepEval copies a metric for every test case, by the attributes that bear the names of parameters: what is
         # here is loaded and complete, so that a copy costs nothing.
         self.metric = bound.metric
@@ -183,6 +234,15 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
         self.__dict__.update(state)
         self.judge = self._bound.judge
 
+
+class GEvalLocal(_Exact, BaseMetric):  # type: ignore[misc]
+    """A metric of DeepEval whose score is the exact expectation over a local judge's label probabilities.
+
+    Fields of the metric are found in the test case by their names and aliases (``output`` is ``actual_output``,
+    ``source`` and ``question`` are ``input``, ``reference`` is ``expected_output``), or as `fields` says. The arguments
+    of DeepEval's `GEval` do as well.
+    """
+
     def measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
         """Score a test case."""
         return _take(self, self._bound.score(_row(self, test_case)))
@@ -193,7 +253,42 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
         return _take(self, (await asyncio.wrap_future(future))[0])
 
 
-# DeepEval wraps every method of a metric to trace it, so what serves the two above is outside.
+class ConversationalGEvalLocal(_Exact, BaseConversationalMetric):  # type: ignore[misc]
+    """A metric of DeepEval for whole conversations, with exact scores.
+
+    A metric's fields are what `geval_local.conversation` finds in the turns (``conversation``, ``history``,
+    ``question``, ``output``, ``context``), those of the test case by their names, and ``reference`` and
+    ``system_prompt``, which are its expected outcome and the role of its chatbot. The arguments of DeepEval's
+    `ConversationalGEval` do as well. Turns show the tools that they called and the texts that they retrieved.
+    """
+
+    def measure(self, test_case: ConversationalTestCase, *args: Any, **kwargs: Any) -> float:
+        """Score a conversation."""
+        return _take(self, self._bound.score(_conversation_row(self, test_case)))
+
+    async def a_measure(self, test_case: ConversationalTestCase, *args: Any, **kwargs: Any) -> float:
+        """Score a conversation without holding up the event loop; as `measure`."""
+        future = self._bound.submit(_conversation_row(self, test_case))
+        return _take(self, (await asyncio.wrap_future(future))[0])
+
+
+# DeepEval wraps every method of a metric to trace it, so what serves these is outside.
+
+
+@cache
+def _say_needless() -> None:
+    logger.warning("top_logprobs is not needed: the probabilities of all labels are exact")
+
+
+def _judge_of(model: Any) -> JudgeLike:
+    """Take what DeepEval calls a model as the name of a judge; its own model classes are none."""
+    if hasattr(model, "generate") and hasattr(model, "get_model_name"):
+        raise MetricError(
+            f"model is a {type(model).__name__}, which writes text; a judge is a local model",
+            hint="Name one of `geval-local judges list`, or a directory.",
+        )
+    judge: JudgeLike = model
+    return judge
 
 
 def _threshold(bound: BoundMetric, given: float | None, strict: bool) -> float:
@@ -210,15 +305,55 @@ def _threshold(bound: BoundMetric, given: float | None, strict: bool) -> float:
     return THRESHOLD if own is None else bound.metric.scale.normalize(own)
 
 
+Measured: TypeAlias = GEvalLocal | ConversationalGEvalLocal
+
+
 def _row(metric: GEvalLocal, test_case: LLMTestCase) -> dict[str, Any]:
     """Give a test case's fields as columns, once those are there that the metric needs."""
-    metric.error, metric.score, metric.success, metric.reason, metric.geval = None, None, None, None, None
+    _reset(metric)
     check_llm_test_case_params(test_case, [], None, None, metric, None, False)
+    return _checked(metric, test_case, {name: getattr(test_case, name, None) for name in COLUMNS})
+
+
+def _conversation_row(metric: ConversationalGEvalLocal, test_case: ConversationalTestCase) -> dict[str, Any]:
+    """Give a conversation as messages, with the test case's other fields as columns."""
+    _reset(metric)
+    check_conversational_test_case_params(test_case, [], metric, False, None, False)
+    named = {
+        param.value: getattr(test_case, param.value, None) for param in _OF_CONVERSATIONS if param not in _OF_TURNS
+    }
+    own = {"reference": test_case.expected_outcome, "system_prompt": test_case.chatbot_role}
+    messages = [message for turn in test_case.turns for message in _messages(turn)]
+    return _checked(metric, test_case, {**named, **own, "messages": messages})
+
+
+def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
+    """Write a turn as messages: what it retrieved, the tools that it called with what they gave, and what it says."""
+    for passage in turn.retrieval_context or ():
+        yield {"role": "tool", "content": _plain(passage)}
+    calls = turn.tools_called or ()
+    if calls:
+        asked = [{"function": {"name": one.name, "arguments": one.input_parameters or {}}} for one in calls]
+        yield {"role": turn.role, "content": "", "tool_calls": asked}
+    for one in calls:
+        if one.output is not None:
+            yield {"role": "tool", "content": one.output if isinstance(one.output, str) else repr(one.output)}
+    yield {"role": turn.role, "content": turn.content}
+
+
+def _reset(metric: Measured) -> None:
+    metric.error, metric.score, metric.success, metric.reason, metric.geval = None, None, None, None, None
+
+
+def _checked(metric: Measured, test_case: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is absent, and make sure that the metric's fields are there."""
     if test_case.multimodal:
         metric.error = f"{metric.name} reads text only, and the test case holds pictures or sound"
         raise DeepEvalError(metric.error)
-    values = {name: getattr(test_case, name, None) for name in COLUMNS}
     columns = {name: _plain(value) for name, value in values.items() if value not in (None, [], {})}
+    for name in metric.metric.fields:
+        if name not in metric.fields and isinstance(columns.get(name), dict):  # metadata as a whole
+            columns[name] = json.dumps(columns[name], ensure_ascii=False, default=str)
     try:
         Sample(columns, mapping=metric.fields).texts(metric.metric.fields)
     except FieldError as error:
@@ -230,7 +365,7 @@ def _row(metric: GEvalLocal, test_case: LLMTestCase) -> dict[str, Any]:
     return columns
 
 
-def _missing(metric: GEvalLocal, error: UnscorableError) -> MissingTestCaseParamsError:
+def _missing(metric: Measured, error: UnscorableError) -> MissingTestCaseParamsError:
     metric.error = f"{metric.name}: {error.message.removeprefix('the sample: ')}. {error.hint or ''}".strip()
     return MissingTestCaseParamsError(metric.error)
 
@@ -245,7 +380,7 @@ def _plain(value: Any) -> Any:
     return dumped if isinstance(dumped, str) else repr(value)
 
 
-def _take(metric: GEvalLocal, score: Score) -> float:
+def _take(metric: Measured, score: Score) -> float:
     """Fill in what a measure reports."""
     metric.geval = score
     metric.evaluation_cost, metric.input_tokens, metric.output_tokens = 0.0, score.prompt_tokens, 0

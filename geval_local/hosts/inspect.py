@@ -1,6 +1,7 @@
 """A scorer for Inspect: ``geval`` scores samples on a local judge, live or from a log.
 
-Registered under the entry point ``inspect_ai``, so that ``inspect score LOG --scorer geval_local/geval`` finds it.
+The entry points ``inspect_ai`` load this module, so that ``inspect score LOG --scorer geval_local/geval`` finds it. A
+log names a scorer after its metric. Presets are registered by their names, so that ``inspect score LOG`` finds them.
 """
 
 from __future__ import annotations
@@ -8,11 +9,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
+from inspect_ai._util.registry import RegistryInfo, registry_add, set_registry_info
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, mean, metric, scorer, stderr
 from inspect_ai.solver import TaskState
 
+from geval_local.errors import ConfigurationError
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike
+from geval_local.metric_file import preset_names
+from geval_local.options import JudgeOptions
 from geval_local.score import Score as LocalScore
 from geval_local.score import silence
 
@@ -51,16 +58,63 @@ def geval(
     ``target`` (its ``reference``), ``choices`` and ``metadata``; a dotted path leads into the last. Where there is a
     threshold, the share of samples that reach it stands among the metrics.
     """
-    bound = BoundMetric.bind(metric, judge, fields=fields, threshold=threshold)
+    return _named(BoundMetric.bind(metric, judge, fields=fields, threshold=threshold), normalized)
+
+
+def _named(bound: BoundMetric, normalized: bool) -> Scorer:
+    """Make a scorer with its metric's name; what it is called with here is what a log holds as its options."""
     metrics = [mean(), stderr(), *([] if bound.threshold is None else [pass_rate()])]
 
-    def named(metric: str, judge: str, fields: Mapping[str, str], threshold: float | None) -> Scorer:
+    def named(
+        metric: str,
+        judge: str | dict[str, Any],
+        fields: Mapping[str, str],
+        threshold: float | None,
+        normalized: bool,
+        metric_hash: str,
+    ) -> Scorer:
         return _scorer(bound, normalized)
 
-    made: Scorer = scorer(metrics=metrics, name=bound.metric.name)(named)(
-        bound.metric.name, bound.judge.name, dict(bound.fields), bound.threshold
-    )
+    options = (bound.metric.name, _judge(bound), dict(bound.fields), bound.threshold, normalized, _hash(bound))
+    made: Scorer = scorer(metrics=metrics, name=bound.metric.name)(named)(*options)
     return made
+
+
+def _judge(bound: BoundMetric) -> str | dict[str, Any]:
+    """Say how the judge was loaded: by its name alone, or by all options that are not defaults."""
+    try:
+        given = bound.options.record()
+    except ConfigurationError:  # loaded elsewhere
+        return bound.judge.name
+    return str(given["name"]) if given.keys() == {"name"} else given
+
+
+def _hash(bound: BoundMetric) -> str:
+    return f"{bound.metric.hash}/{bound.metric.steps_hash}"
+
+
+def _from_log(
+    metric: str, judge: str | dict[str, Any] | None = None, normalized: bool = False, metric_hash: str = "", **rest: Any
+) -> Scorer:
+    """Make the scorer of a preset anew, from the options that a log holds."""
+    bound = BoundMetric.bind(metric, JudgeOptions(**judge) if isinstance(judge, dict) else judge, **rest)
+    if metric_hash not in ("", _hash(bound)):
+        raise ConfigurationError(
+            f"the log was scored by another {metric} than the preset of this version",
+            hint="Name the metric's file: inspect score LOG --scorer geval_local/geval -S metric=FILE.yaml",
+        )
+    return _named(bound, normalized)
+
+
+def _register_presets() -> None:
+    """Let Inspect find presets by the names that logs hold: those have lost the package that others are found in."""
+    for preset in preset_names():
+        again = partial(_from_log)
+        registry_add(again, RegistryInfo(type="scorer", name=preset))
+        set_registry_info(again, RegistryInfo(type="scorer", name=f"geval_local/{preset}"))
+
+
+_register_presets()
 
 
 @scorer(metrics=[mean(), stderr(), pass_rate()], name="geval")  # type: ignore[untyped-decorator]

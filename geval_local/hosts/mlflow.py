@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-from mlflow.entities import AssessmentError, AssessmentSource, Feedback
+from mlflow.entities import AssessmentError, AssessmentSource, Feedback, Trace
 from mlflow.genai.scorers import Scorer
 from mlflow.genai.scorers.base import ScorerKind, SerializedScorer
 from pydantic import PrivateAttr
@@ -33,10 +33,15 @@ class GEvalScorer(Scorer):  # type: ignore[misc]
         super().__init__(**settings)
         self._bound = bound
 
-    def __call__(self, *, inputs: Any = None, outputs: Any = None, expectations: Any = None) -> Feedback:
-        """Score one row."""
+    def __call__(
+        self, *, inputs: Any = None, outputs: Any = None, expectations: Any = None, trace: Trace | None = None
+    ) -> Feedback:
+        """Score one row, or a trace: what is not given is read from it."""
         bound = self._bound
-        found = bound.score(laid_out({"expectations": expectations, "inputs": inputs, "outputs": outputs}))
+        given = {"expectations": expectations, "inputs": inputs, "outputs": outputs}
+        held = {} if trace is None else _parts(trace)
+        row = {name: held.get(name) if value is None else value for name, value in given.items()}
+        found = bound.score(laid_out(row))
         return Feedback(
             name=self.name,
             value=found.value if found.is_scored else None,
@@ -67,7 +72,7 @@ from geval_local import Metric
 from geval_local.hosts.mlflow import geval
 from geval_local.options import JudgeOptions
 made = geval(Metric.from_yaml({bound.metric.to_yaml()!r}), JudgeOptions(**{judge!r}), **{terms!r})
-return made(inputs=inputs, outputs=outputs, expectations=expectations)"""
+return made(inputs=inputs, outputs=outputs, expectations=expectations, trace=trace)"""
         return asdict(
             SerializedScorer(
                 name=self.name,
@@ -75,7 +80,7 @@ return made(inputs=inputs, outputs=outputs, expectations=expectations)"""
                 aggregations=self.aggregations,
                 timeout=self.timeout,
                 call_source=source,
-                call_signature="(inputs=None, outputs=None, expectations=None)",
+                call_signature="(inputs=None, outputs=None, expectations=None, trace=None)",
                 original_func_name="geval",
             )
         )
@@ -104,6 +109,14 @@ def geval(
         aggregations=None if aggregations is None else list(aggregations),
         timeout=timeout,
     )
+
+
+def _parts(trace: Trace) -> dict[str, Any]:
+    """Read a trace as MLflow's own scorers do: its root span's inputs and outputs, and the expectations noted on it."""
+    root = next((span for span in trace.data.spans if span.parent_id is None), None)
+    noted = {one.name: one.expectation.value for one in trace.search_assessments(type="expectation")}
+    spans = {} if root is None else {"inputs": root.inputs, "outputs": root.outputs}
+    return {**spans, "expectations": noted or None}
 
 
 def _texts(record: Mapping[str, Any]) -> dict[str, str]:

@@ -44,6 +44,11 @@ def pair_metric(metric: Metric) -> Metric:
             f"{metric.name} is a prompt used to the letter, and asks about one text",
             hint="Pairs need a metric with criteria; `geval-local metrics list` shows the presets.",
         )
+    if metric.examples:
+        raise MetricError(
+            f"{metric.name} has examples of single texts, which say nothing about pairs",
+            hint="Name a copy of the metric without the key `examples`.",
+        )
     compared = compared_field(metric)
     taken = {FIRST, SECOND} & set(metric.fields)
     if taken:

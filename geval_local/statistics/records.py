@@ -19,6 +19,8 @@ from geval_local.score import Distribution
 _PLACE = re.compile(r"^[^:\n]*\brow \d+: ")
 _NUMBER = re.compile(r"\d[\d,.]*")
 NO_HUMAN = "no human rating"
+#: Why an item that its metric shows as an example has neither a rating nor a score.
+EXAMPLE = "an example in the form"
 
 
 @dataclass(frozen=True)

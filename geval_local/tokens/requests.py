@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import UnscorableError
+from geval_local.examples import doubts
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.prompt import Prompt
+from geval_local.prompt import Prompt, examples_text
 from geval_local.questions.pair import orders_of
 from geval_local.tokens.encoder import PromptEncoder, TokenIds
 from geval_local.tokens.label_forms import LabelReader
 from geval_local.tokens.label_trie import LabelTrie
 
 Ids = NDArray[np.int32]
+logger = logging.getLogger("geval_local")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class RequestMaker:
         self._readers = [LabelReader(encoder, order.metric, order.fill) for order in self._orders]
         #: Of the first order.
         self.reader = self._readers[0]
+        if metric.examples:
+            tokens = len(encoder.encode_texts([examples_text(metric)])[0]) - len(encoder.prefix_ids)
+            for told in doubts(metric.name, metric.examples, tokens, context):
+                logger.warning(told)
 
     @cached_property
     def prefix(self) -> TokenIds:

@@ -54,12 +54,24 @@ def test_every_optional_key_of_a_new_file_validates_when_uncommented(tmp_path):
     file = tmp_path / "mine.yaml"
     run("metrics", "new", "clarity", "-o", file, home=tmp_path)
     lines = file.read_text(encoding="utf-8").splitlines()
-    optional = ("# introduction", "#   ", "# source:", "# rubric:", "# steps:", "# threshold:", "# shorten:")
+    optional = (
+        "# introduction",
+        "#   ",
+        "# source:",
+        "# rubric:",
+        "# steps:",
+        "# threshold:",
+        "# shorten:",
+        "# examples:",
+    )
     for number, line in enumerate(lines):
         if line.startswith(optional):
             lines[number] = ("  " if line.startswith("# source:") else "") + line[2:]
+        if line.startswith("#   - output:"):
+            lines[number] += "\n    source: The timetable."
     metric = Metric.from_yaml("\n".join(lines))
     assert metric.shorten == "source"
+    assert [one.label for one in metric.examples] == ["5"]
     assert metric.threshold == 4
     assert metric.rubric is not None
     assert len(metric.steps or ()) == 3

@@ -9,7 +9,7 @@ from cli_run import STEPS, judge_directory, run
 
 from geval_local import Judge, Metric
 from geval_local.errors import MetricError
-from geval_local.metric import StepsProvenance, with_steps_in_text
+from geval_local.metric import StepsProvenance, written_into
 
 PROVENANCE = StepsProvenance(judge="j", fingerprint="f", prompt_sha256="p", created="2025-01-01", version="1")
 HEAD = "# My metric.\nname: clarity  # the name\ncriteria: How clear it is.\n"
@@ -45,7 +45,7 @@ def steps(tmp_path: Path, *arguments: object):
 )
 def test_only_the_steps_change_in_the_text(text):
     metric = Metric.from_yaml(text).with_steps(("Read: it.", "# Score it."), PROVENANCE)
-    result = with_steps_in_text(text, metric, "m.yaml")
+    result = written_into(text, metric, "m.yaml")
     assert Metric.from_yaml(result) == metric
     kept = text.replace("\r\n", "\n")
     for block in (OLD, OLD_PROVENANCE, "steps: []\n", "steps: [a, b]\n"):
@@ -61,7 +61,7 @@ def test_indentation_quotes_and_notes_beside_the_steps_are_kept():
     old = "steps:  # by me\n    - First.  # one\n    - |\n      Second.\n      # no comment\n# the rest\n"
     text = "---\n" + HEAD + old + own + TAIL
     metric = Metric.from_yaml(text).with_steps(("A.",), PROVENANCE)
-    result = with_steps_in_text(text, metric, "m.yaml")
+    result = written_into(text, metric, "m.yaml")
     assert Metric.from_yaml(result) == metric
     assert result.startswith("---\n" + HEAD + "steps:\n- A.\n")
     assert result.endswith("# the rest\n" + own + TAIL)
@@ -71,7 +71,7 @@ def test_indentation_quotes_and_notes_beside_the_steps_are_kept():
 def test_a_file_of_another_layout_is_refused(text):
     metric = Metric.from_yaml(text).with_steps(("A.", "B."))
     with pytest.raises(MetricError, match="without touching"):
-        with_steps_in_text(text, metric, "m.yaml")
+        written_into(text, metric, "m.yaml")
 
 
 def test_steps_are_written_into_the_file_with_their_provenance(tmp_path, writes):

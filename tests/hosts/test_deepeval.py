@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import json
+import logging
 import pickle
 import textwrap
 
@@ -18,18 +20,25 @@ pytest.importorskip("deepeval", reason="deepeval is not installed: pip install '
 from deepeval import assert_test, evaluate
 from deepeval.errors import DeepEvalError, MissingTestCaseParamsError
 from deepeval.evaluate import AsyncConfig, CacheConfig, DisplayConfig, ErrorConfig
-from deepeval.metrics import AnswerRelevancyMetric, JevEval, ToxicityMetric
+from deepeval.metrics import AnswerRelevancyMetric, ConversationalGEval, GEval, JevEval, ToxicityMetric
 from deepeval.metrics.g_eval import Rubric
 from deepeval.metrics.jev_eval import Choice, Noul
 from deepeval.metrics.jev_eval import Score as JevScore
 from deepeval.metrics.utils import copy_metrics
 from deepeval.models.system_one.limits import SystemOneContextLimitError
 from deepeval.models.system_one.schema import ChoiceQuestion, NoulQuestion, ScoreQuestion
-from deepeval.test_case import LLMTestCase, SingleTurnParams, ToolCall
+from deepeval.test_case import (
+    ConversationalTestCase,
+    LLMTestCase,
+    MultiTurnParams,
+    SingleTurnParams,
+    ToolCall,
+    Turn,
+)
 
 from geval_local import Metric
 from geval_local.errors import MetricError
-from geval_local.hosts.deepeval import GEvalLocal, LocalSystemOne, metric_from_terms
+from geval_local.hosts.deepeval import ConversationalGEvalLocal, GEvalLocal, LocalSystemOne, metric_from_terms
 from geval_local.testing import MockEngine, MockJudge
 
 CLARITY = Metric(
@@ -270,6 +279,179 @@ def test_terms_that_make_no_metric_are_refused(arguments, message):
 def test_a_misspelt_argument_is_told():
     with pytest.raises(TypeError, match="unexpected keyword argument 'criterias'; did you mean 'criteria'"):
         GEvalLocal(CLARITY, MockJudge(), criterias="c")
+
+
+GEVAL_SCRIPT = """
+correctness = GEval(
+    "Correctness",
+    criteria="Is the actual output right?",
+    evaluation_steps=["Compare them."],
+    evaluation_params=[SingleTurnParams.ACTUAL_OUTPUT, SingleTurnParams.EXPECTED_OUTPUT],
+    model=MODEL,
+    top_logprobs=20,
+    threshold=0.3,
+    strict_mode=False,
+    async_mode=True,
+    verbose_mode=False,
+)
+short = GEval("Short", [SingleTurnParams.ACTUAL_OUTPUT], evaluation_steps=["Count."], model=MODEL, top_logprobs=5)
+case = LLMTestCase(input="2 + 2?", actual_output="4", expected_output="four", metadata={"by": "me"})
+scores = [correctness.measure(case), short.measure(case)]
+"""
+
+
+def test_a_geval_script_runs_once_the_class_is_replaced(caplog):
+    names = {"MODEL": str(judge_directory()), "LLMTestCase": LLMTestCase, "SingleTurnParams": SingleTurnParams}
+    caplog.set_level(logging.INFO, logger="geval_local")
+    exec(GEVAL_SCRIPT, names | {"GEval": GEvalLocal}, found := {})
+    by_hand = metric_from_terms(
+        "Correctness",
+        criteria="Is the actual output right?",
+        evaluation_steps=["Compare them."],
+        evaluation_params=[SingleTurnParams.ACTUAL_OUTPUT, SingleTurnParams.EXPECTED_OUTPUT],
+    )
+    correctness = found["correctness"]
+    assert (correctness.metric, correctness.name, correctness.threshold) == (by_hand, "Correctness", 0.3)
+    judge = correctness.judge
+    assert judge is found["short"].judge
+    assert correctness.evaluation_model == judge.name
+    assert found["scores"][0] == pytest.approx(
+        judge.score(by_hand, actual_output="4", expected_output="four").normalized, abs=1e-5
+    )
+    assert list(found["short"].metric.fields) == ["actual_output"]
+    needless = [record for record in caplog.records if "top_logprobs is not needed" in record.message]
+    assert len(needless) == 1, "said once in a process"
+    (again,) = copy_metrics([correctness])
+    assert (again.metric, again.judge, again.name) == (by_hand, judge, "Correctness")
+
+
+def test_every_argument_of_deepevals_metrics_is_known_here():
+    for theirs, ours in ((GEval, GEvalLocal), (ConversationalGEval, ConversationalGEvalLocal)):
+        known = {*inspect.signature(ours.__init__).parameters, "criteria", "evaluation_steps", "rubric"}
+        known |= {"evaluation_params"}
+        asked = {name for name in inspect.signature(theirs.__init__).parameters if not name.startswith("_")}
+        assert asked <= known, asked - known
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"evaluation_template": object}, "evaluation_template asks for an answer in words"),
+        ({"model": MockJudge()}, "a judge is given, and model beside it"),
+    ],
+)
+def test_arguments_of_deepevals_that_have_no_place_here_are_refused_with_the_reason(arguments, message):
+    with pytest.raises(MetricError, match=message):
+        GEvalLocal(CLARITY, MockJudge(), **arguments)
+
+
+def test_a_model_of_deepevals_is_no_judge():
+    class Model:
+        def generate(self, prompt):
+            return prompt
+
+        def get_model_name(self):
+            return "gpt"
+
+    with pytest.raises(MetricError, match="model is a Model, which writes text"):
+        GEvalLocal(CLARITY, model=Model())
+
+
+# --- conversations ----------------------------------------------------------------------------------------------------
+
+
+CHAT = ConversationalTestCase(
+    scenario="A traveller asks.",
+    expected_outcome="The traveller knows the hour.",
+    chatbot_role="A clerk at the harbour.",
+    metadata={"port": "Oslo"},
+    turns=[
+        Turn(role="user", content="When does it sail?"),
+        Turn(role="assistant", content="To which island?"),
+        Turn(role="user", content="Hvaler."),
+        Turn(
+            role="assistant",
+            content="At six.",
+            retrieval_context=["Boats to Hvaler: 6 and 9."],
+            tools_called=[ToolCall(name="clock", input_parameters={"zone": "CET"}, output="05:30")],
+        ),
+    ],
+)
+
+
+def test_a_conversation_becomes_the_fields_of_a_metric():
+    fields = ("scenario", "system_prompt", "reference", "port", "history", "context", "question", "output")
+    metric = Metric(name="chat", criteria="c", scale="1-5", steps=(), fields=dict.fromkeys(fields, "Heading"))
+    measured = ConversationalGEvalLocal(metric, MockJudge(), fields={"port": "metadata.port"})
+    history = [
+        "User: When does it sail?",
+        "Assistant: To which island?",
+        "User: Hvaler.",
+        "Tool: Boats to Hvaler: 6 and 9.",
+        'Assistant: [calls clock({"zone": "CET"})]',
+        "Tool: 05:30",
+    ]
+    texts = {
+        "scenario": "A traveller asks.",
+        "system_prompt": "A clerk at the harbour.",
+        "reference": "The traveller knows the hour.",
+        "port": "Oslo",
+        "history": "\n\n".join(history),
+        "context": "Boats to Hvaler: 6 and 9.\n\n05:30",
+        "question": "Hvaler.",
+        "output": "At six.",
+    }
+    wanted = MockJudge().score(metric, **texts)
+    assert measured.measure(CHAT) == wanted.normalized
+    assert measured.score_breakdown == wanted.probabilities
+    whole = ConversationalGEvalLocal("conversation/role_adherence", MockJudge())
+    conversation = "\n\n".join([*history, "Assistant: At six."])
+    wanted = MockJudge().score(whole.metric, system_prompt="A clerk at the harbour.", conversation=conversation)
+    assert asyncio.run(whole.a_measure(CHAT)) == wanted.normalized
+
+
+def test_conversational_terms_make_a_metric_and_evaluate_runs_it():
+    measured = ConversationalGEvalLocal(
+        "Goal reached",
+        evaluation_params=[MultiTurnParams.CONTENT, MultiTurnParams.EXPECTED_OUTCOME, MultiTurnParams.METADATA],
+        evaluation_steps=["Compare the end with the expected outcome."],
+        judge=MockJudge(),
+        threshold=0.0,
+    )
+    assert measured.metric.fields == {
+        "expected_outcome": "Expected Outcome",
+        "metadata": "Metadata",
+        "conversation": "Conversation",
+    }
+    bare = ConversationalTestCase(turns=CHAT.turns[:1])
+    result = evaluate(
+        [CHAT, bare],
+        [measured],
+        display_config=QUIETLY,
+        cache_config=NO_CACHE,
+        error_config=ErrorConfig(skip_on_missing_params=True),
+    )
+    found = [one.metrics_data for one in result.test_results if one.metrics_data]
+    wanted = MockJudge().score(
+        measured.metric,
+        expected_outcome=CHAT.expected_outcome,
+        metadata='{"port": "Oslo"}',
+        conversation=_written(CHAT),
+    )
+    assert [data.score for (data,) in found] == [wanted.normalized]
+    with pytest.raises(MissingTestCaseParamsError, match="the field 'expected_outcome' is missing"):
+        measured.measure(bare)
+    with pytest.raises(ValueError, match="not of type 'ConversationalTestCase'"):
+        measured.measure(cases(1)[0])
+    with pytest.raises(MetricError, match="is no text of a test case"):
+        ConversationalGEvalLocal("n", criteria="c", evaluation_params=[MultiTurnParams.AUDIO], judge=MockJudge())
+
+
+def _written(case):
+    """The turns of `CHAT` as a form shows them, written by hand."""
+    lines = [f"{turn.role.capitalize()}: {turn.content}" for turn in case.turns]
+    lines[-1:-1] = ["Tool: Boats to Hvaler: 6 and 9.", 'Assistant: [calls clock({"zone": "CET"})]', "Tool: 05:30"]
+    return "\n\n".join(lines)
 
 
 TEST_FILE = """

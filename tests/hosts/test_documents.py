@@ -22,7 +22,7 @@ for _block in (*blocks(ROOT / "docs" / "integrations.md"), *blocks(ROOT / "docs"
 
 def test_every_tool_of_the_page_is_here():
     assert {name: len(found) for name, found in SNIPPETS.items()} == {
-        "deepeval": 3,
+        "deepeval": 4,
         "inspect_ai": 2,
         "mlflow": 2,
         "pytest": 1,

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import forked
 import pytest
@@ -15,12 +16,15 @@ from offline import environment
 pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install 'geval-local[inspect]'")
 
 from inspect_ai import Epochs, Task, eval, score
+from inspect_ai._util.registry import registry_lookup, registry_params
 from inspect_ai.dataset import Sample
 from inspect_ai.log import read_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from geval_local import Judge, Metric
+from geval_local.errors import ConfigurationError
 from geval_local.hosts.inspect import geval
+from geval_local.options import JudgeOptions
 from geval_local.testing import MockJudge
 
 ANSWER = Metric(
@@ -125,6 +129,46 @@ fields: {source: Source, output: Text}
 scale: 1-5
 steps: [Read the text.]
 """
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_inspect_score_without_a_scorer_finds_that_of_the_log(tmp_path):
+    """In a process that knows nothing but the log, and where the entry points are those of this package."""
+    options = JudgeOptions(name=str(judge_directory()), batch_tokens=512)
+    preset = "rag/answer_relevance"
+    log = evaluated(tmp_path, geval(preset, options, threshold=2.0, normalized=True))
+    own = environment(tmp_path) | {"GEVAL_LOCAL_HOME": os.environ["GEVAL_LOCAL_HOME"]}
+    tomllib = pytest.importorskip("tomllib", reason="from Python 3.11 on")
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    described = tmp_path / "site" / "geval_local_here-0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: geval-local-here\nVersion: 0\n")
+    lines = "".join(f"{name} = {value}\n" for name, value in points["inspect_ai"].items())
+    (described / "entry_points.txt").write_text(f"[inspect_ai]\n{lines}")
+    line = f"inspect score {log.location} --model none/none --action append --output-file again.eval --display none"
+    done = forked.script(line, cwd=tmp_path, env=own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = read_eval_log(str(tmp_path / "again.eval"))
+    for sample in again.samples:
+        first, second = sample.scores.values()
+        assert 0 < first.value < 1
+        assert second.value == pytest.approx(first.value, abs=1e-5)
+        assert second.metadata["signature"] == first.metadata["signature"]
+    (name, again_name) = again.samples[0].scores
+    assert again_name == f"{name}1"
+    assert [set(one.metrics) for one in again.results.scores] == [{"mean", "stderr", "pass_rate"}] * 2
+
+
+def test_a_log_of_another_metric_than_the_preset_is_not_scored_as_if_it_were_that():
+    tagged = geval("rag/answer_relevance", MockJudge())
+    again = registry_lookup("scorer", "rag/answer_relevance")
+    given = registry_params(tagged) | {"judge": str(judge_directory())}
+    assert registry_params(again(**given))["metric_hash"] == given["metric_hash"]
+    other = Metric.load("rag/answer_relevance").model_copy(update={"criteria": "Any."})
+    with pytest.raises(ConfigurationError, match="another rag/answer_relevance than the preset of this version"):
+        again(**(given | {"metric_hash": registry_params(geval(other, MockJudge()))["metric_hash"]}))
 
 
 @pytest.mark.slow

@@ -102,6 +102,30 @@ def test_fields_may_be_mapped_into_the_parts_of_a_row():
         assert plain.value == feedback.value
 
 
+def test_a_trace_gives_what_is_not_given(store):
+    mlflow.set_experiment("traced")
+
+    @mlflow.trace
+    def answer(question):
+        with mlflow.start_span("lookup") as span:
+            span.set_inputs({"question": "Inner?"})
+            span.set_outputs("Inner.")
+        return "At six."
+
+    answer("When?")
+    mlflow.flush_trace_async_logging()
+    number = mlflow.get_last_active_trace_id()
+    mlflow.log_expectation(trace_id=number, name="expected_output", value="Six.")
+    trace = mlflow.get_trace(number)
+    scorer = geval(ANSWER, MockJudge())
+    wanted = MockJudge().score(ANSWER, question="When?", reference="Six.", output="At six.").value
+    assert scorer(trace=trace).value == scorer.run(trace=trace).value == wanted
+    other = MockJudge().score(ANSWER, question="When?", reference="Six.", output="At nine.").value
+    assert scorer(trace=trace, outputs="At nine.").value == other != wanted
+    result = mlflow.genai.evaluate(data=[trace], scorers=[scorer])
+    assert result.metrics["rag/answer/mean"] == wanted
+
+
 def test_a_scorer_is_pickled_copied_and_registered_without_its_judge(store, monkeypatch):
     mlflow.set_experiment("kept")
     scorer = geval(ANSWER, judge_directory(), name="agrees", threshold=1.5)

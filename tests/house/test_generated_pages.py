@@ -34,7 +34,9 @@ def test_a_reference_page_is_what_the_package_declares(name):
 
 @pytest.mark.parametrize("name", PICTURES.DRAWN)
 def test_a_picture_shows_its_records(name):
-    assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == PICTURES.DRAWN[name](), "run: python docs/pictures.py"
+    assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == PICTURES.DRAWN[name](), (
+        "run: python docs/pictures.py"
+    )
 
 
 def test_every_public_name_has_a_sentence_and_every_verb_a_section():

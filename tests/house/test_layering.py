@@ -23,6 +23,7 @@ PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
     "conversation",
+    "examples",
     "fields",
     "grouping",
     "metric",

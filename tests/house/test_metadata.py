@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from geval_local.metric_file import preset_names
+
 tomllib = pytest.importorskip("tomllib", reason="from Python 3.11 on")
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,13 @@ def test_packages_whose_private_parts_are_imported_have_an_upper_bound():
     for name in private:
         for one in requirements(name):
             assert any(bound.operator in ("<", "~=", "==") for bound in one.specifier), one
+
+
+def test_inspect_finds_every_preset_by_its_name():
+    """A log names a scorer after its metric, and Inspect loads the entry point that is called as the name begins."""
+    groups = {name.partition("/")[0] for name in preset_names()}
+    there = PROJECT["entry-points"]["inspect_ai"]
+    assert there == dict.fromkeys(["geval_local", *groups], "geval_local.hosts.inspect")
 
 
 def test_every_version_of_python_that_is_tried_is_named():

@@ -46,7 +46,11 @@ WORDS = re.compile(
 def paragraphs(text: str) -> list[str]:
     """Paragraphs outside code, and each row of a table by itself."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    parts = [part for block in text.split("\n\n") for part in (block.split("\n") if block.startswith("|") else re.split(r"\n(?=- )", block))]
+    parts = [
+        part
+        for block in text.split("\n\n")
+        for part in (block.split("\n") if block.startswith("|") else re.split(r"\n(?=- )", block))
+    ]
     return [part for part in parts if part.strip()]
 
 
@@ -59,7 +63,10 @@ def unknown_in(page: str, paragraph: str) -> list[str]:
     """The numbers of a paragraph that its records do not hold."""
     known = set()
     for name in RECORD.findall(paragraph):
-        known |= {plain(number) for number in re.findall(r"-?\d*\.?\d+(?:,\d{3})*", (ROOT / "benchmarks/results" / name).read_text("utf-8"))}
+        known |= {
+            plain(number)
+            for number in re.findall(r"-?\d*\.?\d+(?:,\d{3})*", (ROOT / "benchmarks/results" / name).read_text("utf-8"))
+        }
     missing = []
     for number in NUMBER.findall(WORDS.sub(" ", paragraph)):
         decimals = len(number.partition(".")[2])

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.example_rows import without_examples
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
 from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
@@ -96,13 +97,18 @@ class Rated:
         grouped: tuple[Level, ...] = () if self.group_by is None else ("summary",)
         return tuple(dict.fromkeys((first, *grouped, "pooled", *(("system",) if systems else ()))))
 
-    def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-        """Join figures in result-file form, one per row, to the ratings of a dimension."""
+    def items(
+        self, dimension: str, figures: Sequence[Mapping[str, Any]], scored_by: Metric | None = None
+    ) -> list[ScoredItem]:
+        """Join figures in result-file form, one per row, to the ratings of a dimension.
+
+        Rows that the dimension's metric shows as examples have neither, nor those of the metric that they are from.
+        """
         if dimension not in self.human:
             raise ConfigurationError(
                 f"{self.name or self.path} has no ratings of {dimension!r}", hint=f"It has: {', '.join(self.human)}."
             )
-        return rated_items(
+        items = rated_items(
             self.rows,
             figures,
             self.path,
@@ -113,6 +119,9 @@ class Rated:
             keys=self.keys,
             scale=self.rating_scale(dimension),
         )
+        for metric in (self.metrics.get(dimension), scored_by):
+            items = without_examples(items, self.rows, metric, self.fields, self.path)
+        return items
 
     def rating_scale(self, dimension: str) -> RatingScale:
         """Return the scale of a dimension's ratings: the one named, else that of its preset, else the metric's."""

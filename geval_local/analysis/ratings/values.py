@@ -239,8 +239,13 @@ def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str
 
 def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
     """Return the error for a field that holds no human rating in any row."""
+    return no_values(rows, field, path, "a human rating")
+
+
+def no_values(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path, what: str = "a value") -> DataError:
+    """Return the error for a field that is empty in every row."""
     columns = list(dict.fromkeys(str(name) for row in rows for name in row))
     return DataError(
-        f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
+        f"{path}: no row has {what} in {field!r}{nearest(field, columns)}",
         hint=f"Columns: {', '.join(columns)}.",
     )

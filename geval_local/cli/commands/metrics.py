@@ -49,6 +49,8 @@ def show(
 
 def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files.")]) -> None:
     """Check metric files; every problem is named with its line."""
+    from geval_local.examples import doubts
+    from geval_local.fields import counted
     from geval_local.metric import Metric
     from geval_local.yaml_model import read_file
 
@@ -62,7 +64,11 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
             hint = error.hint or hint
         else:
             steps = "steps to be written" if metric.needs_steps else f"{len(metric.steps or ())} steps"
-            show_text(f"{file}: {metric.name}, scale {metric.scale.text}, fields {', '.join(metric.fields)}, {steps}")
+            shown = [f"{counted(len(metric.examples), 'example')}"] if metric.examples else []
+            parts = [metric.name, f"scale {metric.scale.text}", f"fields {', '.join(metric.fields)}", steps, *shown]
+            show_text(f"{file}: {', '.join(parts)}")
+            for told in doubts(metric.name, metric.examples):
+                note(f"warning: {file}: {told}", "yellow")
     if problems:
         raise MetricError("\n".join(problems), hint=hint)
 
@@ -87,6 +93,70 @@ def new(
         ) from error
     write_new(output, text)
     note(f"wrote {output}; edit it, then: geval-local metrics validate {output}")
+
+
+def examples(
+    metric: Annotated[
+        str,
+        typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.", autocompletion=complete_metric),
+    ],
+    rated: Annotated[Path, typer.Option("--from", metavar="FILE", help="Rows with ratings.")],
+    human: Annotated[
+        str, typer.Option("--human", metavar="FIELD", help="Field of the human rating, or a dotted path to it.")
+    ],
+    count: Annotated[int, typer.Option("-n", metavar="N", min=1, max=100, help="How many examples.")] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
+    reason: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="Field of the reason for a rating. Absent: no reasons.")
+    ] = None,
+    fields: options.Fields = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the whole metric to a new YAML file; for presets."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --output: the new metric's name. Absent: the file's name.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the examples that the metric has.")] = False,
+) -> None:
+    """Draw rated rows with labels from all over the scale, and write them into a metric as examples.
+
+    The judge sees them before every sample. A rating between two labels becomes the nearest label. `meta-eval`,
+    `calibrate` and `estimate` leave these rows out.
+    """
+    from geval_local.analysis.example_draw import draw_examples
+    from geval_local.examples import doubts
+    from geval_local.fields import read_mapping
+    from geval_local.files import save_text
+    from geval_local.metric import Metric, written_into
+
+    given = Metric.load(metric)
+    file = Path(metric) if Path(metric).suffix in (".yaml", ".yml") else None
+    if output is not None:
+        options.check_new_yaml(output, "a metric file")
+    elif file is None:
+        raise ConfigurationError(f"{given.name} is a preset", hint="Write a metric of your own: -o FILE.yaml")
+    elif name is not None:
+        raise ConfigurationError("--name is for a new file", hint="Add -o FILE.yaml.")
+    elif given.examples and not force:
+        raise ConfigurationError(
+            f"{file} has {len(given.examples)} examples already", hint="--force replaces them, -o writes another file."
+        )
+    drawn = draw_examples(rated, given, human, count=count, seed=seed, reason=reason, fields=read_mapping(fields or ()))
+    named = given.name if output is None else name or output.stem
+    changed = given.model_copy(update={"examples": drawn.examples, "name": named})
+    complete = Metric.from_yaml(changed.to_yaml(), origin=str(output or file))
+    if output is not None:
+        save_text(output, complete.to_yaml())
+    elif file is not None:
+        save_text(file, written_into(file.read_bytes().decode("utf-8"), complete, str(file), "examples"))
+    show_text("\n".join(f"{one.id}: {one.label}" for one in complete.examples))
+    for why, left in drawn.left_out.items():
+        note(f"{left} rows {why}: not drawn from")
+    for told in doubts(complete.name, complete.examples):
+        note(f"warning: {told}", "yellow")
+    before = f", in place of the {len(given.examples)} that it had" if given.examples and output is None else ""
+    note(f"wrote {len(complete.examples)} of {drawn.candidates} rated rows into {output or file}{before}")
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -146,7 +216,7 @@ def _write_into(file: Path | None, given: Metric, judge_options: JudgeOptions) -
     """Write the steps of a metric file, into the file itself if one is given."""
     from geval_local.files import save_text
     from geval_local.judge.steps import write_steps
-    from geval_local.metric import with_steps_in_text
+    from geval_local.metric import written_into
 
     judge = load_shown(judge_options)
     with show_progress() as progress:
@@ -154,7 +224,7 @@ def _write_into(file: Path | None, given: Metric, judge_options: JudgeOptions) -
     _show_difference(given, complete)
     if file is not None:
         text = file.read_bytes().decode("utf-8")
-        save_text(file, with_steps_in_text(text, complete, str(file)))
+        save_text(file, written_into(text, complete, str(file)))
     return complete, f"written into {file}"
 
 

@@ -1,0 +1,62 @@
+"""Rows that a metric shows as its examples: analyses against people leave them out, as the judge saw their labels."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from geval_local.errors import UnscorableError
+from geval_local.examples import content
+from geval_local.io.samples import Sample
+from geval_local.metric import Metric
+from geval_local.statistics.records import EXAMPLE, ScoredItem
+
+logger = logging.getLogger("geval_local")
+
+
+def without_examples(
+    items: Sequence[ScoredItem],
+    rows: Sequence[Mapping[str, Any]],
+    metric: Metric | None,
+    mapping: Mapping[str, str],
+    path: object,
+    *,
+    keep_scores: bool = False,
+) -> list[ScoredItem]:
+    """Take rating and score, or the rating alone, from items whose rows are examples; every item keeps its place.
+
+    A row is an example if the texts of all fields are the same (`geval_local.examples.content`), whatever its id.
+    """
+    if metric is None or not metric.examples:
+        return list(items)
+    shown = {content(one.texts, metric.fields) for one in metric.examples}
+    left, unknown = list(items), 0
+    for place, (item, row) in enumerate(zip(items, rows, strict=True)):
+        try:
+            texts = Sample(row, mapping=mapping).texts(metric.fields)
+        except UnscorableError:
+            unknown += 1
+            continue
+        if content(texts, metric.fields) in shown:
+            unrated = replace(item, human=math.nan)
+            gone = replace(unrated, predicted=math.nan, probabilities=None, error=EXAMPLE)
+            left[place] = unrated if keep_scores else gone
+    if unknown:
+        _say_unknown(str(path), metric.name, unknown)
+    return left
+
+
+@cache
+def _say_unknown(path: str, metric: str, count: int) -> None:
+    logger.warning("%s: %d rows lack texts of %s and cannot be compared with its examples", path, count, metric)
+
+
+def examples_told(metric: str, items: Sequence[ScoredItem]) -> list[str]:
+    """Say how many rows were left out because the metric shows them as examples; nothing of none."""
+    count = sum(item.error == EXAMPLE for item in items)
+    rows = "1 row is an example" if count == 1 else f"{count} rows are examples"
+    return [f"{metric}: {rows} in the form, and left out"] if count else []
