@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.errors import ErrorCode, code_of
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
@@ -29,7 +30,10 @@ _NUMBER = re.compile(r"\d+")
 class UnscoredReason:
     """A reason why rows are unscored."""
 
-    #: The reason as given for the first of these rows. Reasons that differ only in their numbers are counted together.
+    #: The code that these rows share, one of `geval_local.errors.ErrorCode`.
+    code: str
+    #: The reason as given for the first of these rows. Rows without a known code are counted together if their reasons
+    #: differ only in numbers.
     text: str
     #: Number of rows with this reason.
     count: int
@@ -38,7 +42,7 @@ class UnscoredReason:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"reason": self.text, "count": self.count, "rows": list(self.rows)}
+        return {"code": self.code, "reason": self.text, "count": self.count, "rows": list(self.rows)}
 
 
 @dataclass(frozen=True)
@@ -148,16 +152,17 @@ def mass_warning(summary: Summary) -> str:
 
 
 class Reasons:
-    """Counts rows without a figure by their reasons; counts of different rows add up."""
+    """Counts rows without a figure by the codes of their reasons; counts of different rows add up."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, int, list[int | str]]] = {}
+        self._found: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
 
     def add(self, where: str, row: int | str, error: str) -> None:
         """Count a row."""
         text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
-        text, count, rows = self._found.get(_NUMBER.sub("#", text), (text, 0, []))
-        self._found[_NUMBER.sub("#", text)] = (text, count + 1, [*rows, row][:ROWS_NAMED])
+        key = _kind(code_of(error), text)
+        text, count, rows = self._found.get(key, (text, 0, []))
+        self._found[key] = (text, count + 1, [*rows, row][:ROWS_NAMED])
 
     def merge(self, more: Reasons) -> None:
         """Add the counts of other rows."""
@@ -169,19 +174,26 @@ class Reasons:
 
     def listed(self) -> tuple[UnscoredReason, ...]:
         """List the reasons, the most frequent first."""
-        found = (UnscoredReason(text, count, tuple(rows)) for text, count, rows in self._found.values())
+        found = [UnscoredReason(key[0], text, count, tuple(rows)) for key, (text, count, rows) in self._found.items()]
         return tuple(sorted(found, key=lambda reason: -reason.count))
 
     def to_record(self) -> list[list[Any]]:
         """Return the counts as plain JSON values."""
-        return [[text, count, rows] for text, count, rows in self._found.values()]
+        return [[key[0], text, count, rows] for key, (text, count, rows) in self._found.items()]
 
     @classmethod
     def from_record(cls, record: Iterable[Sequence[Any]]) -> Reasons:
         """Read the counts back."""
         found = cls()
-        found._found = {_NUMBER.sub("#", text): (text, count, list(rows)) for text, count, rows in record}
+        for *known, text, count, rows in record:  # an earlier version wrote no codes
+            code = ErrorCode.read(known[0] if known else None)
+            found._found[_kind(code, text)] = (text, count, list(rows))
         return found
+
+
+def _kind(code: ErrorCode, text: str) -> tuple[str, str]:
+    """Say what rows are counted together: those of one code; without one, those whose texts differ in numbers only."""
+    return code.value, _NUMBER.sub("#", text) if code is ErrorCode.UNKNOWN else ""
 
 
 def _place(row: int | str) -> tuple[str, int]:

@@ -209,7 +209,11 @@ def test_every_format_of_results_gives_the_same_page(tmp_path, suffix):
             columns = {name: row[name] for name in ("id", "doc_id", "source", "output")}
             scores = {}
             for metric, figures in row["geval"].items():
-                known = {name: value for name, value in figures.items() if name not in ("score", "other_tokens")}
+                known = {
+                    name: value
+                    for name, value in figures.items()
+                    if name not in ("score", "error_code", "other_tokens")
+                }
                 pairs = tuple(map(tuple, figures.get("other_tokens", ())))
                 value = math.nan if figures["score"] is None else figures["score"]
                 scores[metric] = Score(metric, value, other_tokens=pairs, **known)

@@ -12,7 +12,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note, print_json, say
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import ConfigurationError, JudgeError, OutputError
 from geval_local.options import JudgeOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def reasons(
     from geval_local.io.input_checks import check_rows
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
+    from geval_local.models.registry import entry_of
     from geval_local.runs.reasons import chosen_places
     from geval_local.runs.run_file import reason_file
     from geval_local.signature import judge_name, signature_differences, signature_parts
@@ -145,6 +146,14 @@ def reasons(
     check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
     choice = judge.model_copy(update={"name": judge.name or scorer})
+    if judge.name is None:
+        try:
+            entry_of(choice)
+        except JudgeError as error:
+            raise ConfigurationError(
+                f"{scored.path} was scored by {scorer!r}, and no judge is found by this name: {error.message}",
+                hint="Results hold no paths. If the judge was given by its path, give the path again: --judge PATH.",
+            ) from error
 
     def load(given: JudgeOptions) -> Judge:
         from geval_local.judge.judge import Judge  # brings torch, which a file that is complete does not need
