@@ -138,14 +138,21 @@ SAID_BY_TOKENS = 0.5
 
 
 def mass_warning(summary: Summary) -> str:
-    """Say that the label mass of a run is low, and what the judge wrote instead; without the word "warning"."""
-    answers = "the judge does not answer here" if summary.label_mass < LEAST_LABEL_MASS else "it is low"
-    told = (
-        f"{summary.metric}: label mass {summary.label_mass:.3f}, below {summary.low_mass:g} in "
-        f"{summary.low_mass_share:.1%} of the scored rows: {answers}"
-    )
+    """Say that the label mass of a run, or of some rows, is low, behind the metric's name; see `mass_remark`."""
+    return f"{summary.metric}: {mass_remark(summary)}"
+
+
+def mass_remark(summary: Summary) -> str:
+    """Say that the label mass is low, on the whole or in some rows, and what the judge wrote instead."""
+    rows = f"{summary.low_mass_share:.1%}" if summary.low_mass_share >= 0.0005 else "less than 0.1%"
+    share = f"below {summary.low_mass:g} in {rows} of the scored rows"
+    if summary.label_mass < summary.low_mass:
+        answers = "the judge does not answer here" if summary.label_mass < LEAST_LABEL_MASS else "it is low"
+        told = f"label mass {summary.label_mass:.3f}, {share}: {answers}"
+    else:
+        told = f"label mass {share}, but not on average"
     if summary.other_tokens:
-        told += "; it writes " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
+        told += "; there it writes " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
     if sum(p for _, p in summary.other_tokens) < SAID_BY_TOKENS * (1 - summary.label_mass):
         told += "; the rest starts like a label but continues as another number or word"
     return told

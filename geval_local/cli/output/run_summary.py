@@ -21,6 +21,7 @@ from geval_local.cli.output.console import (
     print_rows,
     say,
 )
+from geval_local.errors import ErrorCode
 from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
@@ -255,7 +256,8 @@ def show_unscored(result: RunResult, where: str = "") -> None:
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
-            say(f"  {reason.count} x {reason.code}: {as_options(reason.text)} ({rows})")
+            code = "" if reason.code == ErrorCode.UNKNOWN else f"{reason.code}: "
+            say(f"  {reason.count} x {code}{as_options(reason.text)} ({rows})")
         if len(reasons) > REASONS_SHOWN:
             say(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)")
 
