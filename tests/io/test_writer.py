@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io import writer as output_formats
-from geval_local.io.columns import FIGURES, check_chosen
+from geval_local.io.columns import FIGURES, check_chosen, renamed_columns
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import ResultWriter
 from geval_local.options import RunOptions
@@ -481,6 +481,22 @@ def test_csv_holds_the_input_and_the_scores_unless_more_is_asked_for(tmp_path: P
     (header, first) = chosen(tmp_path / "o.csv", None, rows=[{"source": "S", "row": "own"}])
     assert header[:3] == ["source", "row", "coherence.score"]
     assert first[1] == "own"
+
+
+def test_an_input_column_called_like_a_result_is_kept_under_another_name(tmp_path: Path) -> None:
+    taken = {"tone.score": "mine", "tone.score_input": "too", "tone.label_mass": "7", "output": "P"}
+    for columns in (None, ["all"], ["input", "score"]):
+        with ResultWriter.open(tmp_path / "o.csv", ["tone"], columns=columns) as writer:
+            writer.write(Sample(taken, 1), {"tone": score("tone")})
+        (row,) = cells(tmp_path / "o.csv")
+        kept = {
+            name: row[name] for name in ("tone.score_input_", "tone.score_input", "tone.label_mass_input", "output")
+        }
+        assert list(kept.values()) == ["mine", "too", "7", "P"]
+        assert float(row["tone.score"]) == score("tone").value
+    assert renamed_columns(["a.score", "a.mode"], ["a"]) == {"a.score": "a.score_input", "a.mode": "a.mode_input"}
+    earlier = ["tone.score", "tone.error", "tone.label_mass"]  # a result of this tool, which the new one replaces
+    assert renamed_columns(earlier, ["tone"]) == {}
 
 
 @pytest.mark.parametrize(
