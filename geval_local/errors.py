@@ -26,10 +26,13 @@ Library code raises; only the command line exits.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+
+_NUMBER = re.compile(r"\d+")
 
 
 class GevalError(Exception):
@@ -151,6 +154,12 @@ class Cause(str):
 def code_of(error: str) -> ErrorCode:
     """Return the code of a reason; `ErrorCode.UNKNOWN` for a text that is no `Cause`."""
     return error.code if isinstance(error, Cause) else ErrorCode.UNKNOWN
+
+
+def kind_of(error: str) -> tuple[str, str]:
+    """Say which reasons are counted together: those of one code; without a code, those that differ in numbers only."""
+    code = code_of(error)
+    return code.value, _NUMBER.sub("#", error) if code is ErrorCode.UNKNOWN else ""
 
 
 class UnscorableError(GevalError):

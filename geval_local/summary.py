@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.errors import ErrorCode, code_of
+from geval_local.errors import Cause, ErrorCode, code_of, kind_of
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
@@ -23,7 +22,6 @@ ROWS_NAMED = 5
 TOKENS_NAMED = 5
 #: Number of these tokens that are kept while sums of parts are added.
 _MOST_TOKENS = 1000
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class Reasons:
     def add(self, where: str, row: int | str, error: str) -> None:
         """Count a row."""
         text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
-        key = _kind(code_of(error), text)
+        key = kind_of(Cause(text, code_of(error)))
         text, count, rows = self._found.get(key, (text, 0, []))
         self._found[key] = (text, count + 1, [*rows, row][:ROWS_NAMED])
 
@@ -194,13 +192,8 @@ class Reasons:
         found = cls()
         for *known, text, count, rows in record:  # an earlier version wrote no codes
             code = ErrorCode.read(known[0] if known else None)
-            found._found[_kind(code, text)] = (text, count, list(rows))
+            found._found[kind_of(Cause(text, code))] = (text, count, list(rows))
         return found
-
-
-def _kind(code: ErrorCode, text: str) -> tuple[str, str]:
-    """Say what rows are counted together: those of one code; without one, those whose texts differ in numbers only."""
-    return code.value, _NUMBER.sub("#", text) if code is ErrorCode.UNKNOWN else ""
 
 
 def _place(row: int | str) -> tuple[str, int]:

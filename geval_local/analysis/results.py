@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict, Unpack
 
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import documents_of
 from geval_local.io.input_checks import check_columns
@@ -193,7 +193,8 @@ def rated_items(
     for place, (row, own, key) in enumerate(zip(rows, figures, keys or row_keys(rows), strict=True), start=1):
         where = f"{path}, row {row_number(row, place)}"
         value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
-        error = (own.get("error") or "unscored") if math.isnan(value) else None
+        reason = Cause(str(own.get("error") or "unscored"), ErrorCode.read(own.get("error_code")))
+        error = reason if math.isnan(value) else None
         probabilities = own.get("probabilities") or None
         item = ScoredItem("", "", math.nan, value, probabilities, key=key, error=error, label_mass=mass)
         items.append(joined(item, row, where, human, group_by, system, fields))

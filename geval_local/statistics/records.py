@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.errors import DataError
+from geval_local.errors import DataError, kind_of
 from geval_local.scale import Scale
 from geval_local.score import Distribution
 
@@ -54,12 +54,19 @@ def word_count(text: str) -> int:
 
 
 def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int]]:
-    """Separate the items that have both a rating and a score from those that do not."""
+    """Separate the items that have both a rating and a score from those that do not, which are counted by reason.
+
+    Reasons of one code are one, with the first one as its example.
+    """
     kept: list[ScoredItem] = []
     left_out: Counter[str] = Counter()
+    examples: dict[tuple[str, str], str] = {}
     for item in items:
         if not math.isfinite(item.predicted):
-            left_out[item.error or "unscored"] += 1
+            reason = item.error or "unscored"
+            code, kind = kind_of(reason)
+            told = reason.split("\n", 1)[0] if kind else f"{code}, for example {reason.splitlines()[0]}"
+            left_out[examples.setdefault((code, kind), told)] += 1
         elif not math.isfinite(item.human):
             left_out[NO_HUMAN] += 1
         else:
