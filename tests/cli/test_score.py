@@ -83,8 +83,8 @@ def test_the_lowest_rows_show_their_number_label_probabilities_question_and_answ
         assert (int(found[1]), found[2], found[4]) == (place + 1, f"{figures[place]['score']:.3f}", rows[place]["id"])
         shares = dict(re.findall(r"p\((\w+)\) ([\d.]+)", found[3]))
         assert shares == {label: f"{p:.2f}" for label, p in figures[place]["probabilities"].items()}
-        assert source.startswith(f"      source: {rows[place]['source'][:20]}")
-        assert output.startswith(f"      output: {rows[place]['output'][:20]}")
+        assert source.startswith(f"      source: {rows[place]['source'][:20].strip()}")
+        assert output.startswith(f"      output: {rows[place]['output'][:20].strip()}")
     assert max(map(len, (line for line in score(here).stdout.splitlines()))) <= 80
 
 
