@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from geval_local.errors import FieldError
+from geval_local.errors import ErrorCode, FieldError
 
 #: Columns that may hold a conversation, best first.
 CHATS = ("messages", "conversations", "conversation", "dialogue", "chat")
@@ -56,7 +56,7 @@ def turn_of(message: Mapping[str, Any], what: str) -> Turn:
     calls = message.get("tool_calls") or [one for one in (message.get("function_call"),) if one]
     has_content = bool({"content", "value"} & message.keys())
     if not isinstance(role, str) or not role.strip() or not (has_content or calls):
-        raise FieldError(f"{what} is an object without a role and a content, not text", hint=_SHAPE)
+        raise FieldError(f"{what} is an object without a role and a content, not text", ErrorCode.NOT_TEXT, hint=_SHAPE)
     if isinstance(content, list | tuple) and any(isinstance(part, Mapping) for part in content):
         content = "\n".join(_part(part, f"{what}, part {index}") for index, part in enumerate(content, start=1))
     if calls and (content is None or isinstance(content, str)):
@@ -72,7 +72,7 @@ def _part(part: Any, what: str) -> str:
     text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else part
     if not isinstance(text, str):
         kind = part.get("type", "an object") if isinstance(part, Mapping) else type(part).__name__
-        raise FieldError(f"{what} of the content is {kind!s}, not text", hint=_SHAPE)
+        raise FieldError(f"{what} of the content is {kind!s}, not text", ErrorCode.NOT_TEXT, hint=_SHAPE)
     return text
 
 
@@ -80,7 +80,11 @@ def _call(call: Any, what: str) -> str:
     """Write the call of a tool as code: ``get_weather({"city": "Oslo"})``."""
     asked = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(asked, Mapping) or not isinstance(asked.get("name"), str):
-        raise FieldError(f"{what} calls a tool without a name", hint="A call has a function with name and arguments.")
+        raise FieldError(
+            f"{what} calls a tool without a name",
+            ErrorCode.NOT_TEXT,
+            hint="A call has a function with name and arguments.",
+        )
     given = asked.get("arguments", {})
     written = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
     return f"[calls {asked['name']}({written})]"
@@ -115,14 +119,16 @@ def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
     for number, message in enumerate(messages, start=1):
         what = f"{where}: the column {column!r}, message {number}"
         if not isinstance(message, Mapping):
-            raise FieldError(f"{what} is no object", hint=_SHAPE)
+            raise FieldError(f"{what} is no object", ErrorCode.NOT_TEXT, hint=_SHAPE)
         turn = turn_of(message, what)
         if not isinstance(turn.text, str):
             kind = "null" if turn.text is None else f"of type {type(turn.text).__name__}"
-            raise FieldError(f"{what}: the content is {kind}, not text", hint=_SHAPE)
+            raise FieldError(f"{what}: the content is {kind}, not text", ErrorCode.NOT_TEXT, hint=_SHAPE)
         turns.append(turn)
     if not turns:
-        raise FieldError(f"{where}: the column {column!r} holds no message", hint="Leave the row out.")
+        raise FieldError(
+            f"{where}: the column {column!r} holds no message", ErrorCode.EMPTY_FIELD, hint="Leave the row out."
+        )
     return turns
 
 

@@ -26,9 +26,13 @@ Library code raises; only the command line exits.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
+
+_NUMBER = re.compile(r"\d+")
 
 
 class GevalError(Exception):
@@ -87,8 +91,88 @@ class DataError(GevalError):
     """An input file that cannot be read at all; single bad rows are `UnscorableError` reasons instead."""
 
 
+class ErrorCode(str, Enum):
+    """Why a row has no score, as a code that programs can count; `Cause` has the sentence.
+
+    A member equals its text: ``score.error_code == "too_long"``.
+    """
+
+    #: What the code means, in half a sentence.
+    meaning: str
+
+    INVALID_ROW = "invalid_row", "the row cannot be read, or is not of the shape that was asked for"
+    NOT_UNICODE = "not_unicode", "the row holds bytes that are not text in the file's encoding"
+    DUPLICATE_ID = "duplicate_id", "an earlier row has the same id"
+    MISSING_ID = "missing_id", "the column of the id is missing or null"
+    MISSING_FIELD = "missing_field", "a field of the metric has no column in this row"
+    EMPTY_FIELD = "empty_field", "a field is empty, null or only white space"
+    NOT_TEXT = "not_text", "a field holds something else than text or a conversation"
+    TOO_LONG = "too_long", "the prompt is longer than the judge reads"
+    NOT_ENCODABLE = "not_encodable", "the judge's tokenizer fails on the text"
+    MEMORY = "memory", "the prompt does not fit into memory"
+    NOT_FINITE = "not_finite", "the judge's logits are not numbers"
+    NO_LABEL = "no_label", "the judge gives no label any probability"
+    BACKEND = "backend", "the server or engine that computes returned no usable answer"
+    NOT_WRITTEN = "not_written", "the judge wrote no reason"
+    JURY = "jury", "a judge of the jury has no score for the row"
+    UNKNOWN = "unknown", "no code is known, as in results of earlier versions"
+
+    def __new__(cls, value: str, meaning: str) -> ErrorCode:
+        """Make a member of its text and its meaning."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @classmethod
+    def read(cls, value: object) -> ErrorCode:
+        """Read a stored code; `UNKNOWN` for anything else."""
+        try:
+            return cls(value)  # type: ignore[call-arg, arg-type]  # a lookup, not `__new__`
+        except ValueError:
+            return cls.UNKNOWN
+
+
+class Cause(str):
+    """Why a row has no score: a sentence, which is the text itself, and its `code`."""
+
+    code: ErrorCode
+
+    def __new__(cls, text: str, code: ErrorCode) -> Cause:
+        """Make a text with a code."""
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
+
+    def __getnewargs__(self) -> tuple[str, ErrorCode]:  # type: ignore[override]  # for pickle, of both arguments
+        return str(self), self.code
+
+
+def code_of(error: str) -> ErrorCode:
+    """Return the code of a reason; `ErrorCode.UNKNOWN` for a text that is no `Cause`."""
+    return error.code if isinstance(error, Cause) else ErrorCode.UNKNOWN
+
+
+def kind_of(error: str) -> tuple[str, str]:
+    """Say which reasons are counted together: those of one code; without a code, those that differ in numbers only."""
+    code = code_of(error)
+    return code.value, _NUMBER.sub("#", error) if code is ErrorCode.UNKNOWN else ""
+
+
 class UnscorableError(GevalError):
     """One sample that cannot be scored; the run keeps its reason and goes on."""
+
+    def __init__(self, message: str, code: ErrorCode, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+    @property
+    def cause(self) -> Cause:
+        """The whole message with its code."""
+        return Cause(str(self), self.code)
 
 
 class FieldError(UnscorableError):

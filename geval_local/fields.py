@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from geval_local.conversation import READ_AS, TURN, messages_of, offered_by, turn_of
-from geval_local.errors import ConfigurationError, FieldError, UnscorableError
+from geval_local.errors import ConfigurationError, ErrorCode, FieldError, UnscorableError
 from geval_local.errors import nearest as nearest  # for all that deals with names of fields
 
 _OUTPUTS = (
@@ -299,6 +299,7 @@ def text_of(value: Any, what: str, *, alternatives: bool = False) -> str:
     if len(text) > MAX_CHARACTERS:
         raise UnscorableError(
             f"{what} has {len(text):,} characters, more than the {MAX_CHARACTERS:,} that are read of one text",
+            ErrorCode.TOO_LONG,
             hint="Shorten it, or score it in parts.",
         )
     return text
@@ -309,7 +310,7 @@ def _text(value: Any, what: str, *, numbered: bool = True, alternatives: bool = 
         value = value.tolist()
     if isinstance(value, list | tuple):
         if not value:
-            raise UnscorableError(f"{what} is an empty list", hint="Give at least one text.")
+            raise UnscorableError(f"{what} is an empty list", ErrorCode.EMPTY_FIELD, hint="Give at least one text.")
         parts = [
             _turn(item, f"{what}, item {index}")
             if isinstance(item, Mapping)
@@ -322,18 +323,22 @@ def _text(value: Any, what: str, *, numbered: bool = True, alternatives: bool = 
         return "\n\n".join(parts)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise UnscorableError(
-            f"{what} is {'null' if value is None else 'NaN'}", hint="Fill it in, or leave the row out."
+            f"{what} is {'null' if value is None else 'NaN'}",
+            ErrorCode.EMPTY_FIELD,
+            hint="Fill it in, or leave the row out.",
         )
     if not isinstance(value, str):
         found = _JSON_TYPES.get(type(value), f"of type {type(value).__name__}")
         inner = f" Its keys are: {', '.join(map(str, value))}." if isinstance(value, Mapping) and value else ""
-        raise FieldError(f"{what} is {found}, not text", hint=_SHAPES + inner)
+        raise FieldError(f"{what} is {found}, not text", ErrorCode.NOT_TEXT, hint=_SHAPES + inner)
     if not value.strip():
         raise UnscorableError(
-            f"{what} is empty" if not value else f"{what} is only white space", hint="Fill it in, or leave the row out."
+            f"{what} is empty" if not value else f"{what} is only white space",
+            ErrorCode.EMPTY_FIELD,
+            hint="Fill it in, or leave the row out.",
         )
     if not is_unicode(value):
-        raise UnscorableError(f"{what} {NOT_UNICODE}", hint="Convert the text to UTF-8.")
+        raise UnscorableError(f"{what} {NOT_UNICODE}", ErrorCode.NOT_UNICODE, hint="Convert the text to UTF-8.")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -21,6 +22,8 @@ from geval_local.score import Estimator, Score
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
+
+logger = logging.getLogger("geval_local")
 
 
 def _collected(frame: Any) -> nw.DataFrame[Any]:
@@ -93,7 +96,7 @@ def score_frame(
     judge: Judge | str | os.PathLike[str] | None = None,
     *,
     fields: Mapping[str, str] | None = None,
-    figures: Sequence[str] | Literal["all"] = ("score", "error"),
+    figures: Sequence[str] | Literal["all"] = ("score", "error", "error_code"),
     estimator: Estimator | None = None,
     threshold: float | None = None,
     progress: OnProgress = False,
@@ -125,7 +128,8 @@ def score_frame(
     frame
         A copy of the frame's kind, of a lazy frame what it collects to, with the columns ``METRIC.FIGURE``, rows and
         their order as they were. A row that cannot be scored has no score (NaN in pandas, else null) and its reason in
-        ``METRIC.error``; never 0.
+        ``METRIC.error``, with one of `geval_local.errors.ErrorCode` in ``METRIC.error_code``; never 0. A column of the
+        frame that has such a name is replaced, which is logged.
 
     Raises
     ------
@@ -150,6 +154,8 @@ def score_frame(
         judge = Judge.load(None if judge is None else os.fspath(judge))
     found = judge.score_many(chosen, samples, estimator=estimator, threshold=threshold, progress=progress)
     columns = [column for metric in chosen for column in _columns(metric, found[metric.name], wanted, collected)]
+    for name in {column.name for column in columns} & set(collected.columns):
+        logger.warning("the frame's column %r is replaced by the new result", name)
     extended = collected.with_columns(columns).to_native()
     return type(frame)(extended) if _is_dataset(frame) else extended
 
@@ -187,7 +193,7 @@ def _columns(metric: Metric, scores: Sequence[Score], figures: tuple[str, ...] |
     """Make the columns of a metric's figures, such as ``summarization/coherence.score``."""
     records = [score.to_dict() for score in scores]
     if figures is None:
-        present = figures_in({"": record} for record in records) | {"score", "error"}
+        present = figures_in({"": record} for record in records) | {"score", "error", "error_code"}
         figures = tuple(name for name in FIGURES if name in present)
     return [
         _series(f"{metric.name}.{name}", KINDS[name], [one.get(name) for one in records], metric.scale.labels, frame)

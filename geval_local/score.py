@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from geval_local.errors import ConfigurationError
+from geval_local.errors import Cause, ConfigurationError, ErrorCode, code_of
 from geval_local.scale import Scale
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Score:
         Figures of each order in which a pair was shown, see `geval_local.questions.pair`. All other
         figures are those of the mean distribution.
     error : str or None
-        Why the sample is unscored.
+        Why the sample is unscored; `error_code` is its code.
     """
 
     metric: str
@@ -337,13 +337,18 @@ class Score:
 
     @classmethod
     def unscored(cls, metric: str, reason: str, *, prompt_tokens: int = 0) -> Score:
-        """Return the score of a sample that cannot be scored, with the reason."""
+        """Return the score of a sample that cannot be scored, with the reason; a `Cause` has a code."""
         return cls(metric=metric, error=reason, prompt_tokens=prompt_tokens)
 
     @property
     def is_scored(self) -> bool:
         """Whether there is a value."""
         return self.error is None
+
+    @property
+    def error_code(self) -> str | None:
+        """One of `geval_local.errors.ErrorCode` for an unscored sample, such as ``too_long``; None for a score."""
+        return None if self.error is None else code_of(self.error).value
 
     def __float__(self) -> float:
         return self.value
@@ -355,9 +360,14 @@ class Score:
         return f"Score({self.metric}: {self.value:.4g}, label mass {self.label_mass:.3f}{passed})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain JSON values; unscored samples have ``score: null`` and ``error``, not 0."""
+        """Return the figures as plain JSON values; unscored samples have ``score: null``, not 0, with a reason."""
         if self.error is not None:
-            return {"score": None, "error": self.error, "prompt_tokens": self.prompt_tokens}
+            return {
+                "score": None,
+                "error": str(self.error),
+                "error_code": self.error_code,
+                "prompt_tokens": self.prompt_tokens,
+            }
         record: dict[str, Any] = {"score": self.value}
         record |= {name: getattr(self, name) for name in ("normalized", *_OF_DISTRIBUTION)}
         if self.threshold is not None:
@@ -377,6 +387,10 @@ class Score:
         return record
 
 
+#: The reason where there is neither a figure nor a reason.
+UNEXPLAINED = Cause("unknown reason", ErrorCode.UNKNOWN)
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """The model's result for one form: label log-probabilities, or the reason why there are none.
@@ -391,7 +405,7 @@ class Outcome:
         Length of the form, and number of tokens removed from the field that may be shortened.
     sample_key : int
         Hash of the prompt, 0 to 2**64 - 1: the seed of the sampled estimator.
-    error : str or None
+    error : Cause or None
         Why there is no score.
     orders : tuple of ndarray of float64, shape (labels,)
         ``log P(l | form)`` of every order where `label_logprobs` is the mean over several.
@@ -404,14 +418,14 @@ class Outcome:
     prompt_tokens: int = 0
     dropped_tokens: int = 0
     sample_key: int = 0
-    error: str | None = None
+    error: Cause | None = None
     orders: tuple[NDArray[np.float64], ...] = ()
     written: Mapping[str, Any] | None = None
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
         """Compute the score."""
         if self.label_logprobs is None:
-            return Score.unscored(metric.name, self.error or "unknown reason", prompt_tokens=self.prompt_tokens)
+            return Score.unscored(metric.name, self.error or UNEXPLAINED, prompt_tokens=self.prompt_tokens)
         return Score.from_distribution(
             metric.name,
             Distribution(metric.scale, self.label_logprobs),

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.errors import Cause, ErrorCode, code_of, kind_of
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
 from geval_local.statistics.interval import Ends, Interval, MeanSums, mean_interval
-from geval_local.statistics.records import reason_key, reason_text
 
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5
@@ -28,7 +28,10 @@ _MOST_TOKENS = 1000
 class UnscoredReason:
     """A reason why rows are unscored."""
 
-    #: The reason as given for the first of these rows. Reasons that differ only in their numbers are counted together.
+    #: The code that these rows share, one of `geval_local.errors.ErrorCode`.
+    code: str
+    #: The reason as given for the first of these rows. Rows without a known code are counted together if their reasons
+    #: differ only in numbers.
     text: str
     #: Number of rows with this reason.
     count: int
@@ -37,7 +40,7 @@ class UnscoredReason:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"reason": self.text, "count": self.count, "rows": list(self.rows)}
+        return {"code": self.code, "reason": self.text, "count": self.count, "rows": list(self.rows)}
 
 
 @dataclass(frozen=True)
@@ -133,30 +136,38 @@ SAID_BY_TOKENS = 0.5
 
 
 def mass_warning(summary: Summary) -> str:
-    """Say that the label mass of a run is low, and what the judge wrote instead; without the word "warning"."""
-    answers = "the judge does not answer here" if summary.label_mass < LEAST_LABEL_MASS else "it is low"
-    told = (
-        f"{summary.metric}: label mass {summary.label_mass:.3f}, below {summary.low_mass:g} in "
-        f"{summary.low_mass_share:.1%} of the scored rows: {answers}"
-    )
+    """Say that the label mass of a run, or of some rows, is low, behind the metric's name; see `mass_remark`."""
+    return f"{summary.metric}: {mass_remark(summary)}"
+
+
+def mass_remark(summary: Summary) -> str:
+    """Say that the label mass is low, on the whole or in some rows, and what the judge wrote instead."""
+    rows = f"{summary.low_mass_share:.1%}" if summary.low_mass_share >= 0.0005 else "less than 0.1%"
+    share = f"below {summary.low_mass:g} in {rows} of the scored rows"
+    if summary.label_mass < summary.low_mass:
+        answers = "the judge does not answer here" if summary.label_mass < LEAST_LABEL_MASS else "it is low"
+        told = f"label mass {summary.label_mass:.3f}, {share}: {answers}"
+    else:
+        told = f"label mass {share}, but not on average"
     if summary.other_tokens:
-        told += "; it writes " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
+        told += "; there it writes " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
     if sum(p for _, p in summary.other_tokens) < SAID_BY_TOKENS * (1 - summary.label_mass):
         told += "; the rest starts like a label but continues as another number or word"
     return told
 
 
 class Reasons:
-    """Counts rows without a figure by their reasons; counts of different rows add up."""
+    """Counts rows without a figure by the codes of their reasons; counts of different rows add up."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, int, list[int | str]]] = {}
+        self._found: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
 
     def add(self, where: str, row: int | str, error: str) -> None:
         """Count a row."""
-        text = reason_text(error, where)
-        text, count, rows = self._found.get(reason_key(text), (text, 0, []))
-        self._found[reason_key(text)] = (text, count + 1, [*rows, row][:ROWS_NAMED])
+        text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
+        key = kind_of(Cause(text, code_of(error)))
+        text, count, rows = self._found.get(key, (text, 0, []))
+        self._found[key] = (text, count + 1, [*rows, row][:ROWS_NAMED])
 
     def merge(self, more: Reasons) -> None:
         """Add the counts of other rows."""
@@ -168,18 +179,20 @@ class Reasons:
 
     def listed(self) -> tuple[UnscoredReason, ...]:
         """List the reasons, the most frequent first."""
-        found = (UnscoredReason(text, count, tuple(rows)) for text, count, rows in self._found.values())
+        found = [UnscoredReason(key[0], text, count, tuple(rows)) for key, (text, count, rows) in self._found.items()]
         return tuple(sorted(found, key=lambda reason: -reason.count))
 
     def to_record(self) -> list[list[Any]]:
         """Return the counts as plain JSON values."""
-        return [[text, count, rows] for text, count, rows in self._found.values()]
+        return [[key[0], text, count, rows] for key, (text, count, rows) in self._found.items()]
 
     @classmethod
     def from_record(cls, record: Iterable[Sequence[Any]]) -> Reasons:
         """Read the counts back."""
         found = cls()
-        found._found = {reason_key(text): (text, count, list(rows)) for text, count, rows in record}
+        for *known, text, count, rows in record:  # an earlier version wrote no codes
+            code = ErrorCode.read(known[0] if known else None)
+            found._found[kind_of(Cause(text, code))] = (text, count, list(rows))
         return found
 
 

@@ -18,7 +18,7 @@ from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.ratings.values import HumanFields
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
-from geval_local.errors import ConfigurationError
+from geval_local.errors import Cause, ConfigurationError, ErrorCode
 from geval_local.io.columns import EVERYTHING
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifest_path, write_manifest
@@ -287,7 +287,7 @@ def save_jury(study: JuryStudy, output: Path) -> None:
                 score = replace(score, label_mass=math.nan)
                 columns["jury_disagreement"] = disagreement
             else:
-                score = Score.unscored(metric, "some judge of the jury did not score this row")
+                score = Score.unscored(metric, Cause("some judge of the jury did not score this row", ErrorCode.JURY))
                 unscored += 1
             writer.write(Sample(columns), {metric: score})
         manifest_path(output).unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from geval_local.analysis.ratings.values import (
     ratings_of,
     read_ratings,
 )
-from geval_local.errors import ConfigurationError, DataError, ScaleError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ScaleError
 from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import documents_of
 from geval_local.io.input_checks import check_columns
@@ -110,7 +110,8 @@ def rated_items(
     for place, (row, own, key, rating) in enumerate(both, start=1):
         where = f"{path}, row {row_number(row, place)}"
         value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
-        error = (own.get("error") or "unscored") if math.isnan(value) else None
+        reason = Cause(str(own.get("error") or "unscored"), ErrorCode.read(own.get("error_code")))
+        error = reason if math.isnan(value) else None
         probabilities = own.get("probabilities") or None
         item = ScoredItem("", "", rating, value, probabilities, key=key, error=error, label_mass=mass)
         items.append(joined(item, row, where, group_by, system, fields))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.engine.interface import LEAST_REACHED, Pack, Position, Readout, ReadoutTable
+from geval_local.errors import Cause, ErrorCode
 from geval_local.score import LOW_LABEL_MASS, OTHER_TOKENS
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
@@ -131,7 +132,7 @@ class AskedEngine:
                 table.add(position, edges[index][part], other.get(position, ()))
         return [table.take(index) for index in range(len(requests))]
 
-    def fill(self, requests: Sequence[Request], edges: Sequence[NDArray[np.float64]], failed: dict[int, str]) -> None:
+    def fill(self, requests: Sequence[Request], edges: Sequence[NDArray[np.float64]], failed: dict[int, Cause]) -> None:
         """Ask for the edges of some requests' label tries, in one call; `failed` gets reasons by request."""
         wanted = [
             (Position(index, node), start)
@@ -142,13 +143,13 @@ class AskedEngine:
         questions = [_question(requests, position, start) for position, start in wanted]
         for (position, start), question, answer in zip(wanted, questions, self._answers(questions), strict=True):
             if isinstance(answer, str):
-                failed.setdefault(position.request, answer)
+                failed.setdefault(position.request, Cause(answer, ErrorCode.BACKEND))
                 continue
             first = requests[position.request].trie.edge_slices[position.node].start + start
             edges[position.request][first : first + len(question.tokens)] = [answer[one] for one in question.tokens]
 
     def _other(
-        self, requests: Sequence[Request], edges: Sequence[NDArray[np.float64]], failed: Mapping[int, str]
+        self, requests: Sequence[Request], edges: Sequence[NDArray[np.float64]], failed: Mapping[int, Cause]
     ) -> dict[Position, tuple[tuple[int, float], ...]]:
         """Ask what took the rest of the mass, where the labels have little of it: likeliest tokens by position."""
         places = [

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from geval_local.errors import Cause, ErrorCode
 from geval_local.score import OTHER_TOKENS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Readout:
     #: first: single tokens, and those after a label's first tokens (" " and then "7" on a scale of 1 to 5).
     other_tokens: tuple[tuple[tuple[int, ...], float], ...] = ()
     #: Why there are no log-probabilities.
-    error: str | None = None
+    error: Cause | None = None
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,14 @@ class ReadoutTable:
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
         self._partial: dict[int, _Partial] = {}
-        #: Why requests have no read-out, where memory ran out for them.
-        self.failed: dict[int, str] = {}
+        #: Why requests have no read-out, where memory ran out for them or no usable answer came.
+        self.failed: dict[int, Cause] = {}
 
     def fail(self, request: int, how: str) -> None:
         """Give a request up for lack of memory."""
         size = len(self._requests[request].ids)
-        self.failed[request] = f"out of memory: a prompt of {size} tokens does not fit even {how}"
+        told = f"out of memory: a prompt of {size} tokens does not fit even {how}"
+        self.failed[request] = Cause(told, ErrorCode.MEMORY)
 
     def add(self, position: Position, logprobs: NDArray[np.float64], other: tuple[tuple[int, float], ...]) -> None:
         """Add the children's log-probabilities of one position."""
@@ -159,11 +161,13 @@ class ReadoutTable:
         if partial.missing:
             raise AssertionError(f"request {request} lacks {partial.missing} read-out positions")
         if np.isnan(partial.edges).any():
-            return Readout(None, error="the model's logits are not numbers (NaN) for this prompt")
+            told = "the model's logits are not numbers (NaN) for this prompt"
+            return Readout(None, error=Cause(told, ErrorCode.NOT_FINITE))
         trie = self._requests[request].trie
         logprobs = trie.label_logprobs(partial.edges)
         if np.isneginf(logprobs).all():
-            return Readout(None, error="the model gives no label of the scale any probability")
+            told = "the model gives no label of the scale any probability"
+            return Readout(None, error=Cause(told, ErrorCode.NO_LABEL))
         return Readout(logprobs, _other_tokens(trie, partial))
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Engine, read_all
-from geval_local.errors import UnsupportedModelError
+from geval_local.errors import ErrorCode, UnsupportedModelError
 from geval_local.models.head import Head, Trunk
 from geval_local.models.memory import free_memory
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
@@ -136,7 +136,7 @@ def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[
     """Plan and execute requests; the label log-probabilities in their order."""
     found = []
     for readout in read_all(engine, requests):
-        if readout.error is not None and readout.error.startswith("out of memory"):
+        if readout.error is not None and readout.error.code is ErrorCode.MEMORY:
             raise MemoryError(readout.error)
         if readout.label_logprobs is None:
             raise UnsupportedModelError(readout.error or "a probe prompt could not be read")

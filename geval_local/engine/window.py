@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from geval_local.score import LOW_LABEL_MASS, Outcome
+from geval_local.score import LOW_LABEL_MASS, UNEXPLAINED, Outcome
 
 if TYPE_CHECKING:  # runs cut their rows into windows before PyTorch is loaded
     from geval_local.engine.interface import Engine, Pack, Readout
@@ -121,7 +121,7 @@ def make_outcome(entry: Prepared, readout: Readout | None, encoder: PromptEncode
     """Combine a prepared sample and its read-out into its outcome."""
     if entry.request is None or readout is None or readout.label_logprobs is None:
         reason = entry.error if readout is None else readout.error
-        return Outcome(error=reason or "unknown reason", prompt_tokens=entry.prompt_tokens)
+        return Outcome(error=reason or UNEXPLAINED, prompt_tokens=entry.prompt_tokens)
     other: tuple[tuple[str, float], ...] = ()
     if np.exp(readout.label_logprobs).sum() < LOW_LABEL_MASS:
         other = tuple((encoder.decode(tokens), p) for tokens, p in readout.other_tokens)

@@ -385,7 +385,7 @@ def _take(metric: Measured, score: Score) -> float:
     metric.geval = score
     metric.evaluation_cost, metric.input_tokens, metric.output_tokens = 0.0, score.prompt_tokens, 0
     if not score.is_scored:
-        metric.error = f"{metric.name} has no score: {score.error}"
+        metric.error = f"{metric.name} has no score ({score.error_code}): {score.error}"
         raise DeepEvalError(metric.error)
     scale = metric.metric.scale
     best = scale.labels[scale.values.index(scale.high)]

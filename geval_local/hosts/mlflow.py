@@ -48,7 +48,7 @@ class GEvalScorer(Scorer):  # type: ignore[misc]
             rationale=bound.words(found),
             source=AssessmentSource(source_type="LLM_JUDGE", source_id=f"geval-local:/{bound.judge.name}"),
             metadata=_texts(bound.record(found)),
-            error=None if found.is_scored else AssessmentError(error_code="UNSCORED", error_message=found.error),
+            error=None if found.is_scored else AssessmentError(error_code=found.error_code, error_message=found.error),
         )
 
     @property

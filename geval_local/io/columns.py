@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from typing import Any, Literal, NamedTuple
@@ -35,6 +35,7 @@ KINDS: Mapping[str, Kind] = {
     "prompt_tokens": "count",
     "dropped_tokens": "count",
     "error": "text",
+    "error_code": "text",
 }
 FIGURES = tuple(KINDS)
 #: Every figure of an answer's `to_dict`, in the order of the columns.
@@ -50,6 +51,7 @@ DECISION_FIGURES = (
     "spread",
     "prompt_tokens",
     "error",
+    "error_code",
 )
 _ONE_TYPE_ONLY = {
     "predicate": ("probability",),
@@ -84,14 +86,19 @@ class ColumnLayout:
 
 
 #: Scores on metrics.
-SCORES = ColumnLayout("geval", FIGURES, ("score", "calibrated", "error"), ("score", "error"))
+SCORES = ColumnLayout(
+    "geval",
+    FIGURES,
+    ("score", "calibrated", "label_mass", "error", "error_code"),
+    ("score", "label_mass", "error", "error_code"),
+)
 #: Reasons, as JSONL.
 ALONE = ColumnLayout("", (), (), ())
 
 
 def decision_layout(types: Mapping[str, str]) -> ColumnLayout:
     """Lay out answers to questions, given the type of every question by the name of its results."""
-    default = ("probability", "choice", "score", "confidence", "error")
+    default = ("probability", "choice", "score", "confidence", "label_mass", "error", "error_code")
     others = {name for names in _ONE_TYPE_ONLY.values() for name in names}
     own = {
         result: tuple(name for name in DECISION_FIGURES if name not in others or name in _ONE_TYPE_ONLY[kind])
@@ -119,6 +126,21 @@ def check_chosen(
                 hint=f"Input columns: {', '.join(inputs) or 'none'}. Figures: {', '.join(layout.figures)}. Others: "
                 "row, input (all input columns), all, and METRIC.FIGURE.",
             )
+
+
+def renamed_columns(names: Collection[str], results: Iterable[str], layout: ColumnLayout = SCORES) -> dict[str, str]:
+    """Name the input columns of a CSV file anew that are called like a figure of a result: ``{old: new}``.
+
+    Columns that hold an earlier result of the same name keep theirs, since the new result replaces them: such a result
+    has both a score and an error.
+    """
+    own = {
+        f"{result}.{figure}"
+        for result in results
+        if not {f"{result}.score", f"{result}.error"} <= set(names)
+        for figure in layout.figures
+    }
+    return {name: free_name(f"{name}_input", names) for name in names if name in own}
 
 
 def header_of(

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.conversation import messages_of
-from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
+from geval_local.errors import (
+    Cause,
+    ConfigurationError,
+    DataError,
+    ErrorCode,
+    FieldError,
+    QuestionError,
+    UnscorableError,
+)
 from geval_local.fields import (
     ABSENT,
     SYSTEM_FIELDS,
@@ -268,7 +276,7 @@ def read_state(given: str | Sequence[str] | Mapping[str, str] | None) -> dict[st
     return state
 
 
-def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, str | None]:
+def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, Cause | None]:
     """Write the evidence of a row as text."""
     if sample.error is not None:
         return "", sample.error
@@ -276,13 +284,13 @@ def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, str | No
     for heading, column in state.items():
         value = field_value(sample.fields, column)
         if value is None:
-            return "", f"{sample.where}: the column {column!r} is missing or null"
+            return "", sample.lost(f"the column {column!r} is missing or null", ErrorCode.MISSING_FIELD).error
         values[heading] = value
     ((heading, column), *others) = state.items()
     try:
         return state_text(values if others or heading != column else values[heading]), None
     except QuestionError as error:
-        return "", f"{sample.where}: {error.message}"
+        return "", sample.lost(error.message, ErrorCode.NOT_TEXT).error
 
 
 def check_evidence(

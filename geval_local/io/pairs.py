@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from geval_local.conversation import is_messages
-from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError, code_of
 from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, offered
 from geval_local.grouping import document_field
 from geval_local.io.input_files import FILE
@@ -148,15 +148,15 @@ def given_sample(sample: Sample, form: str) -> Sample:
     try:
         found = GIVEN[form](sample.fields)
     except KeyError as error:
-        reason = f"{sample.where}: not of the format {form}: the column {error.args[0]!r} is missing"
+        lost = Cause(f"not of the format {form}: the column {error.args[0]!r} is missing", ErrorCode.MISSING_FIELD)
     except (TypeError, ValueError, UnscorableError) as error:
-        reason = f"{sample.where}: not of the format {form}: {error}"
+        lost = Cause(f"not of the format {form}: {error}", getattr(error, "code", ErrorCode.INVALID_ROW))
     else:
         # Pairs of one prompt belong together.
         text = str(found.get("prompt", found.get("source", sample.row)))
         found.setdefault("document", hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12])
         return Sample({**kept, **found}, sample.row, sample.origin, mapping=sample.mapping)
-    return Sample(dict(sample.fields), sample.row, sample.origin, reason)
+    return Sample(dict(sample.fields), sample.row, sample.origin).lost(lost)
 
 
 def _coded(value: Any, codes: Mapping[str, float], name: str) -> float:
@@ -246,7 +246,7 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
         try:
             document, system = _place_of(sample, group_by, plan.system)
         except UnscorableError as error:
-            lost.append(Sample({"row": sample.row}, sample.row, sample.origin, error.message))
+            lost.append(Sample({"row": sample.row}, sample.row, sample.origin, Cause(error.message, error.code)))
         else:
             documents.setdefault(document, []).append((system, sample))
     if plan.baseline is not None:
@@ -283,20 +283,21 @@ def _why_none(documents: Mapping[str, list[tuple[str, Sample]]], lost: list[Samp
 def _place_of(sample: Sample, group_by: str | None, system: str | None) -> tuple[str, str]:
     """Name a row's document and system."""
     if sample.error is not None:
-        raise UnscorableError(sample.error)
+        raise UnscorableError(sample.error, code_of(sample.error))
     columns = [str(name) for name in sample.fields]
     document = None if group_by is None else lookup(sample.fields, group_by)
     if document in (None, ""):
         what = (
             "no column names the document" if group_by is None else f"the field {group_by!r} of the document is missing"
         )
-        raise UnscorableError(f"{sample.where}: {what}; the columns are: {', '.join(columns)}")
+        raise UnscorableError(f"{sample.where}: {what}; the columns are: {', '.join(columns)}", ErrorCode.MISSING_FIELD)
     # Of several files each may be a system's.
     names = (*SYSTEM_FIELDS, FILE) if system is None else (system,)
     writer = next((found for name in names if (found := lookup(sample.fields, name)) not in (None, "")), None)
     if writer is None:
         raise UnscorableError(
-            f"{sample.where}: the field {names[0]!r} of the system is missing; the columns are: {', '.join(columns)}"
+            f"{sample.where}: the field {names[0]!r} of the system is missing; the columns are: {', '.join(columns)}",
+            ErrorCode.MISSING_FIELD,
         )
     return str(document), str(writer)
 

@@ -40,6 +40,7 @@ _ANSWER_TYPES = {
     "orders": pa.int64(),
     "prompt_tokens": pa.int64(),
     "error": pa.string(),
+    "error_code": pa.string(),
 }
 # Columns of the spool by origin, so that an input column and a metric may bear the same name.
 _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"

@@ -19,7 +19,7 @@ from typing import Annotated, Any, overload
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from geval_local.errors import DataError
+from geval_local.errors import Cause, DataError, ErrorCode
 from geval_local.fields import decoded_json
 from geval_local.io.columns import FIGURES, as_text
 from geval_local.io.ownership import file_sha256
@@ -354,6 +354,7 @@ class _Figures(BaseModel):
 
     score: _Number | None = None
     error: str | None = None
+    error_code: str | None = None
     normalized: _Number = math.nan
     probabilities: Annotated[dict[str, _Share], BeforeValidator(decoded_json)] | None = None
     label_mass: _Number = math.nan
@@ -382,12 +383,13 @@ def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Sc
         told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r:.80}"
         raise DataError(f"{where}: {metric}: {told}", hint=_HINT) from error
     if found.score is None:
-        return Score.unscored(metric, found.error or _ABSENT, prompt_tokens=found.prompt_tokens)
+        why = Cause(found.error or _ABSENT, ErrorCode.read(found.error_code))
+        return Score.unscored(metric, why, prompt_tokens=found.prompt_tokens)
     if len(found.order_scores) != len(found.order_masses):
         raise DataError(f"{where}: {metric}: order_scores and order_masses are not equally many", hint=_HINT)
     return Score(
         metric=metric,
         value=found.score,
         orders=tuple(map(OrderFigures, found.order_scores, found.order_masses)),
-        **found.model_dump(exclude={"score", "error", "order_scores", "order_masses"}),
+        **found.model_dump(exclude={"score", "error", "error_code", "order_scores", "order_masses"}),
     )

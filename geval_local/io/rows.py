@@ -17,7 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode
 from geval_local.files import MOST_IN_A_LINE, bounded_lines, check_is_file, kind_of_no_text, open_text
 
 #: The csv module rejects cells above 128 KiB by default; a source document may well be longer.
@@ -216,7 +216,11 @@ class RawRow(NamedTuple):
     #: The columns, or the raw text of an unreadable row, under ``raw``.
     fields: dict[str, Any]
     #: Why the row cannot be read.
-    error: str | None = None
+    error: Cause | None = None
+
+
+def _invalid(why: str) -> Cause:
+    return Cause(why, ErrorCode.INVALID_ROW)
 
 
 class Row(dict[str, Any]):
@@ -252,9 +256,9 @@ class _Decoder(json.JSONDecoder):
     def row(self, number: int, value: Any, raw: Any) -> RawRow:
         """Make a row from a decoded value; for an invalid one keep `raw`."""
         if self.has_repeated and (name := _repeated(value)) is not None:
-            return RawRow(number, {"raw": raw}, f"{name} occurs twice")
+            return RawRow(number, {"raw": raw}, _invalid(f"{name} occurs twice"))
         if not isinstance(value, dict):
-            return RawRow(number, {"raw": raw}, f"not a JSON object but {type(value).__name__}")
+            return RawRow(number, {"raw": raw}, _invalid(f"not a JSON object but {type(value).__name__}"))
         return RawRow(number, value)
 
 
@@ -344,9 +348,9 @@ def line_rows(lines: Iterable[str], first: int = 1) -> Iterator[RawRow]:
         try:
             value = decoder.decode(raw)
         except json.JSONDecodeError as error:
-            yield RawRow(number, {"raw": raw}, f"not valid JSON: {error.msg} at column {error.colno}")
+            yield RawRow(number, {"raw": raw}, _invalid(f"not valid JSON: {error.msg} at column {error.colno}"))
         except (ValueError, RecursionError) as error:
-            yield RawRow(number, {"raw": raw}, f"not readable as JSON: {error}")
+            yield RawRow(number, {"raw": raw}, _invalid(f"not readable as JSON: {error}"))
         else:
             yield decoder.row(number, value, raw)
 
@@ -418,7 +422,7 @@ def _read_csv(path: Path, encoding: str | None, delimiter: str | None = None) ->
                 yield RawRow(number, dict(zip(header, record, strict=True)))
             else:
                 error, cells = record
-                yield RawRow(number, {"raw": cells} if cells else {}, error)
+                yield RawRow(number, {"raw": cells} if cells else {}, _invalid(error))
 
 
 def _read_parquet(path: Path, encoding: str | None) -> Iterator[RawRow]:
@@ -519,7 +523,7 @@ def _without_broken(row: Any, number: int) -> RawRow:
             reasons.append(f"the column {name!r} holds text that is not UTF-8: {error}; convert the file to UTF-8")
         except (ValueError, ArithmeticError) as error:
             reasons.append(f"the column {name!r} holds a value that cannot be read: {error}; mend or drop it")
-    return RawRow(number, record, "; ".join(reasons) or None)
+    return RawRow(number, record, _invalid("; ".join(reasons)) if reasons else None)
 
 
 def _held_values(column: Any) -> list[Any]:

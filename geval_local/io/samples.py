@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.conversation import OFFERED, READ_AS, messages_of
-from geval_local.errors import ConfigurationError, DataError, FieldError, UnscorableError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, FieldError, UnscorableError, code_of
 from geval_local.fields import (
     ABSENT,
     ALIASES,
@@ -55,7 +55,7 @@ class Sample:
         for JSON, CSV and Parquet; 0 when made in Python.
     origin : str
         The file's name, for messages.
-    error : str, optional
+    error : Cause, optional
         Why the row could not be read; `fields` then contains the readable part.
     mapping : mapping of str to str
         Field of a metric -> the column, or the dotted path into one, that it is read from. Fields that are not in it
@@ -65,7 +65,7 @@ class Sample:
     fields: Mapping[str, Any]
     row: int = 0
     origin: str = ""
-    error: str | None = None
+    error: Cause | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -74,6 +74,10 @@ class Sample:
         place = [self.origin] if self.origin else []
         return ", ".join([*place, f"row {self.row}"] if self.row else place) or "the sample"
 
+    def lost(self, why: str, code: ErrorCode | None = None) -> Sample:
+        """Return the sample as one that cannot be scored; a `Cause` has its own code."""
+        return replace(self, error=Cause(f"{self.where}: {why}", code or code_of(why)))
+
     def texts(self, metric_fields: Iterable[str]) -> dict[str, str]:
         """Find the text of every field of a metric.
 
@@ -81,7 +85,7 @@ class Sample:
         its own name, then an alias.
         """
         if self.error is not None:
-            raise UnscorableError(self.error)
+            raise UnscorableError(self.error, code_of(self.error))
         wanted = tuple(metric_fields)
         mapped = {name: path for name in wanted if (path := self.mapping.get(name)) is not None}
         free, columns = (wanted, tuple(self.fields)) if not mapped else self._free(wanted, mapped)
@@ -115,7 +119,7 @@ class Sample:
         try:
             return resolve_row(wanted, columns, self.fields)
         except FieldError as error:
-            raise FieldError(error.message.replace("the sample", self.where, 1), hint=error.hint) from None
+            raise FieldError(error.message.replace("the sample", self.where, 1), error.code, hint=error.hint) from None
 
     @cached_property
     def _offered(self) -> Mapping[str, Any]:
@@ -133,6 +137,7 @@ class Sample:
             raise FieldError(
                 f"{self.where}: the field {name!r} is mapped to {path!r}, which is not there; the columns are: "
                 f"{', '.join(columns) or 'none'}{nearest(path, columns)}",
+                ErrorCode.MISSING_FIELD,
                 hint="Map it to a column, or to a dotted path into one, such as turns.0.content.",
             )
         return value
@@ -143,6 +148,7 @@ class Sample:
             raise FieldError(
                 f"{self.where}: the field {wanted!r} is missing: the conversation in {chat[0]!r} has none "
                 f"({OFFERED[READ_AS[wanted]]})",
+                ErrorCode.MISSING_FIELD,
                 hint=f"Map it to a column, {wanted}=COLUMN.",
             )
         read_as = {column: field for field, column in columns.items() if column != field}
@@ -150,6 +156,7 @@ class Sample:
         names = " or ".join((wanted, *ALIASES.get(wanted, ())[:ALIASES_NAMED]))
         return FieldError(
             f"{self.where}: the field {wanted!r} is missing; the columns are: {', '.join(there) or 'none'}",
+            ErrorCode.MISSING_FIELD,
             hint=f"Map it to its column, {wanted}=COLUMN, or name the column {names}.",
         )
 
@@ -233,19 +240,25 @@ def samples_of(
             fields = {column: value for column, value in fields.items() if not _is_deep(value)}
             texts = list(fields.values())
         if error is None and len(fields) < len(row.fields):
-            error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
+            error = Cause(f"a column is nested deeper than {MAX_LEVELS} levels; flatten it", ErrorCode.INVALID_ROW)
         elif error is None and not all(map(is_unicode, chain(fields, texts))):
-            error = f"the row {NOT_UNICODE}; name the file's encoding (`encoding`), or convert the file to UTF-8"
+            error = Cause(
+                f"the row {NOT_UNICODE}; name the file's encoding (`encoding`), or convert the file to UTF-8",
+                ErrorCode.NOT_UNICODE,
+            )
         if repeated is not None:
             first = repeated.get(row.number, row.number)
         else:
             key = id_hash(fields.get("id"))
             first = row.number if key is None else first_seen.setdefault(key, row.number)
         if first != row.number and error is None and not name_documents():
-            error = f"duplicate id {fields['id']!r}, first seen in row {first}; give every row its own id"
+            error = Cause(
+                f"duplicate id {fields['id']!r}, first seen in row {first}; give every row its own id",
+                ErrorCode.DUPLICATE_ID,
+            )
         before = fields if error is None else {}
         sample = Sample(fields, row.number, origin, None, mapping)
-        yield sample if error is None else replace(sample, error=f"{sample.where}: {error}")
+        yield sample if error is None else sample.lost(error)
 
 
 def ids_of_documents(path: Path, encoding: str | None = None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from geval_local.conversation import TURN, is_messages, messages_of, turns_of
-from geval_local.errors import FieldError
+from geval_local.errors import Cause, ErrorCode, FieldError
 from geval_local.fields import ABSENT, decoded_json, field_value
 from geval_local.grouping import DOCUMENT_FIELDS
 from geval_local.io.rows import RawRow
@@ -43,7 +43,8 @@ class Shape:
         assert self.id is not None
         value = field_value(row.fields, self.id)
         if row.error is not None or value is None:
-            return row if row.error is not None else row._replace(error=f"the id {self.id!r} is missing or null")
+            missing = Cause(f"the id {self.id!r} is missing or null", ErrorCode.MISSING_ID)
+            return row if row.error is not None else row._replace(error=missing)
         former = {FORMER_ID: row.fields["id"]} if "id" in row.fields and FORMER_ID not in row.fields else {}
         rest = {name: item for name, item in row.fields.items() if name != "id"}
         return row._replace(fields={"id": value, **former, **rest})
@@ -65,7 +66,8 @@ class Shape:
         if missing or taken:
             problem = f"the system column {missing[0]!r} is missing" if missing else ""
             problem = problem or f"the column {taken[0]!r} cannot stand beside system columns; rename it"
-            yield replace(sample, error=f"{sample.where}: {problem}; the columns are: {', '.join(sample.fields)}")
+            code = ErrorCode.MISSING_FIELD if missing else ErrorCode.INVALID_ROW
+            yield sample.lost(f"{problem}; the columns are: {', '.join(sample.fields)}", code)
             return
         for name, value in values.items():
             fields = {**_numbered(sample, rest, "doc_id", name, "/"), _SYSTEM: name}
@@ -83,7 +85,7 @@ def _by_turn(sample: Sample) -> Iterator[Sample]:
         yield sample
         return
     if _OUTPUT in sample.fields:
-        yield replace(sample, error=f"{sample.where}: the column 'output' cannot stand beside turns; rename it")
+        yield sample.lost("the column 'output' cannot stand beside turns; rename it", ErrorCode.INVALID_ROW)
         return
     try:
         turns = turns_of(*found, sample.where)

@@ -27,6 +27,7 @@ from geval_local.io.columns import (
     holds_all_input,
     neutral,
     plain,
+    renamed_columns,
     to_json,
 )
 from geval_local.io.ownership import check_place
@@ -87,6 +88,8 @@ class JsonlSink:
 class CsvSink:
     """The requested columns: input columns, ``row``, and ``metric.figure`` for every metric and figure.
 
+    An input column that is called like a figure is kept under another name, see `renamed_columns`.
+
     Texts are written as they are, null and NaN as empty cells, everything else as JSON. The header stands first in the
     file, so it is made from the first `HEADER_ROWS` readable rows. If all input columns are requested, those that
     appear only later, or only in unreadable rows, go into ``extra`` as one JSON object, so that nothing is
@@ -117,7 +120,13 @@ class CsvSink:
     def write(self, row: ResultRow) -> None:
         """Append a row; the first rows are buffered until the header is known."""
         # A figure from an earlier run must not survive its replacement.
-        cells = {as_text(name): value for name, value in row.columns.items() if name not in self._figure_columns}
+        given = {as_text(name): value for name, value in row.columns.items()}
+        named = renamed_columns(given, self._metrics, self._layout) if self._figure_columns & given.keys() else {}
+        cells = {
+            named.get(name, name): value
+            for name, value in given.items()
+            if name in named or name not in self._figure_columns
+        }
         for metric, values in {**row.earlier, **row.figures}.items():
             cells |= {as_text(f"{metric}.{figure}"): value for figure, value in values.items()}
         if self._header is None:

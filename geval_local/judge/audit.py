@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from geval_local.engine.interface import Engine, read_all
-from geval_local.errors import JudgeError, UnscorableError
+from geval_local.errors import JudgeError, UnscorableError, code_of
 from geval_local.io.samples import Sample
 from geval_local.models.progress import OnRead
 from geval_local.prompt import render_form
@@ -90,7 +90,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
     """Tokenize one sample's form and the labels after it."""
     prepared = maker.prepare([sample])[0]
     if prepared.request is None:
-        raise UnscorableError(prepared.error or "the form cannot be filled")
+        raise UnscorableError(prepared.error or "the form cannot be filled", code_of(prepared.error or ""))
     encoder, scale = maker.encoder, maker.metric.scale
     ids, trie = prepared.request.ids, prepared.request.trie
     prompt = render_form(maker.metric, sample.texts(maker.metric.fields))

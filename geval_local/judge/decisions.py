@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from geval_local.engine.interface import MOST_POSITIONS
-from geval_local.errors import UnscorableError
+from geval_local.errors import Cause, ErrorCode, UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision, answers_of
@@ -61,13 +61,13 @@ def refusal(text: str, count_tokens: Callable[[str], int], context: int) -> Prep
         try:
             tokens = count_tokens(text[:size])
         except UnscorableError as error:
-            return Prepared(None, error=str(error))
+            return Prepared(None, error=error.cause)
         if tokens > context:
             reason = (
                 f"the prompt has more than {tokens} tokens, the judge reads {context} with the label; "
                 "shorten the evidence or the question, or take a judge that reads more"
             )
-            return Prepared(None, error=reason, is_too_long=True)
+            return Prepared(None, error=Cause(reason, ErrorCode.TOO_LONG))
         if size >= len(text):
             break
         size *= 2
@@ -87,7 +87,6 @@ class DecisionWork:
     rotations: int = 1
     marks: Marks | None = None
     _ids: list[Ids] = field(default_factory=list, init=False)
-    _too_long: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self._text = state_text(self.state)
@@ -114,7 +113,6 @@ class DecisionWork:
     def prepare(self, start: int, stop: int) -> list[Prepared]:
         """Turn a stretch of the items into what the engine takes, or into reasons why not, in order."""
         found = self.prepare_asked([(self._text, form) for form in self._items[start:stop]])
-        self._too_long |= {start + place for place, entry in enumerate(found) if entry.is_too_long}
         self._ids += [entry.request.ids for entry in found if entry.request is not None]
         return found
 
@@ -131,7 +129,7 @@ class DecisionWork:
 
     def finish(self, outcomes: Sequence[Outcome]) -> Decision:
         """Put the decision together, given the outcomes of all items in order."""
-        answers = answers_of(self.questions, self._forms, outcomes, self._too_long)
+        answers = answers_of(self.questions, self._forms, outcomes)
         return Decision(answers, _distinct_tokens(self._ids))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from geval_local.errors import UnscorableError
+from geval_local.errors import Cause, ErrorCode, UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import example_samples
 from geval_local.metric import Metric
@@ -50,7 +50,7 @@ class Reason:
     #: Whether it holds words of the text, see `cited`. A reason that cites nothing would fit any text.
     cites: bool = False
     #: Why there is none.
-    error: str | None = None
+    error: Cause | None = None
     #: Whether the judge began to repeat itself; `text` ends before that.
     repeats: bool = False
 
@@ -119,13 +119,13 @@ def reason_batches(
         try:
             texts = sample.texts(metric.fields)
         except UnscorableError as error:
-            yield [(place, Reason("", label, error=str(error)))]
+            yield [(place, Reason("", label, error=error.cause))]
             continue
         prompt = render_reason_prompt(metric, texts, label)
         ids = judge.encoder.encode([prompt])[0]
         if len(ids) + max_new_tokens > judge.context:
             needed = f"{len(ids)} tokens and the reason up to {max_new_tokens}"
-            problem = f"the prompt has {needed}, the judge reads {judge.context}"
+            problem = Cause(f"the prompt has {needed}, the judge reads {judge.context}", ErrorCode.TOO_LONG)
             yield [(place, Reason("", label, error=problem))]
             continue
         waiting.append((place, prompt, ids, list(texts.values())))
@@ -147,7 +147,7 @@ def reason_batches(
         found = []
         for (place, prompt, _, held), own in zip(batch, written, strict=True):
             digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass")).hexdigest()
-            nothing = None if own.text else "the judge wrote nothing"
+            nothing = None if own.text else Cause("the judge wrote nothing", ErrorCode.NOT_WRITTEN)
             cites = cited(own.text, held)
             found.append((place, Reason(own.text, labels[place], digest, own.is_ended, cites, nothing, own.repeats)))
         yield found

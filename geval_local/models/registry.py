@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -99,10 +100,16 @@ class JudgeEntry(BaseModel):
 
     @property
     def label(self) -> str:
-        """Name in results: the judge's name and that of its adapter, unless they are one."""
-        if self.adapter is None or self.adapter.name == self.name:
-            return self.name
-        return f"{self.name}+{'adapter' if self.adapter == self.path else self.adapter.name}"
+        """Name in results: the judge's name and that of its adapter, unless they are one.
+
+        A judge that was given by its path is called by the path's last part: results go to people who have other paths.
+        """
+        name = self.name
+        if self.path is not None and _expanded(name) in (self.path, self.path.parent):
+            name = Path(os.path.abspath(Path(name).expanduser())).name or name
+        if self.adapter is None or self.adapter.name == name:
+            return name
+        return f"{name}+{'adapter' if self.adapter == self.path else self.adapter.name}"
 
     @model_validator(mode="after")
     def _check(self) -> JudgeEntry:
@@ -247,8 +254,12 @@ def entry_of(options: JudgeOptions) -> JudgeEntry:
 
 
 def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:
-    """Name judges in results: plain names, plus the distinguishing options if one is asked in several ways."""
-    names = [label_of(one) for one in judges]
+    """Name judges in results, so that each has a name of its own.
+
+    Different judges whose directories have one name are told apart by their place, ``judge`` and ``judge-2``; one judge
+    that is asked in several ways by the options in which these differ.
+    """
+    names = _numbered([label_of(one) for one in judges], [(one.name, one.models_file, one.adapter) for one in judges])
     labels = [
         name if names.count(name) == 1 else ",".join([name, *_differing(one, judges)])
         for name, one in zip(names, judges, strict=True)
@@ -259,6 +270,18 @@ def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:
             hint="The same judge can be asked in two ways: `judge=NAME` `judge=NAME,dtype=float64`.",
         )
     return labels
+
+
+def _numbered(labels: Sequence[str], origins: Sequence[object]) -> list[str]:
+    """Append ``-2``, ``-3``, ... to a label that judges of other origins have before."""
+    given: dict[object, str] = {}
+    for label, origin in zip(labels, origins, strict=True):
+        if origin not in given:
+            others = (f"{label}-{number}" for number in itertools.count(2))
+            taken = {*given.values()}
+            free = (one for one in others if one not in taken and one not in labels)
+            given[origin] = next(free) if label in taken else label
+    return [given[origin] for origin in origins]
 
 
 def label_of(options: JudgeOptions) -> str:

@@ -7,7 +7,7 @@ likeliest level, relative to an even spread's mean distance to its middle.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias
@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from geval_local.errors import code_of
 from geval_local.questions.form import QuestionForm
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
-from geval_local.score import Distribution, Outcome
+from geval_local.score import UNEXPLAINED, Distribution, Outcome
 
 
 def choice_confidence(p: ArrayLike) -> float:
@@ -62,8 +63,6 @@ class _Answer:
     prompt_tokens: int = 0
     #: Why there is no answer.
     error: str | None = None
-    #: Whether the prompt was too long for the judge.
-    is_too_long: bool = False
 
     @property
     def name(self) -> str | None:
@@ -75,6 +74,11 @@ class _Answer:
         """Whether there is an answer."""
         return self.error is None
 
+    @property
+    def error_code(self) -> str | None:
+        """One of `geval_local.errors.ErrorCode` where there is no answer, such as ``too_long``; else None."""
+        return None if self.error is None else code_of(self.error).value
+
     def _figures(self) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -82,7 +86,12 @@ class _Answer:
         """Return the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
         record: dict[str, Any] = {"type": self.question.type}
         if self.error is not None:
-            return {**record, "error": self.error, "prompt_tokens": self.prompt_tokens}
+            return {
+                **record,
+                "error": str(self.error),
+                "error_code": self.error_code,
+                "prompt_tokens": self.prompt_tokens,
+            }
         record |= {**self._figures(), "label_mass": self.label_mass}
         if self.spread is not None:
             record |= {"orders": self.orders, "spread": self.spread}
@@ -200,35 +209,25 @@ class Decision(Sequence[Any]):
         return {answer.name or f"q{place}": answer.to_dict() for place, answer in enumerate(self.answers, start=1)}
 
 
-def answer_of(
-    question: Question, forms: Sequence[QuestionForm], outcomes: Sequence[Outcome], *, is_too_long: bool = False
-) -> Answer:
+def answer_of(question: Question, forms: Sequence[QuestionForm], outcomes: Sequence[Outcome]) -> Answer:
     """Put an answer together from the outcomes of a question's forms."""
     tokens = sum(outcome.prompt_tokens for outcome in outcomes)
     found = []
     for form, outcome in zip(forms, outcomes, strict=True):
         if outcome.label_logprobs is None:
-            reason = outcome.error or "unknown reason"
-            return unanswered(question, reason, prompt_tokens=tokens, is_too_long=is_too_long)
+            return unanswered(question, outcome.error or UNEXPLAINED, prompt_tokens=tokens)
         found.append((Distribution(form.metric.scale, outcome.label_logprobs), list(form.order)))
     p = [distribution.p[order] for distribution, order in found]
     return make_answer(question, p, [distribution.label_mass for distribution, _ in found], prompt_tokens=tokens)
 
 
 def answers_of(
-    questions: Sequence[Question],
-    forms: Sequence[Sequence[QuestionForm]],
-    outcomes: Sequence[Outcome],
-    too_long: Collection[int] = (),
+    questions: Sequence[Question], forms: Sequence[Sequence[QuestionForm]], outcomes: Sequence[Outcome]
 ) -> tuple[Answer, ...]:
-    """Put the answers of a row together, given the outcomes of all forms, and which of them were too long."""
-    places = iter(range(len(outcomes)))
-    answers = []
-    for question, own in zip(questions, forms, strict=True):
-        taken = list(islice(places, len(own)))
-        is_too_long = any(place in too_long for place in taken)
-        answers.append(answer_of(question, own, [outcomes[place] for place in taken], is_too_long=is_too_long))
-    return tuple(answers)
+    """Put the answers of a row together, given the outcomes of all forms."""
+    waiting = iter(outcomes)
+    pairs = zip(questions, forms, strict=True)
+    return tuple(answer_of(question, own, list(islice(waiting, len(own)))) for question, own in pairs)
 
 
 def make_answer(
@@ -251,9 +250,9 @@ def make_answer(
     )
 
 
-def unanswered(question: Question, reason: str, *, prompt_tokens: int = 0, is_too_long: bool = False) -> Answer:
+def unanswered(question: Question, reason: str, *, prompt_tokens: int = 0) -> Answer:
     """Return the answer of a question that cannot be answered, with the reason."""
-    return replace(_of(question)(question), prompt_tokens=prompt_tokens, error=reason, is_too_long=is_too_long)
+    return replace(_of(question)(question), prompt_tokens=prompt_tokens, error=reason)
 
 
 def _of(question: Question) -> type[PredicateAnswer] | type[ChoiceAnswer] | type[ScoreAnswer]:

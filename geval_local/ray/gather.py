@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from geval_local.errors import Cause, ErrorCode
 from geval_local.grouping import Documents
 from geval_local.io.parts import PART_KEY, part_name
 from geval_local.io.samples import Sample
@@ -35,7 +36,8 @@ def rows_of_block(row: dict[str, Any], job: Job, buckets: int) -> Iterator[dict[
     documents = Documents(settings.gather_by)
     for place, sample in enumerate(block_samples(block, settings)):
         document = documents.add(sample.fields)
-        content = json.dumps([sample.origin, sample.row, sample.error, dict(sample.fields)])
+        lost = None if sample.error is None else [str(sample.error), sample.error.code.value]
+        content = json.dumps([sample.origin, sample.row, lost, dict(sample.fields)])
         yield {"bucket": document % buckets, "document": document, "block": number, "place": place, "row": content}
 
 
@@ -67,5 +69,6 @@ def gathered_samples(block: Block, settings: Settings) -> Iterator[Sample]:
     with block.place.open() as source, pq.ParquetFile(source) as table:
         for batch in table.iter_batches(columns=["row"]):
             for value in batch.column(0):
-                origin, row, error, fields = json.loads(value.as_py())
+                origin, row, lost, fields = json.loads(value.as_py())
+                error = None if lost is None else Cause(lost[0], ErrorCode.read(lost[1]))
                 yield Sample(fields, row, origin, error, settings.fields)

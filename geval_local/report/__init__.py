@@ -3,6 +3,7 @@
 - `reports`: a run, or many as a folder, in one call
 - `run_page`, `comparison_page`: one run, also beside human ratings; two runs
 - `written_reasons`: what `geval-local reasons` wrote, beside the rows that it explains
+- `answer`: the first screen: the answer in a sentence, judges by metrics, every remark once
 - `overview`: figures and settings that are readable without the script, what the manifest beside the results tells, and
   in what the signatures of two runs differ
 - `sections`: which system is better or preferred, as tables and as pictures

@@ -15,6 +15,7 @@ from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, load_results
+from geval_local.report.answer import difference_answer, means_table, tab_title, unscored_once, written_on
 from geval_local.report.overview import Described, describe, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.run_page import RunPage
@@ -127,6 +128,10 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
             described[0],
         ),
         title=f"{names[0]} and {names[1]}",
+        tab=tab_title(f"{names[0]} and {names[1]}", written_on(study.runs[0].given), metrics=shared),
+        dates=[written_on(run.given) for run in study.runs],
+        answer=difference_answer(study.answered),
+        differences=means_table(study.answered) if study.answered else None,
         names=names,
         metrics=shared,
         signed=[{name: text for name, text in told.signatures.items() if name in shared} for told in described],
@@ -142,7 +147,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         rated=dict.fromkeys(study.human[metric] for metric in shared if metric in study.human),
         against_people=comparison_table(study.against_human) if study.against_human else None,
         overviews=[
-            (name, overview_table(found), found)
+            (name, overview_table(found), unscored_once(found), [one for one in found if one.shortened])
             for name, run, own in zip(names, (first, second), described, strict=True)
             for found in [summaries(run, own, group_by=study.runs[0].group_by)]
         ],

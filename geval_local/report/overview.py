@@ -17,9 +17,10 @@ from geval_local.io.results import Results
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
+from geval_local.report.answer import passing, said_once
 from geval_local.scale import Scale
 from geval_local.signature import signature_parts
-from geval_local.summary import Summary, Tally, mass_warning
+from geval_local.summary import Summary, Tally, mass_remark
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Described:
         """The facts as texts; objects as JSON."""
         return [(as_text(name), as_text(value)) for name, value in self.facts.items() if value is not None]
 
+    @property
+    def scales(self) -> dict[str, Scale]:
+        """Metric -> scale, where it is known."""
+        return {name: Scale.parse(one.scale) for name, one in self.metrics.items() if one.scale is not None}
+
     def texts(self, metrics: Sequence[str]) -> dict[str, MetricText]:
         """Give those of some metrics, in their order, of which there is more to show than a scale."""
         known = {name: self.metrics[name] for name in metrics if name in self.metrics}
@@ -72,8 +78,7 @@ UNDESCRIBED = Described()
 def summaries(results: Results, described: Described = UNDESCRIBED, *, group_by: str | None = None) -> list[Summary]:
     """Summarize every metric of a run, with rows grouped into documents by `Documents`."""
     documents = Documents(group_by)
-    specs = {name: one.scale for name, one in described.metrics.items() if one.scale is not None}
-    ends = {name: (scale.low, scale.high) for name, spec in specs.items() for scale in [Scale.parse(spec)]}
+    ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
     tallies = [Tally(metric, ends=ends.get(metric)) for metric in results.metrics]
     for record in results.records:
         sample = Sample({}, record.number)
@@ -100,7 +105,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
                 number(one.label_mass),
                 number(one.label_mass_min),
                 few,
-                "-" if one.passed_share is None or one.doubt else f"{one.passed_share:.1%} reach {one.threshold:g}",
+                passing(one) or "-",
                 f"{one.unscored:,}",
             )
         )
@@ -117,10 +122,10 @@ def overview_table(found: Sequence[Summary]) -> Table:
         "unscored",
     )
     notes = [
-        *(mass_warning(one) for one in found if one.low_mass_share > 0),
+        *said_once((one.metric, mass_remark(one)) for one in found if one.low_mass_share > 0),
         f"interval of the mean: Student's t over documents; {found[0].grouping}",
         "std: between rows, n - 1 in the denominator",
-        *(f"warning: {one.metric}: {one.shown.warning}" for one in found if one.shown.warning),
+        *said_once((one.metric, f"warning: {one.shown.warning}") for one in found if one.shown.warning),
     ]
     return Table(headers, tuple(rows), tuple(notes))
 

@@ -33,7 +33,7 @@ from geval_local.score import LOW_LABEL_MASS, Score
 #: How a page names itself in its last line, see `geval_local.io.ownership`.
 PAGE = "geval-local page"
 
-SCRIPTS = ("dom.js", "charts.js", "model.js", "table.js", "item.js", "main.js")
+SCRIPTS = ("dom.js", "charts.js", "model.js", "link.js", "table.js", "download.js", "item.js", "main.js")
 #: Markup, comments and the end of the block; older script parsers treat the two separators as line ends.
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
@@ -202,6 +202,7 @@ def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
         "p": probabilities,
         "absent": [index for index, score in enumerate(run) if score is None],
         "error": {index: as_text(score.error) for index, score in present if score.error is not None},
+        "code": {index: score.error_code for index, score in present if score.error is not None},
         "other": {
             index: [[as_text(token), _round(p)] for token, p in score.other_tokens]
             for index, score in present

@@ -28,6 +28,7 @@ from geval_local.fields import lookup
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Results, ResultsInput, load_results
+from geval_local.report.answer import answer, matrix, tab_title, unscored_once, written_on
 from geval_local.report.overview import UNDESCRIBED, Described, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
@@ -156,18 +157,29 @@ class RunPage:
             for metric, own in self.items.items()
         ]
         chosen = self._chosen()
+        title, date = self.title or self.run.name, written_on(self.results)
+        systems = [one for one in compared if one is not None]
         page = render(
             "report.html.j2",
             self._data(chosen),
-            title=self.title or self.run.name,
+            title=title,
+            tab=tab_title(title, self.described.judge, date, metrics=self.run.metrics),
+            date=date,
+            answer=answer(
+                self.summaries,
+                self.described.scales,
+                {one["metric"]: one["ranking"] for one in systems if "ranking" in one},
+            ),
+            matrix=matrix(self.summaries),
             file=self.run.name,
             count=len(self.run.records),
             shown=len(chosen),
             judge=self.described.judge,
             overview=overview_table(self.summaries),
-            summaries=self.summaries,
+            unscored=unscored_once(self.summaries),
+            shortened=[one for one in self.summaries if one.shortened],
             people=people,
-            systems=[one for one in compared if one is not None],
+            systems=systems,
             pairs=pairs,
             reasons=reason_notes(self.reasons),
             up=self.up,

@@ -120,6 +120,7 @@ def system_section(
         "metric": metric,
         "why": "",
         "told": ranking.told,
+        "ranking": ranking,
         "doubt": "",
         "chart": _chart(ranking),
         "table": _without_sentence(ranking_table(ranking, human), ranking.told),

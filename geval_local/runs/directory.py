@@ -319,3 +319,10 @@ def result_file(path: str | Path) -> Path:
     if found is None:
         raise DataError(f"the results of the run in {path} are gone", hint=f"Write them again: {resume}")
     return found
+
+
+def recorded_judge(path: str | Path, name: str) -> str | None:
+    """Return how the judge of a run was given, such as by its path; None for a result file, which holds names only."""
+    manifest = read_manifest(Path(path)) if Path(path).is_dir() else None
+    found = [] if manifest is None else [judge.choice.get("name") for judge in manifest.judges if judge.name == name]
+    return str(found[0]) if found and found[0] is not None else None

@@ -102,10 +102,11 @@ class ReasonWorker(Worker):
         signature = str(self._judge.signature(self._metric))
         tokens = self._settings.tokens
         for batch in reason_batches(self._judge, self._metric, samples, labels, max_new_tokens=tokens):
-            written = [(place, self._record(samples[place], reason, signature)) for place, reason in batch]
-            self._store.add(
-                self._number, [(0, waiting[place], Outcome(error=one["error"], written=one)) for place, one in written]
-            )
+            rows = []
+            for place, reason in batch:
+                record = self._record(samples[place], reason, signature)
+                rows.append((0, waiting[place], Outcome(error=reason.error, written=record)))
+            self._store.add(self._number, rows)
             self._advance(len(batch))
             self._stop_if_asked()
 
@@ -124,7 +125,8 @@ class ReasonWorker(Worker):
             "reason": reason.text or None,
             "is_complete": reason.is_complete,
             "cites_text": reason.cites,
-            "error": reason.error,
+            "error": None if reason.error is None else str(reason.error),
+            "error_code": None if reason.error is None else reason.error.code.value,
             "prompt_sha256": reason.prompt_sha256 or None,
             "signature": signature,
         }

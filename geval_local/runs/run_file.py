@@ -12,6 +12,7 @@ results when every row has its outcome. `RunEvents` reports progress to the call
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.engine.window import WINDOW
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.io.columns import check_chosen, decision_layout
+from geval_local.io.columns import check_chosen, decision_layout, renamed_columns
 from geval_local.io.input_checks import (
     DEFAULT_STATE,
     ROWS_CHECKED,
@@ -53,6 +54,8 @@ from geval_local.runs.target import Target, find_run, find_target
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
+
+logger = logging.getLogger("geval_local")
 
 #: Reads a file of a calibration: its metric, and the map.
 LoadCalibration = Callable[[Path], tuple[str, Calibrator]]
@@ -148,12 +151,15 @@ def score_file(
         target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
     if pairs is None:
-        _tell_of_ids(check_file(paths, chosen, options), told_files(paths), events)
+        first = check_file(paths, chosen, options)
+        _tell_of_ids(first, told_files(paths), events)
     else:
         first, chosen, pairs = _pairs(paths, chosen, pairs, options)
         check_chosen(options.columns, first, [metric.name for metric in chosen])
         update = {"metrics": [definition(metric) for metric in chosen], "pairs": pairs, "group_by": "document"}
         settings = settings.model_copy(update=update)
+    if "csv" in target.formats:
+        _tell_of_names(first, chosen)
     return run_file(paths, settings, judges, target, options, events, maps=maps, load=load)
 
 
@@ -313,7 +319,9 @@ def _judges(given: Any) -> tuple[list[JudgeRecord], dict[str, Judge]]:
             options.append(JudgeOptions(name=one))  # type: ignore[arg-type]  # a path becomes its name
         else:
             loaded[place] = one
-            options.append(JudgeOptions(name=one.name))
+            # By the path that it was given by, if it was: `resume` has to find it again.
+            entry = one.backend.entry
+            options.append(JudgeOptions(name=one.name if entry.adapter is not None else entry.name))
     labels = labels_of(options)
     records = [JudgeRecord(name=label, choice=one.record()) for label, one in zip(labels, options, strict=True)]
     return records, {labels[place]: judge for place, judge in loaded.items()}
@@ -356,6 +364,15 @@ def _tell_of_ids(first: Sequence[Sample], where: str, events: RunEvents | None) 
     ids = [key for row in first if row.error is None and (key := id_hash(row.fields.get("id"))) is not None]
     if events is not None and len(set(ids)) < len(ids):
         events.on_document_ids(where)
+
+
+def _tell_of_names(first: Sequence[Sample], metrics: Sequence[Metric]) -> None:
+    """Tell before scoring which input columns get another name in a CSV file."""
+    names = dict.fromkeys(str(name) for row in first for name in row.fields)
+    results = [metric.name for metric in metrics]
+    results += [one for name in names if "@" in (one := name.rpartition(".")[0]) and one.partition("@")[0] in results]
+    for old, new in renamed_columns(names, results).items():
+        logger.warning("the input column %r is called like a result: the CSV file holds it as %r", old, new)
 
 
 def resume(

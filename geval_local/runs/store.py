@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from geval_local.errors import OutputError
+from geval_local.errors import Cause, ErrorCode, OutputError, code_of
 from geval_local.files import network_disk
 from geval_local.score import Outcome
 
@@ -545,8 +545,21 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
         outcome.prompt_tokens,
         outcome.dropped_tokens,
         key - (1 << 64) if key >= 1 << 63 else key,
-        None if outcome.error is None else outcome.error.encode("utf-8", "backslashreplace").decode(),
+        None if outcome.error is None else _sealed_cause(outcome.error),
     )
+
+
+def _sealed_cause(error: str) -> str:
+    """Write a reason behind its code: ``too_long: the prompt has ...``."""
+    return f"{code_of(error)}: {error}".encode("utf-8", "backslashreplace").decode()
+
+
+def _cause_of(stored: str) -> Cause:
+    """Read a reason; those that an earlier version stored have no code."""
+    code, mark, text = stored.partition(": ")
+    known = ErrorCode.read(code) if mark else ErrorCode.UNKNOWN
+    has_code = known is not ErrorCode.UNKNOWN or code == ErrorCode.UNKNOWN
+    return Cause(text if has_code else stored, known)
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
@@ -558,7 +571,8 @@ def from_columns(columns: tuple[Any, ...]) -> Outcome:
         raise ValueError("one of its counts is not a whole number")
     if logprobs is None and isinstance(other, str) and other.startswith("{"):
         try:
-            return Outcome(prompt_tokens=prompt_tokens, error=error, written=json.loads(other))
+            written = json.loads(other)
+            return Outcome(prompt_tokens=prompt_tokens, error=error and _cause_of(error), written=written)
         except (ValueError, RecursionError) as problem:
             raise ValueError("what was written is not JSON") from problem
     if (logprobs is None) == (error is None) or not isinstance(error, str | None):
@@ -573,4 +587,6 @@ def from_columns(columns: tuple[Any, ...]) -> Outcome:
             tokens = tuple((str(token), float(p)) for token, p in json.loads(other))
         except (TypeError, ValueError, RecursionError) as problem:
             raise ValueError("its other tokens are not JSON") from problem
-    return Outcome(values, tokens, prompt_tokens, dropped_tokens, key % (1 << 64), error)
+    return Outcome(
+        values, tokens, prompt_tokens, dropped_tokens, key % (1 << 64), None if error is None else _cause_of(error)
+    )

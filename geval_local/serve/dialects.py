@@ -25,6 +25,7 @@ from pydantic import (
 )
 from typing_extensions import NotRequired, TypedDict
 
+from geval_local.errors import ErrorCode
 from geval_local.fields import nearest
 from geval_local.io.columns import plain
 from geval_local.io.samples import Sample
@@ -345,6 +346,8 @@ class _ScoreAnswer(_Named):
 
 class _Declined(TypedDict):
     type: Literal["refusal"]
+    #: One of `geval_local.errors.ErrorCode`.
+    error_code: str
     name: str | None
 
 
@@ -368,9 +371,9 @@ def write_decisions(decision: Decision, model: str) -> dict[str, Any]:
     """Build the response."""
     answers = []
     for place, answer in enumerate(decision):
-        if answer.is_too_long:
+        if answer.error_code == ErrorCode.TOO_LONG:
             raise Refused(f"question {place}: {answer.error}", param="input", code="context_length_exceeded")
-        figures = answer.to_dict() if answer.is_answered else {"type": "refusal"}
+        figures = answer.to_dict() if answer.is_answered else {"type": "refusal", "error_code": answer.error_code}
         # How many prompts there were is not part of the dialect.
         kept = {name: value for name, value in figures.items() if name not in ("orders", "prompt_tokens")}
         answers.append({**kept, "name": answer.name, **_warning(answer.label_mass)})
@@ -529,10 +532,10 @@ class SystemOneAnswer(TypedDict):
 def write_system_one(decision: Decision, model: str, request: SystemOneRequest) -> dict[str, Any]:
     """Build the response."""
     for answer in decision:
-        if answer.is_too_long:
+        if answer.error_code == ErrorCode.TOO_LONG:
             raise Refused(str(answer.error), 400, code="max_tokens_exceeded")
         if not answer.is_answered:
-            raise Refused(f"a question has no answer: {answer.error}", 422)
+            raise Refused(f"a question has no answer: {answer.error}", 422, code=answer.error_code)
     pairs = zip(request.questions.items(), decision, strict=True)
     return {
         "model": model,

@@ -123,15 +123,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def named(choices: list[JudgeOptions]) -> dict[str, JudgeOptions]:
-    """Return the judges' public names: for a directory its last part, so that no path is revealed."""
-    from geval_local.models.registry import label_of
-    from geval_local.signature import judge_name
+    """Return the judges' public names, those that they have in results: no path is revealed."""
+    from geval_local.models.registry import labels_of
 
-    found: dict[str, JudgeOptions] = {}
-    for choice in choices:
-        label = label_of(choice)
-        name = judge_name(label) if Path(label).is_dir() else label
-        if name in found:
-            raise ConfigurationError(f"two judges would be called {name}", hint="Give them names in a models file.")
-        found[name] = choice
-    return found
+    return dict(zip(labels_of(choices), choices, strict=True))

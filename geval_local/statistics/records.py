@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.errors import DataError
+from geval_local.errors import DataError, kind_of
 from geval_local.scale import Scale
 from geval_local.score import Distribution
 
-#: The place of a row before its reason: ``data.jsonl, row 3: ``.
-_PLACE = re.compile(r"^[^:\n]*\brow \d+: ")
-_NUMBER = re.compile(r"\d[\d,.]*")
 NO_HUMAN = "no human rating"
 #: Why an item that its metric shows as an example has neither a rating nor a score.
 EXAMPLE = "an example in the form"
@@ -59,26 +55,20 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
-def reason_text(error: str, where: str = "") -> str:
-    """Return the reason of a row without its place and its remedy."""
-    text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
-    return text if where else _PLACE.sub("", text)
-
-
-def reason_key(text: str) -> str:
-    """Return what a reason has in common with those of other rows: all but the numbers."""
-    return _NUMBER.sub("#", text)
-
-
 def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int]]:
-    """Separate the items that have both a rating and a score from those that do not."""
+    """Separate the items that have both a rating and a score from those that do not, which are counted by reason.
+
+    Reasons of one code are one, with the first one as its example.
+    """
     kept: list[ScoredItem] = []
     left_out: Counter[str] = Counter()
-    texts: dict[str, str] = {}  # what reasons have in common -> the first of them
+    examples: dict[tuple[str, str], str] = {}
     for item in items:
         if not math.isfinite(item.predicted):
-            text = reason_text(item.error or "unscored")
-            left_out[texts.setdefault(reason_key(text), text)] += 1
+            reason = item.error or "unscored"
+            code, kind = kind_of(reason)
+            told = reason.split("\n", 1)[0] if kind else f"{code}, for example {reason.splitlines()[0]}"
+            left_out[examples.setdefault((code, kind), told)] += 1
         elif not math.isfinite(item.human):
             left_out[NO_HUMAN] += 1
         else:

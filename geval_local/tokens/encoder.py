@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from geval_local.errors import TokenizerError, UnscorableError, first_line, is_panic, without_panics
+from geval_local.errors import ErrorCode, TokenizerError, UnscorableError, first_line, is_panic, without_panics
 from geval_local.models.chat_template import chat_frame
 from geval_local.options import Style
 from geval_local.prompt import Prompt
@@ -145,7 +145,8 @@ def encodable() -> Iterator[None]:
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise UnscorableError(f"the judge's tokenizer cannot encode this text: {first_line(error)}") from error
+        told = f"the judge's tokenizer cannot encode this text: {first_line(error)}"
+        raise UnscorableError(told, ErrorCode.NOT_ENCODABLE) from error
 
 
 def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.errors import UnscorableError
+from geval_local.errors import Cause, ErrorCode, UnscorableError
 from geval_local.examples import doubts
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -48,9 +48,7 @@ class Prepared:
     #: Tokens removed from the field that may be shortened.
     dropped_tokens: int = 0
     #: Why there is no request.
-    error: str | None = None
-    #: Whether the reason is that the judge cannot read so much.
-    is_too_long: bool = False
+    error: Cause | None = None
 
 
 class RequestMaker:
@@ -78,33 +76,33 @@ class RequestMaker:
 
     def prepare(self, samples: Sequence[Sample]) -> list[Prepared]:
         """Turn samples into requests, in order, the forms of a sample side by side; bad ones carry their reason."""
-        filled: list[tuple[int, dict[str, str], Prompt] | str] = []
+        filled: list[tuple[int, dict[str, str], Prompt] | Cause] = []
         for sample in samples:
             try:
                 texts = sample.texts(self.metric.fields)
                 filled += [(number, texts, order.fill(texts)) for number, order in enumerate(self._orders)]
             except UnscorableError as error:
-                filled += [str(error)] * len(self._orders)
-        encoded = iter(self._encoded([entry[2] for entry in filled if not isinstance(entry, str)]))
+                filled += [error.cause] * len(self._orders)
+        encoded = iter(self._encoded([entry[2] for entry in filled if not isinstance(entry, Cause)]))
         return [
-            Prepared(None, error=entry) if isinstance(entry, str) else self._prepared(*entry, next(encoded))
+            Prepared(None, error=entry) if isinstance(entry, Cause) else self._prepared(*entry, next(encoded))
             for entry in filled
         ]
 
-    def _prepared(self, order: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds | str) -> Prepared:
+    def _prepared(self, order: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds | Cause) -> Prepared:
         """Make a request of a filled form and its tokens, or of the reason why it has none."""
         try:
-            return Prepared(None, error=ids) if isinstance(ids, str) else self._fit(order, texts, prompt, ids)
+            return Prepared(None, error=ids) if isinstance(ids, Cause) else self._fit(order, texts, prompt, ids)
         except UnscorableError as error:
-            return Prepared(None, error=str(error))
+            return Prepared(None, error=error.cause)
 
-    def _encoded(self, prompts: Sequence[Prompt]) -> list[TokenIds | str]:
+    def _encoded(self, prompts: Sequence[Prompt]) -> list[TokenIds | Cause]:
         """Encode prompts together; where that fails, find those that cannot be encoded, and give their reasons."""
         try:
             return list(self.encoder.encode(prompts))
         except UnscorableError as error:
             if len(prompts) == 1:
-                return [str(error)]
+                return [error.cause]
             half = len(prompts) // 2
             return [*self._encoded(prompts[:half]), *self._encoded(prompts[half:])]
 
@@ -125,12 +123,8 @@ class RequestMaker:
                 if name is not None
                 else "name a field to be cut (shorten: source in the metric), or take a judge that reads more"
             )
-            return Prepared(
-                None,
-                full_length,
-                error=f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}",
-                is_too_long=True,
-            )
+            told = f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}"
+            return Prepared(None, full_length, error=Cause(told, ErrorCode.TOO_LONG))
         # Count the removed tokens by the remainder: a cut inside a character or a merge removes more than requested.
         return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from geval_local.errors import DataError
+from geval_local.errors import Cause, DataError, ErrorCode
 from geval_local.statistics.coefficients import coefficients, tie_threshold, weighted
 from geval_local.statistics.correlation import average_interval, correlate
 from geval_local.statistics.levels import BLOCKS
@@ -76,6 +76,16 @@ def test_unscored_and_unrated_items_are_counted_by_reason():
     assert result.left_out == {"prompt too long": 1, "no human rating": 1}
     assert result.n == 6
     assert three(result) == three(correlate(make(2, 3), "pooled"))
+
+
+def test_items_left_out_for_one_reason_are_one_count_with_an_example():
+    lost = [Cause(f"f, row {row}: duplicate id 7\nGive ids.", ErrorCode.DUPLICATE_ID) for row in range(2, 47)]
+    lost += [f"the prompt has {row} tokens" for row in range(3)]  # as it was written before codes
+    items = [*make(2, 3), *(ScoredItem("d0", "s9", 3.0, float("nan"), error=error) for error in lost)]
+    assert correlate(items, "pooled").left_out == {
+        "duplicate_id, for example f, row 2: duplicate id 7": 45,
+        "the prompt has 0 tokens": 3,
+    }
 
 
 def test_ties_are_counted_within_what_is_compared():

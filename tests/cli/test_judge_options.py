@@ -111,6 +111,54 @@ def test_one_judge_may_be_asked_in_two_ways(here):
     assert "is complete: nothing is left to resume" in again.stderr
 
 
+def test_a_judge_given_by_its_path_is_called_by_its_last_part(here, monkeypatch):
+    (here / "other").mkdir()
+    for place in ("other/twin", "other/twin-2"):
+        shutil.copytree(here / "twin", here / place)
+    (here / "linked").symlink_to(here / "twin")
+
+    def labels(*names):
+        return labels_of([JudgeOptions(name=str(name)) for name in names])
+
+    assert labels("./twin", here / "other/twin/", "nano", here / "linked") == ["twin", "twin-2", "nano", "linked"]
+    assert labels("twin", "other/twin", "other/twin-2") == ["twin", "twin-3", "twin-2"]
+    monkeypatch.chdir(here / "other" / "twin")
+    assert labels(".", "../../twin") == ["twin", "twin-2"]
+    two_ways = [JudgeOptions(name="other/twin"), JudgeOptions(name="other/twin", dtype="float64")]
+    monkeypatch.chdir(here)
+    assert labels_of([JudgeOptions(name="twin"), *two_ways]) == ["twin", "twin-2", "twin-2,dtype=float64"]
+
+
+def test_no_path_of_a_judge_stands_in_results(here):
+    shutil.copytree(here / "twin", here / "deep" / "twin")
+    done = run(
+        *("score", "data.jsonl", "-m", "clarity.yaml", "-j", here / "twin", "-j", here / "deep/twin", "-o", "out.csv"),
+        home=here / "home",
+    )
+    assert done.exit_code == 0, done.stderr
+    assert run("report", "out.csv", "-o", "page.html", home=here / "home").exit_code == 0
+    header = (here / "out.csv").read_text(encoding="utf-8").splitlines()[0]
+    for judge in ("twin", "twin-2"):
+        assert all(f"clarity@{judge}.{name}" in header for name in ("score", "label_mass", "error", "error_code"))
+    written = [path for path in here.iterdir() if path.suffix in (".csv", ".jsonl", ".html", ".json")]
+    assert len(written) == 5
+    assert [path.name for path in written if str(here) in path.read_text(encoding="utf-8")] == []
+
+
+def test_reasons_ask_for_the_path_that_results_do_not_hold(here):
+    (here / "deep").mkdir()
+    shutil.copytree(here / "twin", here / "deep" / "own")
+    done = run("score", "data.jsonl", "-m", "clarity.yaml", "-j", "deep/own", "-o", "out.jsonl", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    asked = run("reasons", "out.jsonl", "--lowest", 1, "-o", "r.jsonl", home=here / "home")
+    assert asked.exit_code == 2
+    assert "was scored by 'own', and no judge is found by this name" in asked.stderr
+    assert "--judge PATH" in asked.stderr
+    done = run("score", "data.jsonl", "-m", "clarity.yaml", "-j", "deep/own", "-o", "kept/", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert "was scored by" not in run("reasons", "kept", "--lowest", 1, "-o", "r.jsonl", home=here / "home").stderr
+
+
 def test_two_ways_that_are_one_are_refused():
     with pytest.raises(ConfigurationError, match="named twice"):
         labels_of([JudgeOptions(name="nano"), JudgeOptions(name="nano", engine="auto")])
@@ -171,3 +219,11 @@ def test_a_wrong_dtype_is_told_the_nearest(here):
 @pytest.mark.parametrize("name", [name for name, field in JudgeOptions.model_fields.items() if field.default is None])
 def test_none_is_what_an_absent_option_is(name):
     assert JudgeOptions(**{name: None}) == JudgeOptions()
+
+
+def test_a_column_called_like_a_result_is_told_before_scoring(here, loaded):
+    write_rows(here / "data.jsonl", [{**row, "clarity.score": "mine"} for row in good_rows(4)])
+    done = score(here, "-j", "twin", "-o", "out.csv")
+    assert "the input column 'clarity.score' is called like a result" in done.stderr
+    assert "'clarity.score_input'" in done.stderr
+    assert "called like a result" not in score(here, "-j", "twin", "-o", "out.jsonl").stderr

@@ -44,8 +44,13 @@ def written(monkeypatch):
     return batches
 
 
+#: Results hold no paths, so that of the judge is given again.
+OWN = ("-j", judge_directory())
+
+
 def give(here, *arguments):
-    return run("reasons", "s.jsonl", *arguments, home=here / "home")
+    judge = () if "-j" in arguments else OWN
+    return run("reasons", "s.jsonl", *arguments, *judge, home=here / "home")
 
 
 def records(path):
@@ -142,7 +147,7 @@ def test_a_command_that_ends_in_the_middle_goes_on_and_finds_the_same_file(here,
     assert not (here / "r.jsonl").exists()
     batches(None)
     assert "another configuration" in give(here, "--lowest", 2, "-o", "r.jsonl").stderr
-    again = ("resume", "r.jsonl") if how == "resume" else ("reasons", "s.jsonl", "--all", "-o", "r.jsonl")
+    again = ("resume", "r.jsonl") if how == "resume" else ("reasons", "s.jsonl", "--all", "-o", "r.jsonl", *OWN)
     done = run(*again, "--json", home=here / "home")
     assert done.exit_code == 0, done.stderr
     assert asked == expected[2:], "what was finished was written again, or in other batches"

@@ -71,15 +71,20 @@ def test_table_without_output_leaves_no_file_and_says_what_is_next(here):
 
 
 @pytest.mark.usefixtures("answering")
-def test_the_lowest_rows_show_their_label_probabilities(here):
-    shown = [line.split() for line in score(here, "--lowest", 4, "-o", "out.jsonl").stdout.splitlines()]
-    found = {row["id"]: row["geval"]["clarity"] for row in read_rows(here / "out.jsonl")}
-    lowest = [cells for cells in shown if cells and cells[0] in found]
-    assert [cells[0] for cells in lowest] == sorted(found, key=lambda name: found[name]["score"])[:4]
-    for name, value, *shares in (cells[:7] for cells in lowest):
-        assert value == f"{found[name]['score']:.3f}"
-        assert shares == [f"{p:.2f}" for p in found[name]["probabilities"].values()]
-        assert sum(map(float, shares)) == pytest.approx(1, abs=0.026)  # five shares, rounded
+def test_the_lowest_rows_show_their_number_label_probabilities_question_and_answer(here):
+    shown = score(here, "--lowest", 4, "-o", "out.jsonl").stdout.splitlines()
+    rows = read_rows(here / "out.jsonl")
+    figures = [row["geval"]["clarity"] for row in rows]
+    lowest = sorted(range(len(rows)), key=lambda place: figures[place]["score"])[:4]
+    start = shown.index("lowest in clarity:") + 1
+    for number, place in enumerate(lowest):
+        line, source, output = shown[start + 3 * number : start + 3 * number + 3]
+        found = re.match(r"  +row (\d+)  ([\d.]+)  (.*)  (\S+)$", line)
+        assert (int(found[1]), found[2], found[4]) == (place + 1, f"{figures[place]['score']:.3f}", rows[place]["id"])
+        shares = dict(re.findall(r"p\((\w+)\) ([\d.]+)", found[3]))
+        assert shares == {label: f"{p:.2f}" for label, p in figures[place]["probabilities"].items()}
+        assert source.startswith(f"      source: {rows[place]['source'][:20].strip()}")
+        assert output.startswith(f"      output: {rows[place]['output'][:20].strip()}")
     assert max(map(len, (line for line in score(here).stdout.splitlines()))) <= 80
 
 

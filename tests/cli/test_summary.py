@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from geval_local.errors import Cause, ErrorCode
 from geval_local.io.samples import Sample
 from geval_local.score import Score
 from geval_local.statistics.interval import mean_interval
-from geval_local.summary import ROWS_NAMED, Tally
+from geval_local.summary import ROWS_NAMED, Reasons, Tally
 
 
 def scored(value: float, mass: float = 1.0, **rest: object) -> Score:
@@ -151,6 +153,23 @@ def test_reasons_that_differ_in_numbers_only_are_one_and_name_the_first_rows():
         (1, "the field 'source' is null"),
     ]
     assert summary.reasons[0].rows == tuple(range(1, ROWS_NAMED + 1))
+
+
+def test_rows_of_one_code_are_one_reason_with_the_first_row_as_its_example():
+    tally = Tally("m")
+    for row, name in enumerate(("source", "output", "source"), start=1):
+        take(tally, Sample({}, row), Score.unscored("m", Cause(f"the field {name!r} is empty", ErrorCode.EMPTY_FIELD)))
+    take(tally, Sample({}, 4), Score.unscored("m", Cause("the prompt has 9 tokens", ErrorCode.TOO_LONG)))
+    told = [(reason.code, reason.count, reason.text, reason.rows) for reason in tally.summary().reasons]
+    assert told == [
+        ("empty_field", 3, "the field 'source' is empty", (1, 2, 3)),
+        ("too_long", 1, "the prompt has 9 tokens", (4,)),
+    ]
+    more = Reasons()
+    more.merge(Reasons.from_record(json.loads(json.dumps(tally.sums().reasons.to_record()))))
+    assert more.listed() == tally.summary().reasons
+    (old,) = Reasons.from_record([["the prompt has 7 tokens", 2, [1, 2]]]).listed()  # as it was written before codes
+    assert (old.code, old.count) == ("unknown", 2)
 
 
 def test_passed_share_counts_scored_rows_only():

@@ -285,7 +285,7 @@ def test_a_tokenizer_that_panics_costs_its_question_and_no_other(context):
         assert [answer.is_answered for answer in answers] == [True, False, False]
         for answer in answers[1:]:
             assert "tokenizer cannot encode this text" in answer.error
-            assert not answer.is_too_long
+            assert answer.error_code == "not_encodable"
         assert not any(answer.is_answered for answer in batcher.decide(poison, predicates(2)).result(20))
         assert batcher.decide("fine", predicates(1)).result(20)[0].is_answered
 

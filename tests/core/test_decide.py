@@ -143,7 +143,7 @@ def test_a_question_too_long_is_unanswered_and_the_others_stand():
     long = PredicateQuestion(instructions="word " * 200)
     decision = judge.decide("Short.", [QUESTIONS[0], long, QUESTIONS[2]])
     assert [answer.is_answered for answer in decision] == [True, False, True]
-    assert decision[1].is_too_long
+    assert decision[1].error_code == "too_long"
     assert "the judge reads 700" in decision[1].error
 
 
@@ -153,14 +153,14 @@ def test_evidence_too_long_is_found_out_without_encoding_it_for_every_question(m
     encode = judge.encoder.encode_texts
     monkeypatch.setattr(judge.encoder, "encode_texts", lambda texts: seen.extend(map(len, texts)) or encode(texts))
     decision = judge.decide("x" * 5_000_000, [PredicateQuestion(instructions="x")] * 50)
-    assert all(answer.is_too_long for answer in decision)
+    assert {answer.error_code for answer in decision} == {"too_long"}
     assert sum(seen) < 50_000
 
 
 def test_text_that_is_not_unicode_is_unanswered_with_the_reason():
     answer = MockJudge().decide("half a pair: \ud800", QUESTIONS[:1])[0]
     assert not answer.is_answered
-    assert not answer.is_too_long
+    assert answer.error_code == "not_unicode"
     assert "Unicode" in answer.error
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_local.errors import QuestionError
+from geval_local.errors import Cause, ErrorCode, QuestionError
 from geval_local.prompt import render_form
 from geval_local.questions.answer import (
     ChoiceAnswer,
@@ -303,8 +303,8 @@ def test_score_and_probability():
 
 
 def test_an_unanswered_question_says_why_and_has_no_figures():
-    answer = unanswered(ScoreQuestion(levels=["a", "b"]), "too long", is_too_long=True)
-    assert answer.to_dict() == {"type": "score", "error": "too long", "prompt_tokens": 0}
+    answer = unanswered(ScoreQuestion(levels=["a", "b"]), Cause("too long", ErrorCode.TOO_LONG))
+    assert answer.to_dict() == {"type": "score", "error": "too long", "error_code": "too_long", "prompt_tokens": 0}
     for figure in ("score", "confidence", "probabilities"):
         with pytest.raises(ValueError, match="too long"):
             getattr(answer, figure)

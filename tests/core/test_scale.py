@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from geval_local.errors import ConfigurationError, ScaleError
+from geval_local.errors import Cause, ConfigurationError, ErrorCode, ScaleError
 from geval_local.scale import Scale
 from geval_local.score import LEAST_LABEL_MASS, Distribution, Estimator, Score, estimate
 
@@ -452,7 +452,7 @@ def test_without_a_threshold_nothing_passes_or_fails():
 
 
 def test_an_unscored_sample_is_not_zero():
-    score = Score.unscored("m", "the field 'output' is empty", prompt_tokens=7)
+    score = Score.unscored("m", Cause("the field 'output' is empty", ErrorCode.EMPTY_FIELD), prompt_tokens=7)
     assert not score.is_scored
     assert math.isnan(score.value)
     assert math.isnan(score.normalized)
@@ -460,5 +460,6 @@ def test_an_unscored_sample_is_not_zero():
     assert json.loads(json.dumps(score.to_dict(), allow_nan=False)) == {
         "score": None,
         "error": "the field 'output' is empty",
+        "error_code": "empty_field",
         "prompt_tokens": 7,
     }

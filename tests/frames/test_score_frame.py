@@ -87,8 +87,10 @@ def test_unscored_rows_keep_their_place_with_the_reason(library):
         *before,
         "clarity.score",
         "clarity.error",
+        "clarity.error_code",
         "summarization/fluency.score",
         "summarization/fluency.error",
+        "summarization/fluency.error_code",
     ]
     assert values(scored, "n") == [1, 2, 3, 4]
     score, error = values(scored, "clarity.score"), values(scored, "clarity.error")

@@ -37,6 +37,7 @@ DOCUMENTS = [
             "CHANGELOG.md",
             "ROADMAP.md",
             "examples/README.md",
+            *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "examples" / "journeys").glob("*/README.md"))),
             "training/README.md",
             "geval_local/judges/nano/README.md",
             "geval_local/judges/smol/README.md",

@@ -13,9 +13,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import forked
 import pytest
+from cli_run import run
+from html_page import Page
+from markdown_text import blocks, commands
 
 import geval_local
 from geval_local.io.results import read_result_rows
@@ -54,6 +58,28 @@ def walk(script, here, **environment):
 def test_every_script_is_walked_here():
     scripts = {path.stem for path in JOURNEYS.glob("*.sh")}
     assert scripts == {"chat_log", "two_systems", "spreadsheet", "gguf", "ratings", "server_and_ray"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("journey", sorted(path.parent.name for path in JOURNEYS.glob("*/README.md")))
+def test_the_commands_of_a_journey_run_as_printed(journey, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(JOURNEYS.parent)
+    monkeypatch.chdir(tmp_path)
+    page = JOURNEYS / journey / "README.md"
+    for line in (line for block in blocks(page) if block.language == "bash" for line in commands(block)):
+        name, *words = shlex.split(line)
+        assert name == "geval-local", line
+        done = run(*words, home=tmp_path / "home")
+        assert done.exit_code == 0, f"{line}\n{done.stderr}"
+    # Addresses that the page names are those of the pages that its commands wrote.
+    addresses = re.findall(r"`([\w-]+\.html)#([^`]+)`", page.read_text(encoding="utf-8"))
+    for name, state in addresses:
+        data = Page((tmp_path / name).read_text(encoding="utf-8")).data
+        parts = dict(parse_qsl(state, strict_parsing=True))
+        assert int(parts.get("row", data["rows"][0])) in data["rows"]
+        columns = {one["name"]: {data["texts"][place] for place in one["v"] if place >= 0} for one in data["columns"]}
+        assert parts.get("column") is None or parts["value"] in columns[parts["column"]]
+        assert any(parts.get("text", "") in text for text in data["texts"])
 
 
 @pytest.mark.slow

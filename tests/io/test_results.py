@@ -73,5 +73,5 @@ def test_the_header_of_a_csv_file_is_that_of_the_writer(tmp_path: Path):
     with ResultWriter.open(path, ["m"]) as writer:
         writer.write(Sample({"id": "a"}, 1), {"m": Score.unscored("m", "too long")})
     with path.open(newline="", encoding="utf-8") as file:
-        assert next(csv.reader(file)) == ["id", "m.score", "m.error"]
+        assert next(csv.reader(file)) == ["id", "m.score", "m.label_mass", "m.error", "m.error_code"]
     assert load_results(path).records[0].scores["m"].error == "too long"

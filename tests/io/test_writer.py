@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io import writer as output_formats
-from geval_local.io.columns import FIGURES, check_chosen
+from geval_local.io.columns import FIGURES, check_chosen, renamed_columns
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import ResultWriter
 from geval_local.options import RunOptions
@@ -86,7 +86,7 @@ def test_jsonl_keeps_columns_figures_and_order(tmp_path: Path) -> None:
     assert list(rows[0]["geval"]) == ["coherence", "tone"]
     assert {**figures, "other_tokens": None} == {**FULL.to_dict(), "other_tokens": None}, "floats to the last bit"
     assert figures["other_tokens"] == [["\n", 0.25], ["half \\ud800", 0.125]]
-    assert rows[0]["geval"]["tone"] == {"score": None, "error": "too long", "prompt_tokens": 0}
+    assert rows[0]["geval"]["tone"] == {"score": None, "error": "too long", "error_code": "unknown", "prompt_tokens": 0}
 
 
 def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
@@ -195,7 +195,8 @@ def test_parquet_types(tmp_path: Path) -> None:
     expected = {figure: value for figure, value in FULL.to_dict().items() if figure != "other_tokens"}
     assert {figure: row["geval"]["a/b"][figure] for figure in expected} == expected
     assert row["geval"]["a/b"]["other_tokens"][1] == {"token": "half \\ud800", "probability": 0.125}
-    assert row["geval"]["tone"] == {**dict.fromkeys(FIGURES), "error": "too long", "prompt_tokens": 0}
+    told = {"error": "too long", "error_code": "unknown", "prompt_tokens": 0}
+    assert row["geval"]["tone"] == {**dict.fromkeys(FIGURES), **told}
 
 
 @pytest.mark.parametrize(
@@ -466,17 +467,36 @@ def chosen(path: Path, columns: list[str] | None, *, safe: bool = False, rows: A
 
 def test_csv_holds_the_input_and_the_scores_unless_more_is_asked_for(tmp_path: Path) -> None:
     header, first, second = chosen(tmp_path / "o.csv", None)
-    figures = ("score", "calibrated", "error")  # calibrated only where there is such a figure, as here
+    # calibrated only where there is such a figure, as here
+    figures = ("score", "calibrated", "label_mass", "error", "error_code")
     scores = [f"{metric}.{figure}" for metric in ("coherence", "tone") for figure in figures]
     assert header == ["id", "source", "output", "late", *scores]
-    assert first == ["a", "S", "O", "", str(FULL.value), str(FULL.calibrated), "", "", "", "=too(long)"]
+    own = [str(FULL.value), str(FULL.calibrated), str(FULL.label_mass), "", ""]
+    assert first == ["a", "S", "O", "", *own, "", "", "", "=too(long)", "unknown"]
     with ResultWriter.open(tmp_path / "o.csv", ["coherence"]) as writer:
         writer.write(Sample({"id": "a"}, 1), {"coherence": Score.unscored("coherence", "too long")})
-    assert (tmp_path / "o.csv").read_text().splitlines() == ["id,coherence.score,coherence.error", "a,,too long"]
+    header = "id,coherence.score,coherence.label_mass,coherence.error,coherence.error_code"
+    assert (tmp_path / "o.csv").read_text().splitlines() == [header, "a,,,too long,unknown"]
     assert second[:4] == ["b", "T", "P", "1"]
     (header, first) = chosen(tmp_path / "o.csv", None, rows=[{"source": "S", "row": "own"}])
     assert header[:3] == ["source", "row", "coherence.score"]
     assert first[1] == "own"
+
+
+def test_an_input_column_called_like_a_result_is_kept_under_another_name(tmp_path: Path) -> None:
+    taken = {"tone.score": "mine", "tone.score_input": "too", "tone.label_mass": "7", "output": "P"}
+    for columns in (None, ["all"], ["input", "score"]):
+        with ResultWriter.open(tmp_path / "o.csv", ["tone"], columns=columns) as writer:
+            writer.write(Sample(taken, 1), {"tone": score("tone")})
+        (row,) = cells(tmp_path / "o.csv")
+        kept = {
+            name: row[name] for name in ("tone.score_input_", "tone.score_input", "tone.label_mass_input", "output")
+        }
+        assert list(kept.values()) == ["mine", "too", "7", "P"]
+        assert float(row["tone.score"]) == score("tone").value
+    assert renamed_columns(["a.score", "a.mode"], ["a"]) == {"a.score": "a.score_input", "a.mode": "a.mode_input"}
+    earlier = ["tone.score", "tone.error", "tone.label_mass"]  # a result of this tool, which the new one replaces
+    assert renamed_columns(earlier, ["tone"]) == {}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from html_page import Page, as_shown
 from report_data import HOSTILE, rows
 
 from geval_local.analysis.tables import Table
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import Cause, DataError, ErrorCode, OutputError
 from geval_local.io.results import load_results
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
@@ -59,7 +59,7 @@ def test_figures_are_the_means_of_the_scored_items(tmp_path):
 
 def test_unscored_items_are_counted_with_their_reason_and_never_0(tmp_path):
     page = written(tmp_path, rows(10, metrics=("coherence",), unscored=[3, 9]))
-    assert "coherence: 2 of 10: the filled form has 4003 tokens" in page.text
+    assert "coherence: 2 of 10: too_long , for example: the filled form has 4003 tokens" in page.text
     assert "rows 4, 10" in page.text
     run = page.data["metrics"][0]["runs"][0]
     assert [index for index, score in enumerate(run["score"]) if score is None] == [3, 9]
@@ -208,11 +208,13 @@ def test_every_format_of_results_gives_the_same_page(tmp_path, suffix):
         for number, row in enumerate(made, start=1):
             columns = {name: row[name] for name in ("id", "doc_id", "source", "output")}
             scores = {}
+            left = ("score", "error", "error_code", "other_tokens")
             for metric, figures in row["geval"].items():
-                known = {name: value for name, value in figures.items() if name not in ("score", "other_tokens")}
+                known = {name: value for name, value in figures.items() if name not in left}
                 pairs = tuple(map(tuple, figures.get("other_tokens", ())))
                 value = math.nan if figures["score"] is None else figures["score"]
-                scores[metric] = Score(metric, value, other_tokens=pairs, **known)
+                lost = Cause(figures["error"], ErrorCode.read(figures["error_code"])) if "error" in figures else None
+                scores[metric] = Score(metric, value, other_tokens=pairs, error=lost, **known)
             writer.write(Sample(columns, number), scores)
     expected = written(tmp_path, [{**row, "scores": None} for row in made]).data
     data = written(tmp_path, tmp_path / f"run{suffix}").data

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.errors import Cause, ErrorCode
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, write_manifest
 from geval_local.metric import Metric
@@ -92,7 +93,10 @@ def rows(
                 prompt_tokens=300,
             )
             if index in unscored:
-                score = Score.unscored(metric, f"the filled form has {4000 + index} tokens, the judge takes 2048")
+                score = Score.unscored(
+                    metric,
+                    Cause(f"the filled form has {4000 + index} tokens, the judge takes 2048", ErrorCode.TOO_LONG),
+                )
             row["geval"][metric] = score.to_dict()
             span = parsed.high - parsed.low
             rating = parsed.low + span * float(np.clip(quality + rng.normal(0, 0.15), 0, 1))

@@ -12,7 +12,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note, print_json, say
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import ConfigurationError, JudgeError, OutputError
 from geval_local.options import JudgeOptions, RatingOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ def reasons(
     from geval_local.io.input_checks import check_rows
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
+    from geval_local.models.registry import entry_of
+    from geval_local.runs.directory import recorded_judge
     from geval_local.runs.reasons import chosen_places
     from geval_local.runs.run_file import reason_file
     from geval_local.signature import judge_name, signature_differences, signature_parts
@@ -147,7 +149,15 @@ def reasons(
     chosen = [Sample(rows[place][1], rows[place][0], scored.path.name, None, scored.mapping) for place in places]
     check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
-    choice = judge.model_copy(update={"name": judge.name or scorer})
+    choice = judge.model_copy(update={"name": judge.name or recorded_judge(run, scorer) or scorer})
+    if judge.name is None:
+        try:
+            entry_of(choice)
+        except JudgeError as error:
+            raise ConfigurationError(
+                f"{scored.path} was scored by {scorer!r}, and no judge is found by this name: {error.message}",
+                hint="Result files hold no paths. If the judge was given by its path, give it again: --judge PATH.",
+            ) from error
 
     def load(given: JudgeOptions) -> Judge:
         from geval_local.judge.judge import Judge  # brings torch, which a file that is complete does not need

@@ -21,7 +21,8 @@ from geval_local.cli.output.console import (
     print_rows,
     say,
 )
-from geval_local.fields import counted, output_text
+from geval_local.errors import ErrorCode
+from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 REASONS_SHOWN = 8
 #: Rows with the lowest scores that are shown unless more are asked for.
 LOWEST_SHOWN = 3
-#: Characters of a line, of a row's name in it, and the fewest that a piece of its text is worth showing in.
-LINE, NAME, PIECE = 80, 16, 20
+#: Characters of a line, and the fewest that a piece of a text is worth showing in.
+LINE, PIECE = 80, 12
+#: Labels of a scale that are all shown beside a low score; of a longer one the likeliest.
+LABELS_SHOWN, LIKELIEST = 5, 3
 
 
 def show_result(
@@ -116,32 +119,46 @@ def _low_mass_remedy(signature: str, is_plain: bool) -> str:
 
 
 def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -> None:
-    """Show the rows with the lowest scores, each with its label probabilities and a piece of its text."""
+    """Show the rows with the lowest scores: number, label probabilities, and the beginnings of question and answer."""
     shown = list(rows)[:count]
     if not shown:
         return
-    headings = [f"p({label})" for label in shown[0][1].probabilities or ()]
-    room = LINE - NAME - len("  0.000  ")
-    piece = room - sum(max(len(heading), len("0.00")) + len("  ") for heading in headings)
-    if piece < PIECE:  # a long scale leaves no room beside the text
-        headings, piece = [], room
-    table = []
+    say(f"lowest in {metric}:")
+    width = max(len(_place(sample)) for sample, _ in shown)
     for sample, score in shown:
-        shares = [f"{p:.2f}" for p in (score.probabilities or {}).values()] if headings else []
-        table.append((_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece)))
-    texts = {"no_wrap": True, "overflow": "ellipsis", "max_width": piece}
-    print_rows([("lowest", WHOLE), *((heading, FIGURE) for heading in ("score", *headings)), (metric, texts)], table)
+        found = list((score.probabilities or {}).items())
+        if len(found) > LABELS_SHOWN:  # a long scale: the likeliest
+            found = sorted(found, key=lambda pair: -pair[1])[:LIKELIEST]
+        shares = "  ".join(f"p({label}) {p:.2f}" for label, p in found)
+        line = f"  {_place(sample):>{width}}  {score.value:.3f}  {shares}".rstrip()
+        given = sample.fields.get("id")
+        name = "" if given is None else _piece(str(given), max(PIECE, LINE - len(line) - 2))
+        say(f"{line}  {name}".rstrip())
+        for heading, text in _texts(sample):
+            say(f"      {heading}: {_piece(text, max(PIECE, LINE - len(heading) - 8))}")
 
 
-def _name(sample: Sample) -> str:
-    given = sample.fields.get("id")
-    return f"row {sample.row}" if given is None else str(given)
+def _place(sample: Sample) -> str:
+    file = sample.fields.get("file")
+    where = f"row {sample.row}" if sample.row else "-"
+    return f"{_piece(str(file), PIECE)}, {where}" if isinstance(file, str) else where
 
 
-def _text(sample: Sample) -> str:
-    """Return the text that was rated, else the row's longest one."""
-    texts = [value for value in sample.fields.values() if isinstance(value, str)]
-    return output_text(sample.fields, sample.mapping) or max(texts, key=len, default="")
+def _texts(sample: Sample) -> list[tuple[str, str]]:
+    """Name the question, or else the source, and the output of a row; without these, its longest text."""
+    given = resolve_row(("question", "source"), tuple(map(str, sample.fields)), sample.fields)
+    asked = [
+        (name, text)
+        for name in ("question", "source")
+        if (path := sample.mapping.get(name) or given.get(name)) is not None
+        and isinstance(text := field_value(sample.fields, path), str)
+    ]
+    output = output_text(sample.fields, sample.mapping)
+    if output is None:
+        texts = ((str(name), value) for name, value in sample.fields.items() if isinstance(value, str))
+        longest = max(texts, key=lambda one: len(one[1]), default=None)
+        return [] if longest is None else [longest]
+    return [*asked[:1], ("output", output)]
 
 
 def _piece(text: str, most: int) -> str:
@@ -239,7 +256,8 @@ def show_unscored(result: RunResult, where: str = "") -> None:
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
-            say(f"  {reason.count} x {as_options(reason.text)} ({rows})")
+            code = "" if reason.code == ErrorCode.UNKNOWN else f"{reason.code}: "
+            say(f"  {reason.count} x {code}{as_options(reason.text)} ({rows})")
         if len(reasons) > REASONS_SHOWN:
             say(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)")
 
@@ -265,20 +283,23 @@ def _show_next(result: RunResult, lowest: int) -> None:
         if settings.distributed is not None:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
-            command = reasons_command(result.target.results, result.summaries[0].metric, lowest)
+            given = str(choice.get("name") or "")
+            by_path = given if given and given != result.judges[0] and Path(given).exists() else None
+            command = reasons_command(result.target.results, result.summaries[0].metric, lowest, by_path)
             note(f"  why the lowest are low       {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
     if result.answers or any(summary.low_mass_share > 0 for summary in result.summaries):
-        judge = f" {shlex.quote(result.judges[0])}"
+        judge = f" {shlex.quote(str(choice.get('name') or result.judges[0]))}"
         if choice.get("models_file") is not None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
         metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
 
 
-def reasons_command(results: object, metric: str, lowest: int) -> str:
-    """Write the command that explains the lowest rows."""
+def reasons_command(results: object, metric: str, lowest: int, judge: str | None = None) -> str:
+    """Write the command that explains the lowest rows; results do not hold the path of a `judge` that was given so."""
     words = ["reasons", str(results), "-m", metric, "--lowest", str(lowest), "-o", "reasons.jsonl"]
+    words += [] if judge is None else ["-j", judge]
     return shlex.join(["geval-local", *words])
 
 

@@ -4,7 +4,7 @@ const LONG = 20000;
 let current = -1;
 
 function textBlock(name, text) {
-  const body = el("pre", { class: "text", tabindex: "0", "aria-label": name }, text.slice(0, LONG));
+  const body = el("pre", { class: "text", dir: "auto", tabindex: "0", "aria-label": name }, text.slice(0, LONG));
   const parts = [el("h3", null, name), body];
   if (text.length > LONG) {
     const all = el("button", { type: "button", class: "all", on: { click: () => { body.textContent = text; all.remove(); body.focus(); } } },
@@ -28,11 +28,13 @@ function probabilityList(metric, run, item, kind) {
     rest ? el("tfoot", null, el("tr", null, el("td", { colspan: 3, class: "quiet" }, `${rest} labels below .005`))) : null);
 }
 
+const known = (run, item) => run.code[item] && run.code[item] !== "unknown";
+
 function figuresOf(metric, run, which, item) {
   const title = COMPARING ? `${metric.name} · ${DATA.runs[which]}` : metric.name;
   if (!isNumber(run.score[item])) {
     return el("section", { class: "card" }, el("h3", null, title),
-      el("p", { class: "unscored" }, "Unscored: ", el("span", { class: "reason" }, snippet(reasonOf(run, item), 2000))));
+      el("p", { class: "unscored" }, "Unscored: ", ...(known(run, item) ? [el("code", null, run.code[item]), ": "] : []), el("span", { class: "reason", dir: "auto" }, snippet(reasonOf(run, item), 2000))));
   }
   const entries = [["score", number(run.score[item], 3)], ["label mass", probability(run.mass[item])],
     ["std", number(run.std[item], 3)], ["entropy (nats)", number(run.entropy[item], 3)]];
@@ -58,7 +60,7 @@ function writtenReason(reason) {
   if (reason.text && !reason.complete) doubts.push("did not come to an end");
   const origin = [["written by", reason.judge], ["prompt sha256", reason.prompt]].filter(([, value]) => value);
   return el("section", { class: "written" }, el("h4", null, `Why ${snippet(reason.label, 40)}?`),
-    el("p", { class: reason.text ? "why" : "unscored" }, reason.text || `No reason: ${snippet(reason.error, 2000)}`),
+    el("p", { class: reason.text ? "why" : "unscored", dir: "auto" }, reason.text || `No reason: ${snippet(reason.error, 2000)}`),
     doubts.length ? el("p", { class: "low" }, `This reason ${doubts.join("; it ")}.`) : null,
     origin.length ? el("dl", { class: "entries quiet" },
       ...origin.flatMap(([name, value]) => [el("dt", null, name), el("dd", null, value)])) : null);
@@ -76,8 +78,9 @@ function fillItem(item) {
   const held = dialog.contains(document.activeElement) && document.activeElement.getAttribute("data-step");
   const button = (name, text, off, handler) =>
     el("button", { type: "button", "data-step": name, disabled: off, on: { click: handler } }, text);
-  const head = el("header", null, el("h2", { id: "item-title", tabindex: "-1" }, `${NUMBERED ? "Row" : "Item"} ${snippet(DATA.keys[item], 80)}`),
+  const head = el("header", null, el("h2", { id: "item-title", tabindex: "-1" }, `Row ${DATA.rows[item]}${NUMBERED ? "" : ` · ${snippet(DATA.keys[item], 80)}`}`),
     el("div", { class: "actions" },
+      el("a", { class: "link", href: linkOf(item) }, "Link to this row"),
       button("previous", "Previous", place <= 0, () => step(-1)),
       button("next", "Next", place < 0 || place >= state.shown.length - 1, () => step(1)),
       button("close", "Close", false, () => dialog.close())));
@@ -92,14 +95,19 @@ function fillItem(item) {
     el("div", { class: "texts" }, ...there.filter(isLong).map(([name, text]) => textBlock(name, text)),
       short.length ? el("dl", { class: "entries" },
         ...(NUMBERED ? [] : [el("dt", null, "row"), el("dd", null, String(DATA.rows[item]))]),
-        ...short.flatMap(([name, text]) => [el("dt", null, name), el("dd", null, text)])) : null),
+        ...short.flatMap(([name, text]) => [el("dt", null, name), el("dd", { dir: "auto" }, text)])) : null),
     el("div", { class: "cards" }, ...figures)));
   dialog.scrollTop = 0;
+  if (dialog.open) writeLink();
   const again = held && dialog.querySelector(`[data-step="${held}"]`);
   (again && !again.disabled ? again : head.querySelector("h2")).focus();
 }
 
 function openItem(item) {
+  if (byId("item").open) {
+    fillItem(item);
+    return;
+  }
   const opener = document.activeElement;
   fillItem(item);
   const dialog = byId("item");
@@ -108,7 +116,9 @@ function openItem(item) {
     const row = document.querySelector(`#item-table [data-item="${current}"]`);
     const target = row || (document.contains(opener) ? opener : null);
     if (target) target.focus();
+    writeLink();
   }, { once: true });
   if (!dialog.open) dialog.showModal();
+  writeLink();
   byId("item-title").focus();
 }

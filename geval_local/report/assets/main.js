@@ -38,6 +38,13 @@ function peopleCharts(metric) {
   return box(...charts);
 }
 
+// A part that is drawn when it is opened: of many metrics, most are never looked at.
+function folded(name, draw) {
+  const part = el("details", { class: "per-metric" }, el("summary", null, name));
+  part.addEventListener("toggle", () => { if (part.open && part.children.length === 1) part.append(draw()); });
+  return part;
+}
+
 function start() {
   const charts = byId("charts");
   if (COMPARING) {
@@ -45,14 +52,16 @@ function start() {
       el("span", { class: "swatch second" }), `B: ${DATA.runs[1]}`));
   }
   for (const metric of DATA.metrics) {
-    charts.append(el("h3", null, metric.name), COMPARING ? comparisonCharts(metric) : reportCharts(metric));
+    const draw = () => (COMPARING ? comparisonCharts(metric) : reportCharts(metric));
+    charts.append(...(DATA.metrics.length > 1 ? [folded(metric.name, draw)] : [el("h3", null, metric.name), draw()]));
   }
   for (const place of document.querySelectorAll(".people")) {
     place.append(peopleCharts(DATA.metrics[Number(place.dataset.metric)]));
   }
-  if (COMPARING) [state.sort, state.descending] = ["distance", true];
-  drawFilters();
-  refresh();
+  drawDownloads();
+  followLink();
+  addEventListener("hashchange", () => { if (location.hash.includes("=")) followLink(); });
+  addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details.per-metric")) part.open = true; });
   document.documentElement.dataset.ready = "yes";
 }
 

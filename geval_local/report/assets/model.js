@@ -6,6 +6,8 @@ const SIZE = DATA.keys.length;
 // Without ids an item is called by its number, which is then not told a second time.
 const NUMBERED = DATA.keys.every((key, item) => key === String(DATA.rows[item]));
 const view = { metric: 0 };
+// Columns with more distinct values than this are filtered by a text that is typed.
+const MOST_VALUES = 60;
 const metricNow = () => DATA.metrics[view.metric];
 
 function textAt(column, item) {
@@ -13,6 +15,13 @@ function textAt(column, item) {
   const place = DATA.columns[column].v[item];
   return place < 0 ? null : DATA.texts[place];
 }
+
+// The shortest names that tell metrics apart: the last parts of them, where these differ.
+function shortNames(names) {
+  const last = names.map((name) => name.split("/").pop());
+  return new Set(last).size === last.length ? last : names;
+}
+const SHORT = shortNames(DATA.metrics.map(({ name }) => name));
 
 const outputOf = (item) => textAt(DATA.output, item);
 const lowMass = (metric, item) =>
@@ -45,6 +54,43 @@ const whyText = (metric, item) => whyOf(metric, item).map(({ text }) => text).fi
 
 function reasonOf(run, item) {
   return run.absent.has(item) ? "not in this run" : run.error[item] || "unscored";
+}
+
+// The columns that items can be filtered by, each with the distinct texts of its items: the input's, and reasons' codes.
+let filters = null;
+function filterColumns() {
+  if (filters) return filters;
+  const distinct = (of) => {
+    const found = new Set();
+    for (let item = 0; item < SIZE && found.size <= MOST_VALUES; item += 1) {
+      const text = of(item);
+      if (text !== null) found.add(text);
+    }
+    return found.size > MOST_VALUES ? null : [...found].sort(new Intl.Collator("en", { numeric: true }).compare);
+  };
+  filters = DATA.columns.map(({ name }, column) => ({ name, of: (item) => textAt(column, item) }));
+  DATA.metrics.forEach((metric) => metric.runs.forEach((run, which) => {
+    if (Object.keys(run.code).length) {
+      filters.push({ name: `${metric.name}${COMPARING ? `.${"AB"[which]}` : ""}.error_code`, of: (item) => run.code[item] || null });
+    }
+  }));
+  for (const filter of filters) {
+    let values;
+    filter.values = () => (values === undefined ? (values = distinct(filter.of)) : values);
+  }
+  return filters;
+}
+
+// Whether an item has a value in a column: exactly, of few values; of many, one that holds the text.
+function itemsOf({ of, values }, wanted) {
+  if (values() && values().includes(wanted)) return (item) => of(item) === wanted;
+  const folded = wanted.toLowerCase(), known = new Map();
+  return (item) => {
+    const text = of(item);
+    if (text === null) return false;
+    if (!known.has(text)) known.set(text, text.toLowerCase().includes(folded));
+    return known.get(text);
+  };
 }
 
 // Which items hold a text: every distinct text is read once, however many items share it.

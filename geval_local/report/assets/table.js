@@ -1,6 +1,7 @@
 // The table of items: filters, sorting by any column, and pages, so that ten thousand rows cost as much as fifty.
 
-const state = { sort: "place", descending: false, page: 0, size: 25, shown: [], words: "", only: "all", low: null, high: null };
+const state = { ...FIRST, shown: [], missing: "" };
+const SIZES = [25, 50, 100, 250];
 
 function scoreCell(metric, run, item) {
   if (isNumber(run.score[item])) return el("span", null, number(run.score[item]));
@@ -18,10 +19,11 @@ function massCell(metric, run, item) {
 }
 
 function itemCell(item) {
-  const text = outputOf(item);
+  const text = outputOf(item), asked = textAt(DATA.source, item);
   return el("button", { type: "button", class: "open", "data-item": item, on: { click: () => openItem(item) } },
-    el("span", { class: "clamp" }, el("span", { class: "key" }, snippet(DATA.keys[item], 60)),
-      text === null ? null : el("span", { class: "snippet" }, snippet(text, 220))));
+    el("span", { class: "clamp" }, el("span", { class: "key", dir: "auto" }, snippet(DATA.keys[item], 60)),
+      text === null ? null : el("span", { class: "snippet", dir: "auto" }, snippet(text, 220))),
+    asked === null ? null : el("span", { class: "clamp one quiet", dir: "auto" }, snippet(asked, 140)));
 }
 
 // name, heading, value to sort by, cell, class; a column that no item fills is left out.
@@ -41,7 +43,7 @@ function columns() {
     add(`mode${which}`, `labels${of}`, (item) => run.p[item] && run.p[item].indexOf(Math.max(...run.p[item])),
       (item) => barsCell(metric, run, item, which ? "second" : ""), COMPARING ? "wide" : "");
     add(`mass${which}`, `mass${of}`, (item) => run.mass[item], (item) => massCell(metric, run, item), "number wide");
-    if (!COMPARING) plain("std", "std", (item) => run.std[item], "number wide");
+    if (!COMPARING) plain("std", "std", (item) => run.std[item], "number wide wider");
   });
   if (COMPARING) {
     plain("difference", "A − B", (item) => difference(metric, item), "number");
@@ -58,7 +60,7 @@ function columns() {
   if (!COMPARING) {
     DATA.metrics.forEach((other, index) => {
       if (other !== metric) {
-        add(`other${index}`, other.name.split("/").pop(), (item) => other.runs[0].score[item], (item) => scoreCell(other, other.runs[0], item), "number wide");
+        add(`other${index}`, SHORT[index], (item) => other.runs[0].score[item], (item) => scoreCell(other, other.runs[0], item), "number wide");
       }
     });
   }
@@ -81,9 +83,11 @@ function selectItems() {
   const range = state.low !== null || state.high !== null;
   const inside = (item) => metric.runs.some((run) => isNumber(run.score[item])
     && (state.low === null || run.score[item] >= state.low) && (state.high === null || run.score[item] <= state.high));
+  const filter = state.value ? filterColumns().find(({ name }) => name === state.column) : null;
+  const chosen = filter ? itemsOf(filter, state.value) : () => true;
   const found = [];
   for (let item = 0; item < SIZE; item += 1) {
-    if (kind(metric, item) && (!range || inside(item)) && holds(item)) found.push(item);
+    if (kind(metric, item) && (!range || inside(item)) && chosen(item) && holds(item)) found.push(item);
   }
   const column = columns().find(({ name }) => name === state.sort) || columns()[0];
   state.sort = column.name;
@@ -124,10 +128,12 @@ function drawRows() {
   byId("item-table").tBodies[0].replaceChildren(...items.map((item) =>
     el("tr", null, ...shown.map(({ cell, kind }) => el("td", { class: kind }, cell(item))))));
   const all = state.shown.length === SIZE ? "" : ` (${count(SIZE)} in all)`;
-  byId("status").textContent = items.length
+  const lacking = state.missing ? `Row ${state.missing} is not among the rows of this page. ` : "";
+  byId("status").textContent = lacking + (items.length
     ? `Items ${count(start + 1)} to ${count(start + items.length)} of ${count(state.shown.length)}${all}`
-    : `No item fits${all}`;
+    : `No item fits${all}`);
   drawPager(pages);
+  writeLink();
 }
 
 function drawPager(pages) {
@@ -144,7 +150,7 @@ function drawPager(pages) {
 }
 
 function refresh() {
-  state.page = 0;
+  [state.page, state.missing] = [0, ""];
   selectItems();
   drawRows();
 }
@@ -152,13 +158,15 @@ function refresh() {
 function drawFilters() {
   const field = (name, text, control) => el("label", { class: `field ${name}` }, el("span", null, text), control);
   const options = (pairs) => pairs.map(([value, text]) => el("option", { value }, text));
-  const words = el("input", { type: "search", id: "words", autocomplete: "off", spellcheck: "false" });
+  const words = el("input", { type: "search", id: "words", autocomplete: "off", spellcheck: "false", dir: "auto" });
   const only = el("select", { id: "only" }, ...options(KINDS.filter(([name]) =>
     (name !== "failed" || DATA.metrics.some((metric) => metric.threshold !== null))
     && (name !== "explained" || DATA.metrics.some((metric) => metric.why.size)))));
   const low = el("input", { type: "number", id: "from", step: "any" }), high = el("input", { type: "number", id: "to", step: "any" });
-  const size = el("select", { id: "size" }, ...options([[25, "25"], [50, "50"], [100, "100"], [250, "250"]]));
-  const metric = el("select", { id: "metric" }, ...options(DATA.metrics.map(({ name }, index) => [index, name])));
+  const size = el("select", { id: "size" }, ...options(SIZES.map((rows) => [rows, String(rows)])));
+  const column = el("select", { id: "column" }, ...options([["", "any column"], ...filterColumns().map(({ name }) => [name, snippet(name, 40)])]));
+  const wanted = el("span", { class: "wanted" });
+  const metric = el("select", { id: "metric" }, ...options(SHORT.map((name, index) => [index, name])));
   const parsed = (input) => (input.value === "" || !Number.isFinite(input.valueAsNumber) ? null : input.valueAsNumber);
   words.addEventListener("input", later(() => { state.words = words.value; refresh(); }, 150));
   only.addEventListener("change", () => { state.only = only.value; refresh(); });
@@ -167,9 +175,25 @@ function drawFilters() {
   }
   size.addEventListener("change", () => { state.size = Number(size.value); state.page = 0; drawRows(); });
   metric.addEventListener("change", () => { view.metric = Number(metric.value); refresh(); });
-  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  const drawWanted = () => {
+    const filter = filterColumns().find(({ name }) => name === state.column), values = filter && filter.values();
+    if (!filter) wanted.replaceChildren();
+    else if (values) wanted.replaceChildren(el("select", { id: "value", "aria-label": `Value of ${filter.name}` },
+      ...options([["", "any value"], ...values.map((text) => [text, snippet(text, 60)])])));
+    else wanted.replaceChildren(el("input", { type: "search", id: "value", autocomplete: "off", dir: "auto", "aria-label": `${filter.name} holds`, placeholder: "holds …" }));
+    const input = byId("value");
+    if (!input) return;
+    input.value = state.value;
+    input.addEventListener(values ? "change" : "input", later(() => { state.value = input.value; refresh(); }, values ? 0 : 150));
+  };
+  column.addEventListener("change", () => { [state.column, state.value] = [column.value, ""]; drawWanted(); refresh(); });
+  byId("filters").onsubmit = (event) => event.preventDefault();
   byId("filters").replaceChildren(
     ...(DATA.metrics.length > 1 ? [field("metric", "Metric", metric)] : []),
     field("words", "Text holds", words), field("only", "Show", only),
-    field("range", "Score from", low), field("range", "to", high), field("size", "Rows", size));
+    field("range", "Score from", low), field("range", "to", high),
+    el("div", { class: "field by" }, field("column", "Column", column), wanted), field("size", "Rows", size));
+  [words.value, only.value, size.value, metric.value, column.value] = [state.words, state.only, state.size, view.metric, state.column];
+  [low.value, high.value] = [state.low, state.high].map((value) => (value === null ? "" : value));
+  drawWanted();
 }

@@ -1,0 +1,185 @@
+"""What the first screen of a page says: the answer in one sentence, judges by metrics, and every remark once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from geval_local.analysis.comparison import Difference
+from geval_local.analysis.differences import Ranking
+from geval_local.analysis.tables import Table, number
+from geval_local.errors import ErrorCode
+from geval_local.scale import Scale
+from geval_local.summary import Summary, UnscoredReason
+
+#: Metrics that a sentence names; the table below it has all.
+NAMED = 4
+
+
+def passing(summary: Summary) -> str:
+    """Say which share of the rows passes; empty without a threshold, or where the judge does not answer."""
+    if summary.passed_share is None or summary.doubt:
+        return ""
+    return f"{summary.passed_share:.1%} reach {summary.threshold:g}"
+
+
+def answer(
+    summaries: Sequence[Summary], scales: Mapping[str, Scale], rankings: Mapping[str, Ranking] | None = None
+) -> str:
+    """Say in a sentence what a run found: means with their intervals, what passes, and whether systems differ."""
+    table, rankings = matrix(summaries), rankings or {}
+    ends = {(scale.low, scale.high) for scale in scales.values()}
+    scale = f" on {min(ends)[0]:g} to {min(ends)[1]:g}" if len(ends) == 1 else ""
+    if table is not None:
+        names = short_names(table.headers[1:])
+        means = {name: [row[place].split(" [")[0] for row in table.rows] for place, name in enumerate(names, start=1)}
+        told = [f"{name} {' and '.join(own)}" for name, own in list(means.items())[:NAMED]]
+        judges = " and ".join(row[0] for row in table.rows)
+        return f"Means{scale} by {judges}: {'; '.join(told)}{_more(len(names), 'metric')}."
+    if len(summaries) == 1:
+        (one,) = summaries
+        return f"{one.metric}: {_clause(one, rankings.get(one.metric), scale)}."
+    names = short_names([one.metric for one in summaries])
+    clauses = [
+        f"{name} {_clause(one, rankings.get(one.metric))}"
+        for name, one in list(zip(names, summaries, strict=True))[:NAMED]
+    ]
+    return f"Means{scale} with 95 % intervals: {'; '.join(clauses)}{_more(len(summaries), 'metric')}."
+
+
+def _more(count: int, what: str) -> str:
+    return f"; {count - NAMED} more {what}{'s' if count > NAMED + 1 else ''} below" if count > NAMED else ""
+
+
+def _clause(summary: Summary, ranking: Ranking | None, scale: str | None = None) -> str:
+    """Say what was found on one metric; as a sentence of its own where the `scale` is told."""
+    if not summary.scored:
+        return "no row has a score"
+    if summary.doubt:
+        return summary.doubt
+    mean, between = number(summary.mean, 2), f"{number(summary.low, 2)} to {number(summary.high, 2)}"
+    if math.isnan(summary.low):
+        told = mean if scale is None else f"mean {mean}{scale}"
+    else:
+        told = f"{mean} ({between})" if scale is None else f"mean {mean}{scale} (95 % interval {between})"
+    return ", ".join(filter(None, (told, passing(summary), _systems(ranking))))
+
+
+def _systems(ranking: Ranking | None) -> str:
+    """Say whether systems differ."""
+    if ranking is None or ranking.doubt or not ranking.pairs:
+        return ""
+    apart = sum(pair.is_told_apart for pair in ranking.pairs)
+    if len(ranking.pairs) == 1:
+        (pair,) = ranking.pairs
+        return f"{pair.first} and {pair.second} {'differ' if apart else 'are not told apart'}"
+    return f"{apart or 'none'} of {len(ranking.pairs)} pairs of systems differ"
+
+
+def difference_answer(differences: Mapping[str, Difference]) -> str:
+    """Say in a sentence how two runs differ: both means, and the interval of their difference."""
+    clauses = []
+    for name, one in list(differences.items())[:NAMED]:
+        means = f"A {number(one.mean_first, 2)}, B {number(one.mean_second, 2)}"
+        if math.isnan(one.mean.low):
+            clauses.append(f"{name}: {means}")
+            continue
+        apart = one.mean.low > 0 or one.mean.high < 0
+        verdict = "they differ" if apart else "they are not told apart"
+        between = f"{number(one.mean.low)} to {number(one.mean.high)}"
+        clauses.append(f"{name}: {means}, A − B {number(one.mean.value)} (95 % interval {between}): {verdict}")
+    return f"{'; '.join(clauses)}{_more(len(differences), 'metric')}." if clauses else ""
+
+
+def means_table(differences: Mapping[str, Difference]) -> Table:
+    """Lay out both runs' means, and the difference with its interval, a row for each metric."""
+    columns: dict[str, Callable[[Difference], object]] = {
+        "items": lambda one: one.agreement.n,
+        "mean A": lambda one: one.mean_first,
+        "mean B": lambda one: one.mean_second,
+        "A − B [95 % interval]": lambda one: one.mean,
+    }
+    return replace(Table.over(differences, columns), headers=("metric", *columns))
+
+
+def matrix(summaries: Sequence[Summary]) -> Table | None:
+    """Lay out judges by metrics, a mean and its interval in every cell; None unless there are several judges.
+
+    Results of several judges are named ``metric@judge``.
+    """
+    found = {tuple(one.metric.partition("@")[::2]): one for one in summaries}
+    metrics = list(dict.fromkeys(metric for metric, _ in found))
+    judges = list(dict.fromkeys(judge for _, judge in found))
+    if len(judges) < 2 or "" in judges:
+        return None
+    rows = [(judge, *(_cell(found.get((metric, judge))) for metric in metrics)) for judge in judges]
+    return Table(("judge", *metrics), tuple(rows), ("mean, its 95 % interval, and what passes",))
+
+
+def _cell(summary: Summary | None) -> str:
+    if summary is None or math.isnan(summary.mean):
+        return "-"
+    between = "" if math.isnan(summary.low) else f" [{number(summary.low, 2)}, {number(summary.high, 2)}]"
+    return ", ".join(filter(None, (f"{number(summary.mean, 2)}{between}", passing(summary))))
+
+
+def said_once(remarks: Iterable[tuple[str, str]]) -> list[str]:
+    """Join ``(metric, remark)`` pairs so that a remark on several metrics is said once, behind their names."""
+    named: dict[str, list[str]] = {}
+    for metric, remark in remarks:
+        named.setdefault(remark, []).append(metric)
+    return [f"{', '.join(dict.fromkeys(metrics))}: {remark}" for remark, metrics in named.items()]
+
+
+@dataclass(frozen=True)
+class Unscored:
+    """Rows without a score, for the same reason on some metrics."""
+
+    metrics: str
+    rows: int
+    reason: UnscoredReason
+
+    @property
+    def code(self) -> str:
+        """The code, where one is known."""
+        return "" if self.reason.code == ErrorCode.UNKNOWN else self.reason.code
+
+
+def unscored_once(summaries: Sequence[Summary]) -> list[Unscored]:
+    """List the reasons of rows without a score; those that several metrics share once."""
+    named: dict[tuple[int, UnscoredReason], list[str]] = {}
+    for one in summaries:
+        for reason in one.reasons:
+            named.setdefault((one.rows, reason), []).append(one.metric)
+    found = {key: _named(metrics, len(summaries)) for key, metrics in named.items()}
+    return [Unscored(metrics, rows, reason) for (rows, reason), metrics in found.items()]
+
+
+def _named(metrics: Sequence[str], count: int) -> str:
+    return f"all {count} results" if len(metrics) == count > 2 else ", ".join(metrics)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Shorten names to their last parts where these tell all of them apart."""
+    last = [name.rpartition("/")[2] for name in names]
+    return last if len(set(last)) == len(last) else list(names)
+
+
+def written_on(place: object) -> str:
+    """Say when a result file was written, in UTC; empty for what is no file."""
+    if not isinstance(place, str | Path):
+        return ""
+    try:
+        moment = datetime.fromtimestamp(Path(place).stat().st_mtime, tz=timezone.utc)
+    except OSError:
+        return ""
+    return moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def tab_title(*parts: str, metrics: Collection[str] = ()) -> str:
+    """Name a browser's tab so that ten open pages differ: what was scored, on which metrics, by whom, when."""
+    named = ", ".join(short_names(list(metrics))[:2]) + ("…" if len(metrics) > 2 else "")
+    return " · ".join(filter(None, (parts[0], named, *parts[1:], "G-Eval")))
