@@ -2,7 +2,7 @@
 
 From the bottom to the top; a room is imported by itself and by those after it:
 
-- ``errors``, ``files``
+- ``errors``, ``wording``; ``files``
 - the core, pure: ``fields``, ``yaml_text``, ``yaml_model``, ``scale``, ``metric``, ``metric_file``, ``prompt``,
   ``questions``, ``score``, ``signature``, ``grouping``, ``summary``, ``statistics``, ``options``
 - ``io``: rows in, results out

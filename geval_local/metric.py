@@ -33,7 +33,7 @@ def _parse_scale(value: object) -> Scale:
     try:
         return Scale.parse(value)  # type: ignore[arg-type]
     except ScaleError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(error.text) from error
 
 
 def _label_keys(value: object) -> object:
@@ -42,7 +42,7 @@ def _label_keys(value: object) -> object:
     try:
         return {label_text(key): text for key, text in value.items()}
     except ScaleError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(error.text) from error
 
 
 def _strip(value: object) -> object:

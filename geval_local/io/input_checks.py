@@ -206,7 +206,7 @@ def _misfit(
             *resolve(tuple(field for field in wanted if field not in missing), tuple(columns)).values(),
         }
         guesses = guess_columns(missing, (column for column in columns if column not in taken))
-        hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}, or fields={{...}} in Python:"
+        hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}:"
         hint += f"\n  {field_options(missing, guesses)}"
     elif unfit[0][1].hint:
         hint += f"\n{unfit[0][1].hint}"

@@ -143,14 +143,14 @@ class Sample:
             raise FieldError(
                 f"{self.where}: the field {wanted!r} is missing: the conversation in {chat[0]!r} has none "
                 f"({OFFERED[READ_AS[wanted]]})",
-                hint=f"Map it to a column, {wanted}=COLUMN.",
+                hint="Map it to a column.",
             )
         read_as = {column: field for field, column in columns.items() if column != field}
         there = [f"{name} (read as {read_as[name]})" if name in read_as else str(name) for name in self.fields]
         names = " or ".join((wanted, *ALIASES.get(wanted, ())[:ALIASES_NAMED]))
         return FieldError(
             f"{self.where}: the field {wanted!r} is missing; the columns are: {', '.join(there) or 'none'}",
-            hint=f"Map it to its column, {wanted}=COLUMN, or name the column {names}.",
+            hint=f"Map it to its column, or name the column {names}.",
         )
 
 

@@ -61,7 +61,7 @@ def refusal(text: str, count_tokens: Callable[[str], int], context: int) -> Prep
         try:
             tokens = count_tokens(text[:size])
         except UnscorableError as error:
-            return Prepared(None, error=str(error))
+            return Prepared(None, error=error.text)
         if tokens > context:
             reason = (
                 f"the prompt has more than {tokens} tokens, the judge reads {context} with the label; "

@@ -119,7 +119,7 @@ def reason_batches(
         try:
             texts = sample.texts(metric.fields)
         except UnscorableError as error:
-            yield [(place, Reason("", label, error=str(error)))]
+            yield [(place, Reason("", label, error=error.text))]
             continue
         prompt = render_reason_prompt(metric, texts, label)
         ids = judge.encoder.encode([prompt])[0]

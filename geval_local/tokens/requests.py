@@ -77,7 +77,7 @@ class RequestMaker:
                 texts = sample.texts(self.metric.fields)
                 filled += [(number, texts, order.fill(texts)) for number, order in enumerate(self._orders)]
             except UnscorableError as error:
-                filled += [str(error)] * len(self._orders)
+                filled += [error.text] * len(self._orders)
         encoded = iter(self._encoded([entry[2] for entry in filled if not isinstance(entry, str)]))
         return [
             Prepared(None, error=entry) if isinstance(entry, str) else self._prepared(*entry, next(encoded))
@@ -89,7 +89,7 @@ class RequestMaker:
         try:
             return Prepared(None, error=ids) if isinstance(ids, str) else self._fit(order, texts, prompt, ids)
         except UnscorableError as error:
-            return Prepared(None, error=str(error))
+            return Prepared(None, error=error.text)
 
     def _encoded(self, prompts: Sequence[Prompt]) -> list[TokenIds | str]:
         """Encode prompts together; where that fails, find those that cannot be encoded, and give their reasons."""
@@ -97,7 +97,7 @@ class RequestMaker:
             return list(self.encoder.encode(prompts))
         except UnscorableError as error:
             if len(prompts) == 1:
-                return [str(error)]
+                return [error.text]
             half = len(prompts) // 2
             return [*self._encoded(prompts[:half]), *self._encoded(prompts[half:])]
 

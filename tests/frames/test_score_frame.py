@@ -46,7 +46,7 @@ def test_groups_without_their_only_column_are_told_what_is_missing():
     pandas = pytest.importorskip("pandas", minversion="3")
     metric = METRICS[0].model_copy(update={"fields": {"output": "Text"}})
     frame = pandas.DataFrame({"answer": ["It stops.", "A bridge."]})
-    told = r"the field 'output' is missing\nColumns: none\."
+    told = r"the field 'output' is missing\nColumns: none\. Map fields to columns:\n  `fields={\"output\": \"COLUMN\"}`"
     with pytest.raises(DataError, match=told):
         frame.groupby("answer").apply(lambda group: score_frame(group, metric, MockJudge()))
     with pytest.raises(DataError, match=told):
