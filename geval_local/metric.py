@@ -134,6 +134,9 @@ class Metric(BaseModel):
     template: str | None = None
     pair: tuple[str, str] | None = None
 
+    def __repr__(self) -> str:
+        return f"Metric({self.name}, scale {self.scale.text}, fields {', '.join(self.fields)})"
+
     @model_validator(mode="before")
     @classmethod
     def _derive_title(cls, data: Any) -> Any:

@@ -6,16 +6,20 @@ of one sample on one metric, and `Outcome` what runs keep of them.
 
 from __future__ import annotations
 
+import json
 import math
+import operator
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
+from geval_local.notebook import facts_html, share_bar
 from geval_local.scale import Scale
 
 if TYPE_CHECKING:
@@ -240,11 +244,15 @@ class OrderFigures(NamedTuple):
     label_mass: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Score:
     """The figures of one sample on one metric.
 
     A sample that could not be scored has `error` set and NaN figures; it is never 0. ``float(score)`` is its value.
+    Scores are ordered by their value and compared with numbers, ``score >= 3``; in ``sorted`` unscored ones come last,
+    and they pass no comparison with a number. Two scores are equal if all their figures are. NumPy takes a score as its
+    value: ``np.mean(scores)``, or ``np.nanmean(scores)`` where some are unscored. ``json.dumps(scores,
+    default=Score.to_dict)`` writes them, and `to_json` a single one.
 
     Attributes
     ----------
@@ -348,11 +356,59 @@ class Score:
     def __float__(self) -> float:
         return self.value
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float64]:
+        return np.asarray(self.value, dtype=dtype)
+
+    def __lt__(self, other: object) -> bool:
+        return self._compare(other, operator.lt)
+
+    def __le__(self, other: object) -> bool:
+        return self._compare(other, operator.le)
+
+    def __gt__(self, other: object) -> bool:
+        return self._compare(other, operator.gt)
+
+    def __ge__(self, other: object) -> bool:
+        return self._compare(other, operator.ge)
+
+    def _compare(self, other: object, compare: Callable[[Any, Any], bool]) -> bool:
+        if isinstance(other, Score):
+            # Whatever is compared with NaN is false, and would leave a list in no order.
+            return compare((not self.is_scored, self._key), (not other.is_scored, other._key))
+        return compare(self.value, other) if isinstance(other, Real) else NotImplemented
+
+    @property
+    def _key(self) -> float:
+        return self.value if self.is_scored else 0.0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Score):
+            mine, theirs = (tuple(getattr(one, name) for name in self.__dataclass_fields__) for one in (self, other))
+            return mine == theirs
+        return self.value == other if isinstance(other, Real) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.value) if self.is_scored else hash((self.metric, self.error))
+
     def __repr__(self) -> str:
         if self.error is not None:
             return f"Score({self.metric}: unscored, {reprlib.repr(self.error)})"
         passed = {None: "", True: ", passed", False: ", not passed"}[self.passed]
         return f"Score({self.metric}: {self.value:.4g}, label mass {self.label_mass:.3f}{passed})"
+
+    def _repr_html_(self) -> str:
+        """Show the score in a notebook, with its label distribution."""
+        if self.error is not None:
+            return facts_html(self.metric, {"unscored": self.error})
+        facts: dict[str, object] = {"score": f"{self.value:.4g}", "label mass": f"{self.label_mass:.3f}"}
+        if self.passed is not None:
+            facts["passed"] = "yes" if self.passed else "no"
+        shares = {f"p({label})": f"{p:.3f} {share_bar(p)}" for label, p in (self.probabilities or {}).items()}
+        return facts_html(self.metric, facts | shares)
+
+    def to_json(self) -> str:
+        """Write the figures of `to_dict` as one line of JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; unscored samples have ``score: null`` and ``error``, not 0."""

@@ -18,6 +18,7 @@ from geval_local.io.rows import read_rows
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
+from geval_local.notebook import table_html
 from geval_local.options import JudgeOptions
 from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
@@ -89,6 +90,25 @@ class RunResult:
     def judges(self) -> list[str]:
         """Names of the judges."""
         return [judge.name for judge in self.manifest.judges]
+
+    def __repr__(self) -> str:
+        named = ", ".join([one.metric for one in self.summaries] + [one.name for one in self.answers])
+        return f"RunResult({named}: {self.rows} rows, {self.target.results or 'nothing kept'})"
+
+    def _repr_html_(self) -> str:
+        """Show the means, or the answers, in a notebook."""
+        title = str(self.target.results or "a run whose rows were not kept")
+        if self.answers:
+            answers = [(one.name, f"{one.answered}/{one.rows}", f"{one.label_mass:.3f}") for one in self.answers]
+            return table_html(title, ("question", "answered", "label mass"), answers)
+        rows = [
+            (
+                *(one.metric, f"{one.scored}/{one.rows}", f"{one.mean:.3f}"),
+                *(f"{one.low:.2f} to {one.high:.2f}", f"{one.label_mass:.3f}"),
+            )
+            for one in self.summaries
+        ]
+        return table_html(title, ("metric", "scored", "mean", "95 % interval", "label mass"), rows)
 
 
 def complete(

@@ -28,6 +28,7 @@ CORE = {
     "metric",
     "options",
     "metric_file",
+    "notebook",
     "prompt",
     "questions",
     "scale",

@@ -51,6 +51,9 @@ def test_figures_are_those_of_score_many(here, loaded):
     assert (result.rows, result.summaries[0].scored) == (ROWS, ROWS - 1)
     assert [file.name for file in result.files] == ["out.jsonl"]
     assert result.signatures[0] == str(judge.signature(Metric.load("clarity.yaml")))
+    assert repr(result) == f"RunResult(clarity: {ROWS} rows, out.jsonl)"
+    mean = sum(one for one in expected if one is not None) / (ROWS - 1)
+    assert f"<td>clarity</td><td>{ROWS - 1}/{ROWS}</td><td>{mean:.3f}</td>" in result._repr_html_()
 
 
 class _Recorder(RunEvents):
