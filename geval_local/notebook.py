@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -20,6 +21,11 @@ def table_html(title: str, headings: Sequence[str], rows: Iterable[Sequence[obje
     head = "".join(f"<th>{escape(one)}</th>" for one in headings)
     body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{body}</table>"
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """Write a figure, or a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def share_bar(share: float) -> str:

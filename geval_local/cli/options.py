@@ -424,6 +424,16 @@ def chosen_metrics(rated: RatedOptions, *, no_steps: bool) -> list[Metric]:
     return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
 
 
+def warn_of_scales(metrics: Sequence[Metric]) -> None:
+    """Warn of metrics whose words name another scale than their own."""
+    from geval_local.cli.output.console import note
+    from geval_local.scale_words import scale_doubts
+
+    for metric in metrics:
+        for doubt in scale_doubts(metric):
+            note(f"warning: {doubt}", "yellow")
+
+
 def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric]) -> None:
     """Reject a limit that every score of the metric reaches, or none can: it was meant for another scale."""
     for metric in metrics:

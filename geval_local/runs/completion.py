@@ -18,7 +18,7 @@ from geval_local.io.rows import read_rows
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
-from geval_local.notebook import table_html
+from geval_local.notebook import figure, table_html
 from geval_local.options import JudgeOptions
 from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
@@ -99,12 +99,12 @@ class RunResult:
         """Show the means, or the answers, in a notebook."""
         title = str(self.target.results or "a run whose rows were not kept")
         if self.answers:
-            answers = [(one.name, f"{one.answered}/{one.rows}", f"{one.label_mass:.3f}") for one in self.answers]
+            answers = [(one.name, f"{one.answered}/{one.rows}", figure(one.label_mass)) for one in self.answers]
             return table_html(title, ("question", "answered", "label mass"), answers)
         rows = [
             (
-                *(one.metric, f"{one.scored}/{one.rows}", f"{one.mean:.3f}"),
-                *(f"{one.low:.2f} to {one.high:.2f}", f"{one.label_mass:.3f}"),
+                *(one.metric, f"{one.scored}/{one.rows}", one.doubt or figure(one.mean)),
+                *(f"{figure(one.low, 2)} to {figure(one.high, 2)}", figure(one.label_mass)),
             )
             for one in self.summaries
         ]

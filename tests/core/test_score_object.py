@@ -35,14 +35,14 @@ def test_scores_sort_by_value_and_the_unscored_come_last():
         random.Random(seed).shuffle(given)
         assert sorted(given) == [LOW, MIDDLE, HIGH, NONE, NONE]
     assert max(LOW, HIGH, MIDDLE) is HIGH
-    assert LOW <= replace(LOW, metric="b")
+    assert replace(LOW, metric="b") >= LOW
     assert LOW >= replace(LOW, metric="b") != LOW
 
 
 def test_scores_compare_with_numbers():
     assert 1 < LOW < 2 < HIGH <= HIGH.value
     assert HIGH >= 2.0
-    assert LOW == LOW.value
+    assert LOW == LOW.value  # noqa: SIM300
     assert LOW != 2
     assert not NONE >= 0
     assert not NONE < 0

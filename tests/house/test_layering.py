@@ -32,6 +32,7 @@ CORE = {
     "prompt",
     "questions",
     "scale",
+    "scale_words",
     "score",
     "signature",
     "statistics",

@@ -62,9 +62,22 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
             hint = error.hint or hint
         else:
             steps = "steps to be written" if metric.needs_steps else f"{len(metric.steps or ())} steps"
-            show_text(f"{file}: {metric.name}, scale {metric.scale.text}, fields {', '.join(metric.fields)}, {steps}")
+            scale = f"scale {metric.scale.text} (labels {_labels(metric)})"
+            show_text(f"{file}: {metric.name}, {scale}, fields {', '.join(metric.fields)}, {steps}")
+            options.warn_of_scales([metric])
     if problems:
         raise MetricError("\n".join(problems), hint=hint)
+
+
+#: Most labels that are listed for a scale.
+_LABELS_SHOWN = 11
+
+
+def _labels(metric: Metric) -> str:
+    """List a metric's labels as the judge may answer them; digits of other scripts may have become ASCII."""
+    labels = metric.scale.labels
+    shown = labels if len(labels) <= _LABELS_SHOWN else (*labels[:3], "...", labels[-1])
+    return ", ".join(shown)
 
 
 def new(

@@ -45,6 +45,7 @@ def score(
 
     limits = gates.read()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
+    options.warn_of_scales(chosen)
     for name, limit_value in (("--threshold", run.threshold), ("--fail-under", gates.fail_under)):
         options.check_on_scales(name, limit_value, chosen)
     if dry_run:
