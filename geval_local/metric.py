@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from ruamel.yaml.error import YAMLError
 
+from geval_local.direction import Better, Direction
 from geval_local.errors import MetricError, ScaleError
 from geval_local.metric_file import find_metric, find_problems, read_metric
 from geval_local.scale import Scale, label_text, shown_labels
@@ -24,6 +25,8 @@ You will be given a text. Your task is to rate it on one metric.
 Please read these instructions carefully and keep to them while you rate."""
 
 
+#: Keys that change no hash with these values.
+_UNASKED = (("pair", None), ("better", "high"))
 #: The words of a pair's form are part of its hash.
 PAIR_HEADING = "Evaluation Form ({labels} ONLY):"
 PAIR_CUE = ", the better one"
@@ -98,7 +101,9 @@ class Metric(BaseModel):
     rubric : dict of str to str, optional
         Label or band of labels -> its description, printed under the criteria.
     threshold : float, optional
-        The lowest score that passes, on the metric's scale.
+        The score from which a sample passes, on the metric's scale: the lowest, or the highest if `better` is ``low``.
+    better : {"high", "low"}
+        Which scores are good. ``low`` is for criteria of what should not be there, such as toxicity.
     shorten : str, optional
         The one field that may be truncated when a prompt is too long for the judge. Without it such a sample is
         unscored.
@@ -129,6 +134,7 @@ class Metric(BaseModel):
     steps_provenance: StepsProvenance | None = None
     fields: dict[str, _Text] = {"output": "Output"}
     threshold: float | None = None
+    better: Better = "high"
     shorten: str | None = None
     case_variants: bool = True
     template: str | None = None
@@ -204,6 +210,11 @@ class Metric(BaseModel):
         return self.model_copy(update={"steps": steps, "steps_provenance": provenance})
 
     @property
+    def direction(self) -> Direction:
+        """Which scores are good, and what follows from it."""
+        return Direction(self.better)
+
+    @property
     def needs_steps(self) -> bool:
         """Whether the evaluation steps still have to be generated."""
         return self.steps is None and self.template is None
@@ -223,7 +234,7 @@ class Metric(BaseModel):
         """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold"})
         # What a metric does not ask for changes no hash: scores stay comparable with those of earlier versions.
-        record = {key: value for key, value in record.items() if (key, value) != ("pair", None)}
+        record = {key: value for key, value in record.items() if (key, value) not in _UNASKED}
         record["case_variants"] = self.case_variants and any(
             label.lower() != label.upper() for label in self.scale.labels
         )

@@ -64,6 +64,10 @@ scale: 1-5
 # A score from which a text passes, on the scale above.
 # threshold: 4
 
+# Which scores are good: high, or low for what should not be there, such as toxicity. A text then passes at the
+# threshold or below it.
+# better: low
+
 # The one field that may lose its end when a prompt is too long for the judge.
 # shorten: source
 """

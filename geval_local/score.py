@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError
 from geval_local.notebook import facts_html, share_bar
 from geval_local.scale import Scale
@@ -103,7 +104,12 @@ class Distribution:
 
     def probability_at_least(self, threshold: float) -> float:
         """Probability that the label's value is at least `threshold`."""
-        return min(1.0, float(self.p[self.scale.array >= threshold].sum()))
+        return self.probability_of_passing(threshold, Direction.HIGH)
+
+    def probability_of_passing(self, threshold: float, direction: Direction) -> float:
+        """Probability that the label's value is at `threshold` or on its good side."""
+        passing = [direction.passes(value, threshold) for value in self.scale.values]
+        return min(1.0, float(self.p[passing].sum()))
 
     @property
     def median(self) -> float:
@@ -274,9 +280,11 @@ class Score:
     margin : float
         Difference between the two largest probabilities.
     threshold, threshold_probability : float or None
-        The threshold in use, and the probability that the label reaches it.
+        The threshold in use, and the probability that the label is at it or on its good side.
     passed : bool or None
-        Whether `value` reaches the threshold; None without a threshold or a score.
+        Whether `value` is at the threshold or on its good side; None without a threshold or a score.
+    direction : Direction
+        Which scores of the metric are good.
     calibrated : float or None
         The value on the scale of the human ratings, where a calibration was applied; all other figures are raw.
     other_tokens : tuple of (str, float)
@@ -310,6 +318,7 @@ class Score:
     dropped_tokens: int = 0
     orders: tuple[OrderFigures, ...] = ()
     error: str | None = None
+    direction: Direction = Direction.HIGH
 
     @classmethod
     def from_distribution(
@@ -324,6 +333,7 @@ class Score:
         prompt_tokens: int = 0,
         dropped_tokens: int = 0,
         orders: Sequence[Distribution] = (),
+        direction: Direction = Direction.HIGH,
     ) -> Score:
         """Derive every figure from a label distribution, the mean of several `orders` where there are any."""
         value = estimate(distribution, estimator, sample_key=sample_key)
@@ -333,8 +343,13 @@ class Score:
             normalized=distribution.scale.normalize(value),
             **{name: getattr(distribution, name) for name in _OF_DISTRIBUTION},
             threshold=threshold,
-            threshold_probability=None if threshold is None else distribution.probability_at_least(threshold),
-            passed=None if threshold is None else value >= threshold and distribution.label_mass >= LEAST_LABEL_MASS,
+            threshold_probability=None
+            if threshold is None
+            else distribution.probability_of_passing(threshold, direction),
+            passed=None
+            if threshold is None
+            else direction.passes(value, threshold) and distribution.label_mass >= LEAST_LABEL_MASS,
+            direction=direction,
             other_tokens=other_tokens,
             prompt_tokens=prompt_tokens,
             dropped_tokens=dropped_tokens,
@@ -478,4 +493,5 @@ class Outcome:
             prompt_tokens=self.prompt_tokens,
             dropped_tokens=self.dropped_tokens,
             orders=[Distribution(metric.scale, order) for order in self.orders],
+            direction=metric.direction,
         )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict, Unpack
 
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import documents_of
@@ -389,6 +390,10 @@ class ScoredRun:
     def is_described(self, metric: str) -> bool:
         """Whether a manifest describes the scores of a metric."""
         return self.manifest is not None and metric in self.manifest.metrics
+
+    def direction(self, metric: str) -> Direction:
+        """Which scores of a metric are good; high ones, unless its description says otherwise."""
+        return self.origin(metric).definition.direction if self.is_described(metric) else Direction.HIGH
 
     def origin(self, metric: str) -> ScoredMetric:
         """Return the origin of a metric's scores."""

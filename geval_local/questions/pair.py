@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from geval_local.direction import Direction
 from geval_local.errors import MetricError
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt, form_filler
@@ -43,6 +44,11 @@ def pair_metric(metric: Metric) -> Metric:
         raise MetricError(
             f"{metric.name} is a prompt used to the letter, and asks about one text",
             hint="Pairs need a metric with criteria; `geval-local metrics list` shows the presets.",
+        )
+    if metric.direction is Direction.LOW:
+        raise MetricError(
+            f"low scores of {metric.name} are good, and a pair asks which text is better",
+            hint="Write a metric whose criteria say what a good text is.",
         )
     compared = compared_field(metric)
     taken = {FIRST, SECOND} & set(metric.fields)

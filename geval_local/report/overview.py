@@ -100,7 +100,9 @@ def overview_table(found: Sequence[Summary]) -> Table:
                 number(one.label_mass),
                 number(one.label_mass_min),
                 few,
-                "-" if one.passed_share is None or one.doubt else f"{one.passed_share:.1%} reach {one.threshold:g}",
+                "-"
+                if one.passed_share is None or one.doubt
+                else f"{one.passed_share:.1%} {one.direction.reach} {one.threshold:g}",
                 f"{one.unscored:,}",
             )
         )

@@ -56,7 +56,8 @@ class RunResult:
     files : list of Path
         The result files; empty if nothing was kept.
     lowest : list of list of (Sample, Score)
-        The rows with the lowest scores, lowest first, at most `LOWEST_KEPT` per judge and metric.
+        The rows with the worst scores, worst first, at most `LOWEST_KEPT` per judge and metric: the lowest scores, or
+        the highest of a metric whose low scores are good.
     rows, there : int
         Rows of the input, and outcomes that an earlier run had finished.
     load_seconds, steps_seconds, seconds : float
@@ -183,7 +184,7 @@ class _Completion:
         self.rows = 0
         tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
-        #: Heaps of the lowest rows: the negative score, and the negative place, so that the first of equals stays.
+        #: Heaps of the worst rows: how bad the score is, and the negative place, so that the first of equals stays.
         self.lowest: dict[str, list[tuple[float, int, Sample, Score]]] = {
             key: [] for key, tally in self.tallies.items() if isinstance(tally, Tally)
         }
@@ -360,7 +361,7 @@ class _Completion:
             tally.add(sample.where, sample.row, result, document)
             if isinstance(result, Score) and result.is_scored:
                 heap = self.lowest[key]
-                entry = (-result.value, -self.rows, sample, result)
+                entry = (-result.direction.sign * result.value, -self.rows, sample, result)
                 (heapq.heappush if len(heap) < LOWEST_KEPT else heapq.heappushpop)(heap, entry)
 
     def _signatures(self) -> Iterator[str]:

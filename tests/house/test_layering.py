@@ -23,6 +23,7 @@ PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
     "conversation",
+    "direction",
     "fields",
     "grouping",
     "metric",

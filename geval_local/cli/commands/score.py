@@ -46,8 +46,10 @@ def score(
     limits = gates.read()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
     options.warn_of_scales(chosen)
-    for name, limit_value in (("--threshold", run.threshold), ("--fail-under", gates.fail_under)):
+    limited = (("--threshold", run.threshold), ("--fail-under", gates.fail_under), ("--fail-over", gates.fail_over))
+    for name, limit_value in limited:
         options.check_on_scales(name, limit_value, chosen)
+    options.check_directions(gates, chosen)
     if dry_run:
         from geval_local.cli.output.audits import show_forms
 

@@ -21,6 +21,7 @@ from geval_local.cli.output.console import (
     print_rows,
     say,
 )
+from geval_local.direction import Direction
 from geval_local.fields import counted, output_text
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
@@ -116,7 +117,7 @@ def _low_mass_remedy(signature: str, is_plain: bool) -> str:
 
 
 def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -> None:
-    """Show the rows with the lowest scores, each with its label probabilities and a piece of its text."""
+    """Show the rows with the worst scores, each with its label probabilities and a piece of its text."""
     shown = list(rows)[:count]
     if not shown:
         return
@@ -130,7 +131,14 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -
         shares = [f"{p:.2f}" for p in (score.probabilities or {}).values()] if headings else []
         table.append((_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece)))
     texts = {"no_wrap": True, "overflow": "ellipsis", "max_width": piece}
-    print_rows([("lowest", WHOLE), *((heading, FIGURE) for heading in ("score", *headings)), (metric, texts)], table)
+    print_rows(
+        [
+            (shown[0][1].direction.worst, WHOLE),
+            *((heading, FIGURE) for heading in ("score", *headings)),
+            (metric, texts),
+        ],
+        table,
+    )
 
 
 def _name(sample: Sample) -> str:
@@ -225,7 +233,7 @@ def _passed(summary: Summary) -> str:
         return "-"
     if summary.doubt:
         return "no: mass"
-    return f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
+    return f"{summary.passed_share:.1%} ({summary.direction.comparison} {summary.threshold:g})"
 
 
 def show_unscored(result: RunResult, where: str = "") -> None:
@@ -266,7 +274,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
             command = reasons_command(result.target.results, result.summaries[0].metric, lowest)
-            note(f"  why the lowest are low       {command}")
+            note(f"  {why_worst(result.lowest[0]):<28} {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
     if result.answers or any(summary.low_mass_share > 0 for summary in result.summaries):
         judge = f" {shlex.quote(result.judges[0])}"
@@ -274,6 +282,12 @@ def _show_next(result: RunResult, lowest: int) -> None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
         metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
+
+
+def why_worst(rows: Sequence[tuple[Sample, Score]]) -> str:
+    """Name the question about the worst rows."""
+    direction = rows[0][1].direction if rows else Direction.HIGH
+    return f"why the {direction.worst} are {direction.worst.removesuffix('est')}"
 
 
 def reasons_command(results: object, metric: str, lowest: int) -> str:
