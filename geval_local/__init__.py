@@ -2,9 +2,10 @@
 
 From the bottom to the top; a room is imported by itself and by those after it:
 
-- ``errors``, ``files``
-- the core, pure: ``fields``, ``yaml_text``, ``yaml_model``, ``scale``, ``metric``, ``metric_file``, ``prompt``,
-  ``questions``, ``score``, ``signature``, ``grouping``, ``summary``, ``statistics``, ``options``
+- ``errors``, ``wording``; ``files``
+- the core, pure: ``fields``, ``yaml_text``, ``yaml_model``, ``scale``, ``scale_words``, ``direction``, ``metric``,
+  ``metric_file``, ``prompt``, ``questions``, ``score``, ``signature``, ``grouping``, ``summary``, ``statistics``,
+  ``options``, ``notebook``
 - ``io``: rows in, results out
 - ``models``: weights; ``tokens``: text to ids; ``engine``: ids to label log-probabilities; ``judge``: samples to scores
 - ``runs``: durable runs; ``analysis``: whether scores are right; ``report``: pages

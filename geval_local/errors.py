@@ -32,19 +32,30 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+from geval_local.wording import in_python
+
 _NUMBER = re.compile(r"\d+")
 
 
 class GevalError(Exception):
-    """Base class of all errors that users of the package are meant to catch."""
+    """Base class of all errors that users of the package are meant to catch.
+
+    `message` and `hint` name parameters as ``name=value`` in backticks. `str` shows them as Python arguments; other
+    readers get them in their own language, see `geval_local.wording`.
+    """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """Message and hint, for any reader."""
         return self.message if self.hint is None else f"{self.message}\n{self.hint}"
+
+    def __str__(self) -> str:
+        return in_python(self.text)
 
 
 class ConfigurationError(GevalError):
@@ -171,8 +182,8 @@ class UnscorableError(GevalError):
 
     @property
     def cause(self) -> Cause:
-        """The whole message with its code."""
-        return Cause(str(self), self.code)
+        """The whole message with its code, for any reader."""
+        return Cause(self.text, self.code)
 
 
 class FieldError(UnscorableError):
@@ -205,7 +216,8 @@ class Interrupted(KeyboardInterrupt):
 
 def first_line(error: BaseException) -> str:
     """Return the first non-blank line of an error's text, or else the error's type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    text = error.text if isinstance(error, GevalError) else str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -220,7 +220,7 @@ def _is_spelt_alike(name: str, column: str) -> bool:
 
 
 def field_options(fields: Iterable[str], guesses: Mapping[str, str]) -> str:
-    """Write a mapping of fields for a message, with a shell's quotes, since the command line makes options of it."""
+    """Write a mapping of fields for a message, see `geval_local.wording`, with a shell's quotes."""
     return " ".join(
         f"`fields={field}={shlex.quote(guesses[field]) if field in guesses else 'COLUMN'}`" for field in fields
     )
@@ -276,7 +276,7 @@ def check_mapping(mapping: object, fields: Iterable[str]) -> None:
         if field not in known:
             raise ConfigurationError(
                 f"no metric here has a field {field!r}{nearest(field, known)}",
-                hint=f"The fields are: {', '.join(known)}. Write FIELD=COLUMN, the metric's field first.",
+                hint=f"The fields are: {', '.join(known)}. The field comes before its column: `fields=FIELD=COLUMN`.",
             )
 
 

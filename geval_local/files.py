@@ -473,6 +473,13 @@ def home_folder(name: str) -> Path | None:
     return None
 
 
+def readable(count: float) -> str:
+    """Write a number of bytes: ``1.2 GB``, ``20 MB``, ``300 kB``."""
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+
+
 def safe_file_name(name: str) -> str:
     """Return a safe file name for the name of a metric or a result.
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from ruamel.yaml.error import YAMLError
 
+from geval_local.direction import Better, Direction
 from geval_local.errors import MetricError, ScaleError
 from geval_local.examples import Example, hashed
 from geval_local.metric_file import find_metric, find_problems, read_metric
@@ -25,6 +26,8 @@ You will be given a text. Your task is to rate it on one metric.
 Please read these instructions carefully and keep to them while you rate."""
 
 
+#: Keys that change no hash with these values.
+_UNASKED = (("pair", None), ("better", "high"))
 #: The words of a pair's form are part of its hash.
 PAIR_HEADING = "Evaluation Form ({labels} ONLY):"
 PAIR_CUE = ", the better one"
@@ -34,7 +37,7 @@ def _parse_scale(value: object) -> Scale:
     try:
         return Scale.parse(value)  # type: ignore[arg-type]
     except ScaleError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(error.text) from error
 
 
 def _label_keys(value: object) -> object:
@@ -43,7 +46,7 @@ def _label_keys(value: object) -> object:
     try:
         return {label_text(key): text for key, text in value.items()}
     except ScaleError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(error.text) from error
 
 
 def _strip(value: object) -> object:
@@ -99,7 +102,9 @@ class Metric(BaseModel):
     rubric : dict of str to str, optional
         Label or band of labels -> its description, printed under the criteria.
     threshold : float, optional
-        The lowest score that passes, on the metric's scale.
+        The score from which a sample passes, on the metric's scale: the lowest, or the highest if `better` is ``low``.
+    better : {"high", "low"}
+        Which scores are good. ``low`` is for criteria of what should not be there, such as toxicity.
     shorten : str, optional
         The one field that may be truncated when a prompt is too long for the judge. Without it such a sample is
         unscored.
@@ -133,11 +138,15 @@ class Metric(BaseModel):
     steps_provenance: StepsProvenance | None = None
     fields: dict[str, _Text] = {"output": "Output"}
     threshold: float | None = None
+    better: Better = "high"
     shorten: str | None = None
     examples: tuple[Example, ...] = ()
     case_variants: bool = True
     template: str | None = None
     pair: tuple[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Metric({self.name}, scale {self.scale.text}, fields {', '.join(self.fields)})"
 
     @model_validator(mode="before")
     @classmethod
@@ -206,6 +215,11 @@ class Metric(BaseModel):
         return self.model_copy(update={"steps": steps, "steps_provenance": provenance})
 
     @property
+    def direction(self) -> Direction:
+        """Which scores are good, and what follows from it."""
+        return Direction(self.better)
+
+    @property
     def needs_steps(self) -> bool:
         """Whether the evaluation steps still have to be generated."""
         return self.steps is None and self.template is None
@@ -225,7 +239,7 @@ class Metric(BaseModel):
         """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "examples"})
         # What a metric does not ask for changes no hash: scores stay comparable with those of earlier versions.
-        record = {key: value for key, value in record.items() if (key, value) != ("pair", None)}
+        record = {key: value for key, value in record.items() if (key, value) not in _UNASKED}
         if self.examples:
             record["examples"] = hashed(self.examples, self.fields)
         record["case_variants"] = self.case_variants and any(

@@ -70,6 +70,9 @@ scale: 1-5
 #   - output: Ferries leave at six and at nine.
 #     label: 5
 #     reason: short, and every word is known
+# Which scores are good: high, or low for what should not be there, such as toxicity. A text then passes at the
+# threshold or below it.
+# better: low
 
 # The one field that may lose its end when a prompt is too long for the judge.
 # shorten: source

@@ -239,7 +239,7 @@ def _estimator(value: object) -> object:
             return Estimator(**value)
         return Estimator.parse(value) if isinstance(value, str) else value
     except (TypeError, GevalError) as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(error.text if isinstance(error, GevalError) else str(error)) from error
 
 
 #: Offered for a misspelt encoding.
@@ -259,7 +259,7 @@ def _mapping(value: object) -> object:
     try:
         return read_mapping(value or ()) if value is None or isinstance(value, list | tuple) else value
     except GevalError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(error.text) from error
 
 
 def jsonl() -> list[Format]:

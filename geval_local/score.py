@@ -6,16 +6,21 @@ of one sample on one metric, and `Outcome` what runs keep of them.
 
 from __future__ import annotations
 
+import json
 import math
+import operator
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from geval_local.direction import Direction
 from geval_local.errors import Cause, ConfigurationError, ErrorCode, code_of
+from geval_local.notebook import facts_html, share_bar
 from geval_local.scale import Scale
 
 if TYPE_CHECKING:
@@ -99,7 +104,12 @@ class Distribution:
 
     def probability_at_least(self, threshold: float) -> float:
         """Probability that the label's value is at least `threshold`."""
-        return min(1.0, float(self.p[self.scale.array >= threshold].sum()))
+        return self.probability_of_passing(threshold, Direction.HIGH)
+
+    def probability_of_passing(self, threshold: float, direction: Direction) -> float:
+        """Probability that the label's value is at `threshold` or on its good side."""
+        passing = [direction.passes(value, threshold) for value in self.scale.values]
+        return min(1.0, float(self.p[passing].sum()))
 
     @property
     def median(self) -> float:
@@ -240,11 +250,15 @@ class OrderFigures(NamedTuple):
     label_mass: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Score:
     """The figures of one sample on one metric.
 
     A sample that could not be scored has `error` set and NaN figures; it is never 0. ``float(score)`` is its value.
+    Scores are ordered by their value and compared with numbers, ``score >= 3``; in ``sorted`` unscored ones come last,
+    and they pass no comparison with a number. Two scores are equal if all their figures are. NumPy takes a score as its
+    value: ``np.mean(scores)``, or ``np.nanmean(scores)`` where some are unscored. ``json.dumps(scores,
+    default=Score.to_dict)`` writes them, and `to_json` a single one.
 
     Attributes
     ----------
@@ -266,9 +280,11 @@ class Score:
     margin : float
         Difference between the two largest probabilities.
     threshold, threshold_probability : float or None
-        The threshold in use, and the probability that the label reaches it.
+        The threshold in use, and the probability that the label is at it or on its good side.
     passed : bool or None
-        Whether `value` reaches the threshold; None without a threshold or a score.
+        Whether `value` is at the threshold or on its good side; None without a threshold or a score.
+    direction : Direction
+        Which scores of the metric are good.
     calibrated : float or None
         The value on the scale of the human ratings, where a calibration was applied; all other figures are raw.
     other_tokens : tuple of (str, float)
@@ -302,6 +318,7 @@ class Score:
     dropped_tokens: int = 0
     orders: tuple[OrderFigures, ...] = ()
     error: str | None = None
+    direction: Direction = Direction.HIGH
 
     @classmethod
     def from_distribution(
@@ -316,6 +333,7 @@ class Score:
         prompt_tokens: int = 0,
         dropped_tokens: int = 0,
         orders: Sequence[Distribution] = (),
+        direction: Direction = Direction.HIGH,
     ) -> Score:
         """Derive every figure from a label distribution, the mean of several `orders` where there are any."""
         value = estimate(distribution, estimator, sample_key=sample_key)
@@ -325,8 +343,13 @@ class Score:
             normalized=distribution.scale.normalize(value),
             **{name: getattr(distribution, name) for name in _OF_DISTRIBUTION},
             threshold=threshold,
-            threshold_probability=None if threshold is None else distribution.probability_at_least(threshold),
-            passed=None if threshold is None else value >= threshold and distribution.label_mass >= LEAST_LABEL_MASS,
+            threshold_probability=None
+            if threshold is None
+            else distribution.probability_of_passing(threshold, direction),
+            passed=None
+            if threshold is None
+            else direction.passes(value, threshold) and distribution.label_mass >= LEAST_LABEL_MASS,
+            direction=direction,
             other_tokens=other_tokens,
             prompt_tokens=prompt_tokens,
             dropped_tokens=dropped_tokens,
@@ -353,11 +376,59 @@ class Score:
     def __float__(self) -> float:
         return self.value
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float64]:
+        return np.asarray(self.value, dtype=dtype)
+
+    def __lt__(self, other: object) -> bool:
+        return self._compare(other, operator.lt)
+
+    def __le__(self, other: object) -> bool:
+        return self._compare(other, operator.le)
+
+    def __gt__(self, other: object) -> bool:
+        return self._compare(other, operator.gt)
+
+    def __ge__(self, other: object) -> bool:
+        return self._compare(other, operator.ge)
+
+    def _compare(self, other: object, compare: Callable[[Any, Any], bool]) -> bool:
+        if isinstance(other, Score):
+            # Whatever is compared with NaN is false, and would leave a list in no order.
+            return compare((not self.is_scored, self._key), (not other.is_scored, other._key))
+        return compare(self.value, other) if isinstance(other, Real) else NotImplemented
+
+    @property
+    def _key(self) -> float:
+        return self.value if self.is_scored else 0.0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Score):
+            mine, theirs = (tuple(getattr(one, name) for name in self.__dataclass_fields__) for one in (self, other))
+            return mine == theirs
+        return self.value == other if isinstance(other, Real) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.value) if self.is_scored else hash((self.metric, self.error))
+
     def __repr__(self) -> str:
         if self.error is not None:
             return f"Score({self.metric}: unscored, {reprlib.repr(self.error)})"
         passed = {None: "", True: ", passed", False: ", not passed"}[self.passed]
         return f"Score({self.metric}: {self.value:.4g}, label mass {self.label_mass:.3f}{passed})"
+
+    def _repr_html_(self) -> str:
+        """Show the score in a notebook, with its label distribution."""
+        if self.error is not None:
+            return facts_html(self.metric, {"unscored": self.error})
+        facts: dict[str, object] = {"score": f"{self.value:.4g}", "label mass": f"{self.label_mass:.3f}"}
+        if self.passed is not None:
+            facts["passed"] = "yes" if self.passed else "no"
+        shares = {f"p({label})": f"{p:.3f} {share_bar(p)}" for label, p in (self.probabilities or {}).items()}
+        return facts_html(self.metric, facts | shares)
+
+    def to_json(self) -> str:
+        """Write the figures of `to_dict` as one line of JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; unscored samples have ``score: null``, not 0, with a reason."""
@@ -436,4 +507,5 @@ class Outcome:
             prompt_tokens=self.prompt_tokens,
             dropped_tokens=self.dropped_tokens,
             orders=[Distribution(metric.scale, order) for order in self.orders],
+            direction=metric.direction,
         )

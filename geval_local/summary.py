@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.direction import Direction
 from geval_local.errors import Cause, ErrorCode, code_of, kind_of
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
@@ -77,6 +78,8 @@ class Summary:
     #: The likeliest next tokens outside the labels in rows of low mass, with their mean probability, 0-1; at most
     #: `TOKENS_NAMED`.
     other_tokens: tuple[tuple[str, float], ...] = ()
+    #: Which scores of the metric are good.
+    direction: Direction = Direction.HIGH
 
     @property
     def doubt(self) -> str:
@@ -125,6 +128,7 @@ class Summary:
             "label_mass": _mass_record(self, self.low_mass)
             | {"other_tokens": [list(pair) for pair in self.other_tokens]},
             "threshold": self.threshold,
+            "better": self.direction.value,
             "passed_share": self.passed_share,
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
@@ -222,6 +226,8 @@ class Sums:
     low_rows: int = 0
     #: The threshold in use.
     threshold: float | None = None
+    #: Which scores are good.
+    direction: Direction = Direction.HIGH
     passed: int = 0
     judged: int = 0
     shortened: int = 0
@@ -241,6 +247,7 @@ class Sums:
         self.mass_min = min(self.mass_min, more.mass_min)
         self.low_rows += more.low_rows
         self.threshold = more.threshold if self.threshold is None else self.threshold
+        self.direction = more.direction if more.rows else self.direction
         self.passed += more.passed
         self.judged += more.judged
         self.shortened += more.shortened
@@ -267,6 +274,7 @@ class Sums:
             low_mass=self.low_mass,
             low_mass_share=self.low_rows / scored if scored else math.nan,
             threshold=self.threshold,
+            direction=self.direction,
             passed_share=self.passed / self.judged if self.judged else None,
             shortened=self.shortened,
             reasons=self.reasons.listed(),
@@ -277,6 +285,7 @@ class Sums:
         """Return the sums as plain JSON values."""
         record = {name: getattr(self, name) for name in _PLAIN_SUMS}
         return record | {
+            "direction": self.direction.value,
             "mass_min": _finite(self.mass_min),
             "by_row": self.by_row.by_size,
             "by_document": self.by_document.by_size,
@@ -286,7 +295,7 @@ class Sums:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Sums:
         """Read the sums back."""
-        found = cls(**{name: record[name] for name in _PLAIN_SUMS})
+        found = cls(**{name: record[name] for name in _PLAIN_SUMS}, direction=Direction(record["direction"]))
         found.mass_min = math.inf if record["mass_min"] is None else record["mass_min"]
         found.by_row.add(record["by_row"])
         found.by_document.add(record["by_document"])
@@ -311,6 +320,7 @@ class Tally:
         if score.error is not None:
             counts.reasons.add(where, row or counts.rows, score.error)
             return
+        counts.direction = score.direction
         self._values.append(score.value)
         self._masses.append(score.label_mass)
         self._groups.append(counts.rows if group is None else group)

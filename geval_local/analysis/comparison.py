@@ -544,7 +544,14 @@ def compare_systems(
     others = {str(other.path): _differences(scored[0], other, names, across, texts=False) for other in scored[1:]}
     together, rated = gather(scored), rating_fields(human, names)
     rankings = {
-        name: rank_systems(together.items(name, human=rated), baseline=baseline, tie=tie, seed=seed) for name in names
+        name: rank_systems(
+            together.items(name, human=rated),
+            baseline=baseline,
+            tie=tie,
+            seed=seed,
+            direction=scored[0].direction(name),
+        )
+        for name in names
     }
     alone: list[str] = []
     if len(scored) == 2:

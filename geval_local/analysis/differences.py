@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.tables import Table, digits, interval, interval_warnings, mean_warnings, number, p_value
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
@@ -88,7 +89,7 @@ class Gap:
     documents: int
     #: Documents of one side alone that a paired test cannot use.
     left_out: int
-    #: Documents on which the first is scored higher, alike and lower; None where documents are not paired.
+    #: Documents on which the first is scored better, alike and worse; None where documents are not paired.
     wins: int | None = None
     ties: int | None = None
     losses: int | None = None
@@ -96,6 +97,8 @@ class Gap:
     by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     #: Level that the correction leaves it, if it is the first of its table.
     significance: float = field(default=LEVEL, repr=False)
+    #: Which scores are good.
+    direction: Direction = Direction.HIGH
 
     @property
     def name(self) -> str:
@@ -114,10 +117,21 @@ class Gap:
 
     @property
     def better(self) -> str | None:
-        """The side that is scored higher beyond chance; None where they cannot be told apart."""
+        """The side that is scored better beyond chance; None where they cannot be told apart."""
         if not self.is_told_apart:
             return None
-        return self.first if self.difference.value > 0 else self.second
+        return self.first if self.lead > 0 else self.second
+
+    @property
+    def lead(self) -> float:
+        """How far the first is ahead, in units of the scale; negative if it is behind."""
+        return self.direction.sign * self.difference.value
+
+    def judged(self, direction: Direction) -> Gap:
+        """Read the same differences where other scores are good."""
+        if direction is self.direction:
+            return self
+        return replace(self, direction=direction, wins=self.losses, losses=self.wins)
 
 
 def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
@@ -275,7 +289,7 @@ def _welch(a: Floats, b: Floats) -> Interval:
 class Ranking:
     """Systems by their mean score, or by how far they are preferred."""
 
-    #: Highest mean first, adjusted for documents where these differ, or the strongest; systems without a score last.
+    #: Best mean first, adjusted for documents where these differ, or the strongest; systems without a score last.
     systems: tuple[SideMean, ...]
     #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
     pairs: tuple[Gap, ...]
@@ -306,9 +320,14 @@ def doubt_of(items: Sequence[ScoredItem]) -> str:
 
 
 def rank_systems(
-    items: Sequence[ScoredItem], *, baseline: str | None = None, tie: float = 0.0, seed: int = 0
+    items: Sequence[ScoredItem],
+    *,
+    baseline: str | None = None,
+    tie: float = 0.0,
+    seed: int = 0,
+    direction: Direction = Direction.HIGH,
 ) -> Ranking:
-    """Compare systems by the scores of one judge on one metric."""
+    """Compare systems by the scores of one judge on one metric, of which `direction` says which are good."""
     nameless = [item.key for item in items if not item.system]
     if nameless:
         raise DataError(
@@ -319,7 +338,7 @@ def rank_systems(
     found = [
         replace(side, adjusted=adjusted[side.side][0] if side.side in adjusted else None) for side in side_means(items)
     ]
-    means = sorted(found, key=lambda side: (-np.nan_to_num(side.shown.value, nan=-np.inf), side.side))
+    means = sorted(found, key=lambda side: (-np.nan_to_num(direction.sign * side.shown.value, nan=-np.inf), side.side))
     ranked = [side.side for side in means if side.n]
     if len(ranked) < 2:
         told = (
@@ -342,9 +361,11 @@ def rank_systems(
     for one, other in combinations(ranked, 2):
         if baseline in (None, one, other):
             test = gap([*by_system[one], *by_system[other]], one, other, tie=tie, seed=seed)
-            tests.append(_adjusted(test, adjusted) if adjusted and test.test == WELCH else test)
+            test = _adjusted(test, adjusted) if adjusted and test.test == WELCH else test
+            tests.append(test.judged(direction))
     holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"
-    return ranking_of(means, tests, holds_for, doubt_of(items), baseline=baseline)
+    words = f"has the {direction.best} mean", "in units of the scale"
+    return ranking_of(means, tests, holds_for, doubt_of(items), baseline=baseline, words=words)
 
 
 def ranking_of(
@@ -431,7 +452,7 @@ def _outcome(pair: Gap, anchor: str) -> str:
 
 def _told_pair(pair: Gap, unit: str) -> str:
     d = pair.difference
-    ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
+    ahead, behind = (pair.first, pair.second) if pair.lead >= 0 else (pair.second, pair.first)
     if pair.is_equal:
         which = f"{pair.documents} documents{' that both answered' if pair.left_out else ''}"
         return f"By this judge {pair.first} and {pair.second} have the same scores on all {which}."
@@ -441,14 +462,14 @@ def _told_pair(pair: Gap, unit: str) -> str:
         p = f"{pair.test} p {'' if pair.p < 1e-4 else '= '}{p_value(pair.p)}"
     if pair.test == WELCH:
         return (
-            f"By this judge {ahead} scored higher than {behind}, on other documents, by {size} {unit} "
-            f"on {pair.documents} documents ({p}): what differs may be the documents."
+            f"By this judge {ahead} scored {pair.direction.ahead} than {behind}, on other documents, by {size} "
+            f"{unit} on {pair.documents} documents ({p}): what differs may be the documents."
         )
     noun = "document" if pair.documents == 1 else "documents"
     on = f"on {pair.documents} {'shared ' if pair.wins is not None else ''}{noun} ({p})"
     counted = ""
     if pair.wins is not None and pair.losses is not None:
-        won, lost = (pair.wins, pair.losses) if d.value >= 0 else (pair.losses, pair.wins)
+        won, lost = (pair.wins, pair.losses) if pair.lead >= 0 else (pair.losses, pair.wins)
         counted = f"; {ahead} wins {won}, ties {pair.ties} and loses {lost}"
     if pair.better is not None:
         return f"By this judge {ahead} is better than {behind}, by {size} {unit} {on}{counted}."

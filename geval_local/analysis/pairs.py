@@ -100,13 +100,15 @@ def sources_of(
         own_metric = run.one_metric(metric)
         items = run.items(own_metric, group_by=_documents(run.rows, run.path, group_by))
         _check_writers(items, run.rows, run.path)
-        scale = run.origin(own_metric).definition.scale
+        definition = run.origin(own_metric).definition
+        # Preferences are for the better output, ratings have the direction of the scores.
+        prized = {output: definition.direction.sign * rating for output, rating in people.items()}
         rated = [  # with keys as `outputs_of` has them
             replace(i, human=people.get((i.group, i.system), math.nan), key=f"{i.group}/{i.system}") for i in items
         ]
         for told, by_score in (("distributions", False), ("scores", True)):
-            found = preferences_from_scores(rated, scale, by_score=by_score)
-            own = rated if by_score else outputs_of(found, people)
+            found = preferences_from_scores(rated, definition.scale, by_score=by_score, direction=definition.direction)
+            own = rated if by_score else outputs_of(found, prized)
             sources.append(Source(f"{name}, {told}", found, own if people else []))
     return sources
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from geval_local.analysis.ratings.values import number_at
 from geval_local.analysis.results import ScoredRun, figures_of
+from geval_local.direction import Direction
 from geval_local.errors import DataError
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale
@@ -104,9 +105,12 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
     )
 
 
-def preferences_from_scores(items: Sequence[ScoredItem], scale: Scale, *, by_score: bool = False) -> list[Preference]:
-    """Compare all outputs of a document by the scores that each got alone."""
-    values = scale.array
+def preferences_from_scores(
+    items: Sequence[ScoredItem], scale: Scale, *, by_score: bool = False, direction: Direction = Direction.HIGH
+) -> list[Preference]:
+    """Compare all outputs of a document by the scores that each got alone; ratings have the direction of the scores."""
+    sign = direction.sign
+    values = sign * scale.array
     above = (values[:, None] > values[None]).astype(np.float64)
     equal = (values[:, None] == values[None]).astype(np.float64)
     scored = [item for item in items if math.isfinite(item.predicted)]
@@ -119,12 +123,12 @@ def preferences_from_scores(items: Sequence[ScoredItem], scale: Scale, *, by_sco
         for one, other in combinations(own, 2):
             if one.system == other.system:
                 continue
-            human = _compared(one.human, other.human)
+            human = _compared(sign * one.human, sign * other.human)
             error = one.error or other.error
             p = (math.nan, math.nan, math.nan)
             if id(one) in rows and id(other) in rows:
                 if by_score:
-                    better = _compared(one.predicted, other.predicted)
+                    better = _compared(sign * one.predicted, sign * other.predicted)
                     p = (float(better == 1), float(better == 0), float(better == 0.5))
                 else:
                     first, second = rows[id(one)], rows[id(other)]

@@ -26,6 +26,7 @@ from geval_local.analysis.ratings.values import (
     ratings_of,
     read_ratings,
 )
+from geval_local.direction import Direction
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ScaleError
 from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import documents_of
@@ -369,6 +370,10 @@ class ScoredRun:
     def is_described(self, metric: str) -> bool:
         """Whether a manifest describes the scores of a metric."""
         return self.manifest is not None and metric in self.manifest.metrics
+
+    def direction(self, metric: str) -> Direction:
+        """Which scores of a metric are good; high ones, unless its description says otherwise."""
+        return self.origin(metric).definition.direction if self.is_described(metric) else Direction.HIGH
 
     def origin(self, metric: str) -> ScoredMetric:
         """Return the origin of a metric's scores."""

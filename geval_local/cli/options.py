@@ -276,6 +276,10 @@ class Gates:
         float | None,
         typer.Option(metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X."),
     ] = None
+    fail_over: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Exit with 1 if the mean is above X; of metrics whose low scores are good."),
+    ] = None
     max_unscored: MaxUnscored = None
     label_mass: Annotated[
         float | None,
@@ -292,8 +296,8 @@ class Gates:
         """Read them as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``."""
         from geval_local.evaluation.gates import Gate, Limit, parse_limit
 
-        given = {"mean": self.fail_under, "label_mass": self.label_mass}
-        gates = [Gate(name, Limit(">=", least, False)) for name, least in given.items() if least is not None]
+        given = [("mean", ">=", self.fail_under), ("mean", "<=", self.fail_over), ("label_mass", ">=", self.label_mass)]
+        gates = [Gate(name, Limit(sign, limit, False)) for name, sign, limit in given if limit is not None]
         if self.max_unscored is None:
             return gates
         try:
@@ -305,7 +309,15 @@ class Gates:
             ) from None
 
 
-Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]
+Lowest = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        max=100,
+        help="Show the N worst rows: the lowest scores, or the highest where low is better.",
+    ),
+]
 NoSteps = Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")]
 ModelsFile = Annotated[Path | None, option_of(JudgeOptions, "models_file")]
 GroupBy = Annotated[str | None, option_of(RunOptions, "group_by")]
@@ -423,6 +435,29 @@ def chosen_metrics(rated: RatedOptions, *, no_steps: bool) -> list[Metric]:
     else:
         metrics = [metric_from_prompt_file(prompt_file, scale)]
     return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
+
+
+def warn_of_scales(metrics: Sequence[Metric]) -> None:
+    """Warn of metrics whose words name another scale than their own."""
+    from geval_local.cli.output.console import note
+    from geval_local.scale_words import scale_doubts
+
+    for metric in metrics:
+        for doubt in scale_doubts(metric):
+            note(f"warning: {doubt}", "yellow")
+
+
+def check_directions(gates: Gates, metrics: Sequence[Metric]) -> None:
+    """Reject a limit on the bad side of a metric's mean: the better the scores, the sooner it would fail."""
+    for option, value, sign in (("--fail-under", gates.fail_under, 1), ("--fail-over", gates.fail_over, -1)):
+        for metric in metrics if value is not None else ():
+            if metric.direction.sign != sign:
+                other = "--fail-over" if sign > 0 else "--fail-under"
+                raise ConfigurationError(
+                    f"{option} {value:g} would fail the good means of {metric.name}, of which "
+                    f"{metric.direction.value} scores are good",
+                    hint=f"Write {other} X, or a key `better` into the metric's file.",
+                )
 
 
 def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric]) -> None:

@@ -24,19 +24,20 @@ _BYTES = "bytes"
 
 def _figures(task: Task) -> str:
     """Describe the progress of a phase, its rate and the remaining time; `task.fields` are those of `begin`."""
-    seconds, done, total, each = task.elapsed or 0.0, int(task.completed), task.total, task.fields["each"]
-    unit = task.fields["unit"]
+    seconds, done, total = task.elapsed or 0.0, int(task.completed), task.total
+    unit, moved = task.fields["unit"], task.fields["moved"]
     told, rate = [], 0.0
     if unit == _BYTES:
         told.append(f"{done / 1e9:.1f} of {(total or 0) / 1e9:.1f} GB")
-        rate = done / max(seconds, 1e-9)
+        rate = max(0, done - task.fields["there"]) / max(moved, 1e-9)
     elif unit:
-        of = "" if total is None else f" of {int(total) // each}"
-        told.append(f"{done // each}{of} {unit}")
-        rate = max(0, done - task.fields["there"]) / each / max(seconds, 1e-9)
+        of = "" if total is None else f" of {int(total)}"
+        told.append(f"{done}{of} {unit}")
+        rate = max(0, done - task.fields["there"]) / max(moved, 1e-9)
         told += [f"{rate:.3g} {unit}/s"] if rate else []
-    left = "" if total is None or not rate else f"{_clock(max(0, total - done) / each / rate)} left"
-    return ", ".join([*told, left or f"{_clock(seconds)} so far"])
+    # From the latest batch on: while the next one is computed, the rate stays and the time left only shrinks.
+    left = 0.0 if total is None or not rate else max(0, total - done) / rate - (seconds - moved)
+    return ", ".join([*told, f"{_clock(left)} left" if left > 0 else f"{_clock(seconds)} so far"])
 
 
 def _clock(seconds: float) -> str:
@@ -77,25 +78,25 @@ class Progress:
         total: int | None = None,
         *,
         unit: str = "",
-        each: int = 1,
         there: int = 0,
         done: int = 0,
     ) -> None:
-        """Start the next phase: its items, how many of them make a unit, and how many were there before."""
+        """Start the next phase: its items, and how many were there before."""
         for task in self.bar.task_ids:
             self.bar.remove_task(task)
         # What was there, or done before the clock starts, is not part of the rate.
-        self.bar.add_task(label, total=total, completed=done, unit=unit, each=each, there=max(there, done))
+        self.bar.add_task(label, total=total, completed=done, unit=unit, there=max(there, done), moved=0.0)
 
     def advance(self, count: int) -> None:
         """Add to the number of items done."""
-        for task in self.bar.task_ids:
-            self.bar.advance(task, count)
+        for task in self.bar.tasks:
+            self.reach(int(task.completed) + count)
 
     def reach(self, count: int) -> None:
         """Set the number of items done."""
-        for task in self.bar.task_ids:
-            self.bar.update(task, completed=count)
+        for task in self.bar.tasks:
+            if count != task.completed:
+                self.bar.update(task.id, completed=count, moved=task.elapsed or 0.0)
 
     def read(self, done: int, total: int) -> None:
         """Show how much of a judge's weights has been read while it is loaded."""
@@ -103,7 +104,7 @@ class Progress:
         if phase is None or phase.fields["unit"] not in ("", _BYTES):
             return
         if not phase.fields["unit"]:
-            self.begin(phase.description, total, unit=_BYTES)
+            self.begin(phase.description, total, unit=_BYTES, done=done)
         self.reach(done)
         if done >= total:  # what is left is no reading: checks, and a probe of the precision
             self.begin(f"checking what was read, {total / 1e9:.1f} GB")

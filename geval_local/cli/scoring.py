@@ -127,8 +127,13 @@ class _Shown(RunEvents):
     _is_scoring: bool = False
     _loading: str = ""
 
+    @property
+    def _items(self) -> str:
+        """What is counted: a row is one score, unless there are several judges or metrics."""
+        return self.unit if self.results == 1 else "scores"
+
     def on_resume(self, there: int, total: int | None) -> None:
-        unit = self.unit if self.results == 1 else "scores"
+        unit = self._items
         of = "" if total is None else f" of {total}"
         note(f"complete: all {total} {unit} are there" if there == total else f"resuming: {there}{of} {unit} are there")
 
@@ -160,7 +165,8 @@ class _Shown(RunEvents):
         # From now on a stop waits for the current batch.
         self.stopper.is_working = not self._on_workers
         label = f"scoring {self.file}" if self.unit == "rows" else f"writing {self.unit}"
-        self.progress.begin(label, total, unit=self.unit, each=self.results, there=there, done=done)
+        label += f" by {judge}" if self.judges > 1 else ""
+        self.progress.begin(label, total, unit=self._items, there=there, done=done)
 
     def on_progress(self, done: int) -> None:
         if self._is_scoring:

@@ -19,6 +19,7 @@ from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.model import Evaluation, short
 from geval_local.files import expanded
 from geval_local.runs.settings import EvaluationRecord
+from geval_local.wording import in_yaml
 from geval_local.yaml_model import Place, parse_file, read_file, validate
 from geval_local.yaml_text import line_of, load_yaml
 
@@ -50,6 +51,21 @@ class EvaluationFile:
         return self.path.parent / expanded(path)
 
 
+#: Parameters of an evaluation that its file does not hold.
+_BESIDE = ("overrides", "overwrite", "retry_errors")
+
+
+@contextmanager
+def told_in_yaml() -> Iterator[None]:
+    """Name parameters in errors as keys of the evaluation's file; usable as a decorator."""
+    try:
+        yield
+    except GevalError as error:
+        error.message = in_yaml(error.message, but=_BESIDE)
+        error.hint = in_yaml(error.hint, but=_BESIDE) if error.hint else error.hint
+        raise
+
+
 class Problems:
     """Collects what is wrong with a file, to say all of it at once."""
 
@@ -78,6 +94,7 @@ class Problems:
             raise ConfigurationError("\n".join(self._found), hint="\n".join(self._hints) or None)
 
 
+@told_in_yaml()
 def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) -> EvaluationFile:
     """Read the file of an evaluation; what it names is not looked at yet."""
     path = Path(path)

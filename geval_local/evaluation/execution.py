@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from geval_local.analysis.results import ScoredRun
 from geval_local.errors import ConfigurationError, GevalError
-from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation
+from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation, told_in_yaml
 from geval_local.evaluation.gates import EVERY_METRIC, Gate, checked, failures, parse_limit
 from geval_local.evaluation.model import GateSpec
 from geval_local.fields import nearest
@@ -83,6 +83,7 @@ class EvaluationResult:
         return not self.failures
 
 
+@told_in_yaml()
 def run_evaluation(
     file: str | PathLike[str] | Plan,
     *,
@@ -149,6 +150,7 @@ def run_evaluation(
     return EvaluationResult(plan.file, runs, reports, failed, gates)
 
 
+@told_in_yaml()
 def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     """Find everything that an evaluation names, and check it; all problems are told at once."""
     problems = Problems(file)

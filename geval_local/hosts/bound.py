@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError
 from geval_local.fields import check_mapping
 from geval_local.io.input_checks import check_metrics
@@ -47,7 +48,8 @@ def in_words(score: Score, scale: Scale) -> str:
         f"Standard deviation {score.std:.2g}, label mass {score.label_mass:.2f}.",
     ]
     if score.threshold is not None and score.threshold_probability is not None:
-        said.append(f"The label reaches {score.threshold:g} with probability {score.threshold_probability:.0%}.")
+        how = "reaches" if score.direction is Direction.HIGH else "is at most"
+        said.append(f"The label {how} {score.threshold:g} with probability {score.threshold_probability:.0%}.")
     if score.label_mass < LOW_LABEL_MASS and score.other_tokens:
         others = ", ".join(f"{token!r} ({p:.0%})" for token, p in score.other_tokens[:3])
         said.append(f"The label mass is low: the judge would rather have written {others}.")

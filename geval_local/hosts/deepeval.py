@@ -41,6 +41,7 @@ from deepeval.models.utils import EvaluationCost
 from deepeval.test_case import ConversationalTestCase, LLMTestCase, MultiTurnParams, SingleTurnParams, Turn
 from typing_extensions import Unpack
 
+from geval_local.direction import Direction
 from geval_local.errors import FieldError, GevalError, MetricError, UnscorableError
 from geval_local.fields import nearest
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, shared_batcher, shared_judge
@@ -302,7 +303,11 @@ def _threshold(bound: BoundMetric, given: float | None, strict: bool) -> float:
             )
         return float(given)
     own = bound.threshold
-    return THRESHOLD if own is None else bound.metric.scale.normalize(own)
+    if own is None:
+        return THRESHOLD
+    limit = bound.metric.scale.normalize(own)
+    # DeepEval passes at a threshold or above it, so a score of which low is good is turned round, see `_take`.
+    return limit if bound.metric.direction is Direction.HIGH else 1 - limit
 
 
 Measured: TypeAlias = GEvalLocal | ConversationalGEvalLocal
@@ -388,8 +393,10 @@ def _take(metric: Measured, score: Score) -> float:
         metric.error = f"{metric.name} has no score ({score.error_code}): {score.error}"
         raise DeepEvalError(metric.error)
     scale = metric.metric.scale
-    best = scale.labels[scale.values.index(scale.high)]
-    metric.score = float(score.mode == best) if metric.strict_mode else score.normalized
+    direction = metric.metric.direction
+    best = scale.labels[scale.values.index(scale.high if direction is Direction.HIGH else scale.low)]
+    normalized = score.normalized if direction is Direction.HIGH else 1 - score.normalized
+    metric.score = float(score.mode == best) if metric.strict_mode else normalized
     metric.score_breakdown = dict(score.probabilities or {})
     words = metric._bound.words(score)
     metric.reason = words if metric.include_reason else None

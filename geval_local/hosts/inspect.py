@@ -16,6 +16,7 @@ from inspect_ai._util.registry import RegistryInfo, registry_add, set_registry_i
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, mean, metric, scorer, stderr
 from inspect_ai.solver import TaskState
 
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike
 from geval_local.metric_file import preset_names
@@ -25,6 +26,8 @@ from geval_local.score import silence
 
 #: In the metadata: the threshold in the units of the value, which may be normalized.
 PASSES_FROM = "passes_from"
+#: In the metadata of a metric whose low scores are good: says so.
+BETTER = "better"
 
 
 @metric  # type: ignore[untyped-decorator]
@@ -36,7 +39,8 @@ def pass_rate() -> Metric:
 
     def rate(scores: list[SampleScore]) -> float:
         known = [
-            one.score.as_float() >= limit and not silence(one.score.metadata["label_mass"])
+            Direction(one.score.metadata.get(BETTER, "high")).passes(one.score.as_float(), limit)
+            and not silence(one.score.metadata["label_mass"])
             for one in scores
             if one.score.metadata and (limit := one.score.metadata.get(PASSES_FROM)) is not None
         ]
@@ -151,6 +155,8 @@ def _written(bound: BoundMetric, found: LocalScore, answer: str, normalized: boo
         return Score.unscored(reason=found.error, answer=answer, metadata=record)
     if found.threshold is not None:
         record[PASSES_FROM] = bound.metric.scale.normalize(found.threshold) if normalized else found.threshold
+        if found.direction is not Direction.HIGH:
+            record[BETTER] = found.direction.value
     return Score(
         value=found.normalized if normalized else found.value,
         answer=answer,

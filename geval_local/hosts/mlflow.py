@@ -53,9 +53,9 @@ class GEvalScorer(Scorer):  # type: ignore[misc]
 
     @property
     def pass_if(self) -> Callable[[Any], bool] | None:
-        """Whether a value reaches the threshold; None without one."""
-        limit = self._bound.threshold
-        return None if limit is None else lambda value: value >= limit
+        """Whether a value is at the threshold or on its good side; None without one."""
+        limit, direction = self._bound.threshold, self._bound.metric.direction
+        return None if limit is None else lambda value: direction.passes(value, limit)
 
     @property
     def kind(self) -> ScorerKind:

@@ -37,10 +37,10 @@ SHOWN = 100
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a test has said of a text: that it reaches a score."""
+    """What a test has said of a text: that it reaches a score, or stays at it or below."""
 
     bound: BoundMetric
-    at_least: float
+    limit: float
     fields: Mapping[str, Any]
     where: str
 
@@ -50,10 +50,14 @@ class _Claim:
 
     def failure(self, score: Score) -> str | None:
         """Say in words why the claim does not hold; None if it does."""
-        if score.is_scored and score.value >= self.at_least:
-            return None
         metric = self.bound.metric
-        said = f"{score.value:.3f} is below {self.at_least:g}" if score.is_scored else "there is no score"
+        if score.is_scored and metric.direction.passes(score.value, self.limit):
+            return None
+        said = (
+            f"{score.value:.3f} is {metric.direction.failing} {self.limit:g}"
+            if score.is_scored
+            else "there is no score"
+        )
         lines = [f"{metric.name}: {said} (scale {metric.scale.text}, judge {self.bound.judge.name})"]
         lines += [f"  {self.bound.words(score)}"]
         lines += [f"  {name}: {_beginning(value)}" for name, value in self.fields.items()]
@@ -120,7 +124,8 @@ def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
     """Give the assertion ``assert_score(metric, at_least=..., **fields)``.
 
     It takes a metric, a preset's name or a YAML file, ``at_least``, the lowest score that is good enough, on the
-    metric's scale (absent: the metric's own threshold), ``mapping``, as ``fields`` of `Judge.score_many`, and the texts
+    metric's scale (absent: the metric's own threshold), or ``at_most``, the highest one of a metric whose low scores
+    are good, ``mapping``, as ``fields`` of `Judge.score_many`, and the texts
     as keyword arguments. It returns the `Score`, or None in a group, where the score is not there yet.
     """
     known = request.config.stash.setdefault(_METRICS, {})
@@ -130,6 +135,7 @@ def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
         /,
         *,
         at_least: float | None = None,
+        at_most: float | None = None,
         mapping: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Score | None:
@@ -141,15 +147,21 @@ def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
         # A metric that is named is read once, with its steps.
         name = (str(metric), os.getcwd(), id(judge)) if isinstance(metric, str | os.PathLike) else None
         try:
-            one = BoundMetric.bind(known.get(name, metric), judge, fields=mapping, threshold=at_least)
+            limit = at_most if at_least is None else at_least
+            one = BoundMetric.bind(known.get(name, metric), judge, fields=mapping, threshold=limit)
         except GevalError as error:
             raise error.with_traceback(None) from None  # what is wrong is in the test, not where it was found
         if name is not None:
             known[name] = one.metric
+        wanted, other = ("at_least", at_most) if one.metric.direction.sign > 0 else ("at_most", at_least)
+        if other is not None:
+            raise ConfigurationError(
+                f"{one.metric.direction.value} scores of {one.metric.name} are good", hint=f"Write {wanted}=..."
+            )
         if one.threshold is None:
             raise ConfigurationError(
                 f"assert_score({one.metric.name!r}) says no score that is good enough",
-                hint="Write at_least=..., or give the metric a threshold.",
+                hint=f"Write {wanted}=..., or give the metric a threshold.",
             )
         caller = sys._getframe(1)
         claim = _Claim(one, one.threshold, fields, f"{caller.f_code.co_filename}:{caller.f_lineno}")

@@ -91,13 +91,27 @@ def iter_samples(
     """Yield rows as samples, with the mapping applied."""
     is_frame = hasattr(samples, "to_dict") and hasattr(samples, "columns")
     if is_frame or isinstance(samples, str | Mapping | Sample) or not isinstance(samples, Iterable):
-        raise TypeError(
-            f"samples are an iterable of rows, not {type(samples).__name__}: give a list of them; read_samples(path) "
-            "gives those of a file, and geval_local.score_frame(frame, metrics, judge) scores a frame"
-        )
+        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}: {_rows_of(samples)}")
     mapping = {} if fields is None else fields
     check_mapping(mapping, (field for metric in metrics for field in metric.fields))
     return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))
+
+
+def _rows_of(data: object) -> str:
+    """Say how data that are no iterable of rows are scored."""
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        return "geval_local.score_frame(frame, metrics, judge) scores a frame"
+    if isinstance(data, str | os.PathLike):
+        return "read_samples(path) gives those of a file"
+    if isinstance(data, Sample):
+        return "judge.score(metric, sample) scores one"
+    if isinstance(data, Mapping):
+        if any(isinstance(value, list | tuple) for value in data.values()):
+            return "of columns make a frame, geval_local.score_frame(pandas.DataFrame(data), metrics, judge)"
+        if any(hasattr(value, "column_names") for value in data.values()):
+            return "choose one of its datasets, such as data['test']"
+        return "judge.score(metric, row) scores one row"
+    return "give a list of dictionaries"
 
 
 def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
@@ -217,7 +231,7 @@ def _misfit(
             *resolve(tuple(field for field in wanted if field not in missing), tuple(columns)).values(),
         }
         guesses = guess_columns(missing, (one for one in columns if one not in taken and _may_be_text(one, samples)))
-        hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}, or fields={{...}} in Python:"
+        hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}:"
         hint += f"\n  {field_options(missing, guesses)}"
     elif unfit[0][1].hint:
         hint += f"\n{unfit[0][1].hint}"

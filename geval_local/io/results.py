@@ -12,13 +12,14 @@ import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, overload
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from geval_local.direction import Direction
 from geval_local.errors import Cause, DataError, ErrorCode
 from geval_local.fields import decoded_json
 from geval_local.io.columns import FIGURES, as_text
@@ -234,6 +235,12 @@ class Results:
     records: Collection[Record]
     #: Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by name.
     fields: Mapping[str, str] = field(default_factory=dict)
+    #: Metrics whose low scores are good.
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+
+    def direction(self, metric: str) -> Direction:
+        """Which scores of a metric are good."""
+        return self.directions.get(metric, Direction.HIGH)
 
     def ids(self) -> list[str] | None:
         """Return the rows' ``id`` values if all rows have distinct ones, else None."""
@@ -248,11 +255,13 @@ class Results:
 def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, only: Sequence[str] = ()) -> Results:
     """Read results, of all metrics or of some `only`."""
     mapping: dict[str, str] = {}
+    low: dict[str, Direction] = {}
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         name, where = path.name, str(path)
         described = _described(path)
         mapping = {} if described is None else dict(described.fields)
+        low = {} if described is None else low_metrics(described)
         rows: Sequence[Mapping[str, Any]] = read_result_rows(path)
     else:
         name = where = "results"
@@ -265,17 +274,25 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, o
     if not metrics:
         raise DataError(f"{name}: no row holds the figures of a metric", hint=_HINT)
     metrics = tuple(metric for metric in metrics if not only or metric in only)
-    records: Collection[Record] = _Records(rows, where, metrics)
+    low = {metric: direction for metric, direction in low.items() if metric in metrics}
+    records: Collection[Record] = _Records(rows, where, metrics, low)
     return Results(
         name,
         metrics,
         records if isinstance(rows, PartRows | FileRows) else tuple(records),
         mapping | dict(fields or {}),
+        low,
     )
 
 
+def low_metrics(described: ResultManifest) -> dict[str, Direction]:
+    """Give the direction of the metrics whose low scores are good; of all others the high ones are."""
+    found = {name: one.definition.direction for name, one in described.metrics.items()}
+    return {name: direction for name, direction in found.items() if direction is not Direction.HIGH}
+
+
 def lowest_rows(results: Results, count: int) -> dict[str, list[tuple[Sample, Score]]]:
-    """Give the rows with the lowest scores of every metric that the judge answers, lowest first."""
+    """Give the worst rows of every metric that the judge answers, the worst first; which end is bad, the metric says."""
     found: dict[str, list[tuple[Sample, Score]]] = {}
     for metric in results.metrics if count else ():
         masses = [record.scores[metric].label_mass for record in results.records]
@@ -283,19 +300,24 @@ def lowest_rows(results: Results, count: int) -> dict[str, list[tuple[Sample, Sc
         if known and silence(math.fsum(known) / len(known)):
             continue
         scored = (record for record in results.records if record.scores[metric].is_scored)
-        lowest = heapq.nsmallest(count, scored, key=lambda record: record.scores[metric].value)
+        worst = heapq.nsmallest(count, scored, key=lambda record: _goodness(record.scores[metric]))
         found[metric] = [
-            (Sample(one.columns, one.number, results.name, mapping=results.fields), one.scores[metric])
-            for one in lowest
+            (Sample(one.columns, one.number, results.name, mapping=results.fields), one.scores[metric]) for one in worst
         ]
     return found
+
+
+def _goodness(score: Score) -> float:
+    return score.direction.sign * score.value
 
 
 class _Records(Collection[Record]):
     """Records of result rows, made whenever they are asked for."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], where: str, metrics: Sequence[str]) -> None:
-        self._rows, self._where, self._metrics = rows, where, metrics
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], where: str, metrics: Sequence[str], directions: Mapping[str, Direction]
+    ) -> None:
+        self._rows, self._where, self._metrics, self._directions = rows, where, metrics, directions
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -308,6 +330,8 @@ class _Records(Collection[Record]):
             place = f"{self._where}, row {number}"
             own = _figures(row, place)
             scores = {metric: read_score(metric, own.get(metric), place) for metric in self._metrics}
+            for metric, direction in self._directions.items():
+                scores[metric] = replace(scores[metric], direction=direction)
             yield Record(number, _columns(row), scores)
 
 

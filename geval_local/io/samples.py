@@ -149,7 +149,7 @@ class Sample:
                 f"{self.where}: the field {wanted!r} is missing: the conversation in {chat[0]!r} has none "
                 f"({OFFERED[READ_AS[wanted]]})",
                 ErrorCode.MISSING_FIELD,
-                hint=f"Map it to a column, {wanted}=COLUMN.",
+                hint="Map it to a column.",
             )
         read_as = {column: field for field, column in columns.items() if column != field}
         there = [f"{name} (read as {read_as[name]})" if name in read_as else str(name) for name in self.fields]
@@ -157,7 +157,7 @@ class Sample:
         return FieldError(
             f"{self.where}: the field {wanted!r} is missing; the columns are: {', '.join(there) or 'none'}",
             ErrorCode.MISSING_FIELD,
-            hint=f"Map it to its column, {wanted}=COLUMN, or name the column {names}.",
+            hint=f"Map it to its column, or name the column {names}.",
         )
 
 

@@ -15,6 +15,7 @@ from geval_local.errors import JudgeError
 from geval_local.judge.scorer import Scorer
 from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.metric import Metric
+from geval_local.notebook import facts_html
 from geval_local.options import JudgeOptions, Style
 from geval_local.prompt import CHAT_FORM, Prompt
 from geval_local.score import Estimator
@@ -50,6 +51,25 @@ class Judge(Scorer):
         if isinstance(self.backend, _Closed):
             return f"{type(self).__name__}(closed)"
         return f"{type(self).__name__}({self.name}, {self.encoder.style}, engine {self.engine.name})"
+
+    def _repr_html_(self) -> str:
+        """Show the judge in a notebook."""
+        if isinstance(self.backend, _Closed):
+            return facts_html("judge", {"state": "closed"})
+        facts = {
+            "fingerprint": self.fingerprint,
+            "prompt style": self.encoder.style,
+            "engine": self.engine.name,
+            "context": f"{self.context:,} tokens",
+            "precision": self.precision,
+        }
+        return facts_html(f"judge {self.name}", facts)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError(
+            "a judge cannot be pickled or copied, because its weights belong to one process: pickle its name instead, "
+            "and load it by Judge.load(name) where it is needed"
+        )
 
     @classmethod
     def load(

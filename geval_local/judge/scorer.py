@@ -88,7 +88,8 @@ async def in_thread(work: Callable[[OnProgress], _T], progress: OnProgress) -> _
 
 
 #: What is scored: from `read_samples`, or plain dictionaries of texts.
-Rows: TypeAlias = "Iterable[Sample | Mapping[str, Any]]"
+Row: TypeAlias = "Sample | Mapping[str, Any]"
+Rows: TypeAlias = "Iterable[Row]"
 
 
 class _Options(TypedDict, total=False):
@@ -136,41 +137,52 @@ class Scorer(ABC):
 
     @overload
     def score(
-        self, metric: Metric, /, *, estimator: Estimator | None = ..., threshold: float | None = ..., **fields: str
+        self,
+        metric: Metric,
+        sample: Row | None = ...,
+        /,
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        **fields: Any,
     ) -> Score: ...
 
     @overload
     def score(
         self,
         metric: Sequence[Metric],
+        sample: Row | None = ...,
         /,
         *,
         estimator: Estimator | None = ...,
         threshold: float | None = ...,
-        **fields: str,
+        **fields: Any,
     ) -> dict[str, Score]: ...
 
     def score(
         self,
         metric: Metric | Sequence[Metric],
+        sample: Row | None = None,
         /,
         *,
         estimator: Estimator | None = None,
         threshold: float | None = None,
-        **fields: str,
+        **fields: Any,
     ) -> Score | dict[str, Score]:
-        """Score one sample, given by its fields.
+        """Score one sample, given as a mapping or by its fields.
 
         Parameters
         ----------
         metric : Metric or sequence of Metric
             What to rate. Steps are written and pinned first if it has none.
+        sample : mapping or Sample, optional
+            The sample as `score_many` takes it: columns to texts. ``fields={"output": "answer"}`` maps its columns.
         estimator : Estimator, optional
             Exact expectation when absent.
         threshold : float, optional
             Overrides the metric's own.
         **fields : str
-            The sample's texts, such as ``source=..., output=...``; aliases as in data files.
+            Without `sample`, its texts, such as ``source=..., output=...``; aliases as in data files.
 
         Returns
         -------
@@ -180,10 +192,16 @@ class Scorer(ABC):
         Raises
         ------
         TypeError
-            If `metric` is not a `Metric`.
+            If `metric` is not a `Metric`, or a sample and fields are given.
         """
         found: Score | dict[str, Score]
-        found = next(self.iter_scores(metric, [fields], estimator=estimator, threshold=threshold))
+        mapping = None
+        if sample is not None:
+            mapping = fields.pop("fields", None)
+            if fields:
+                raise TypeError(f"Judge.score() takes a sample or its fields, not both: {', '.join(fields)}")
+        row = fields if sample is None else sample
+        found = next(self.iter_scores(metric, [row], estimator=estimator, threshold=threshold, fields=mapping))
         return found
 
     @overload
@@ -427,3 +445,11 @@ class Scorer(ABC):
                     del self._makers[next(iter(self._makers))]
                 self._makers[key] = RequestMaker(self.encoder, metric, self.context)
             return self._makers[key]
+
+
+# Python names a method in its own messages by where it is defined; users know the judge's.
+for _method in (
+    *(Scorer.score, Scorer.score_many, Scorer.ascore_many, Scorer.iter_scores),
+    *(Scorer.decide, Scorer.decide_many, Scorer.iter_decisions),
+):
+    _method.__qualname__ = f"Judge.{_method.__name__}"

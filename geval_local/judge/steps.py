@@ -20,6 +20,7 @@ from geval_local.errors import JudgeError, MetricError
 from geval_local.files import home_directory, home_folder, safe_file_name, write_atomically
 from geval_local.metric import Metric, StepsProvenance
 from geval_local.prompt import Prompt, render_steps_prompt
+from geval_local.scale_words import other_scale
 
 logger = logging.getLogger("geval_local")
 
@@ -115,25 +116,19 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = lambd
 
 #: Words in a row that are a repetition, and those that are copied from the form.
 _REPEATED, _COPIED = 7, 12
-_SCALE = re.compile(
-    r"(?:scale|score|rate|rating|from|between)\D{0,40}?(-?\d+)\s*(?:to|and|-|\u2013)\s*(-?\d+)", re.IGNORECASE
-)
 _FORM = re.compile(r"evaluation form|scores? only|\byes or no\b|\byes/no\b", re.IGNORECASE)
 
 
 def unfit(steps: Sequence[str], metric: Metric) -> str | None:
     """Say why steps cannot go with a metric: another scale, repetition, text copied from the form; None if they can."""
-    low, high = metric.scale.low, metric.scale.high
-    numeric = all(_is_number(label) for label in metric.scale.labels)
     introduction, criteria = (set(_word_runs(text, _COPIED)) for text in (metric.introduction, metric.criteria))
     within = {run for line in re.split(r"(?<=[.?!])\s+", metric.criteria) for run in _word_runs(line, _COPIED)}
     seen: set[tuple[str, ...]] = set()
     for number, step in enumerate(steps, start=1):
-        for match in _SCALE.finditer(step):
-            if not numeric or (float(match[1]), float(match[2])) not in ((low, high), (high, low)):
-                return f"step {number} names another scale than {metric.scale.text}: {match[0]!r}"
         if _FORM.search(step) and not {"Yes", "No"} <= set(metric.scale.labels):
             return f"step {number} is a piece of a form"
+        if (found := other_scale(step, metric.scale, strictly=True)) is not None:
+            return f"step {number} names another scale than {metric.scale.text}: {found!r}"
         runs = _word_runs(step, _REPEATED)
         if len(set(runs)) < len(runs) or seen & set(runs):
             return f"step {number} repeats itself or an earlier one"
@@ -143,14 +138,6 @@ def unfit(steps: Sequence[str], metric: Metric) -> str | None:
         if not introduction.isdisjoint(copied) or not criteria.isdisjoint({*copied[:1], *(set(copied) - within)}):
             return f"step {number} copies the criteria"
     return None
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
 
 
 def _word_runs(text: str, length: int) -> list[tuple[str, ...]]:

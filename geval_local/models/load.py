@@ -404,7 +404,8 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
         model.eval()
         model.requires_grad_(False)
         asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
-        precision = settle(entry, model, tokenizer, asked_for=asked_for, fingerprint=content)
+        who = "asked for" if options.dtype is not None else "by its entry"
+        precision = settle(entry, model, tokenizer, asked_for=asked_for, who=who, fingerprint=content)
         check_finite(entry, model)
     if moved := files.moved_or_new():
         raise WeightsError(

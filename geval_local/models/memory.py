@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 
 from geval_local.errors import JudgeError
+from geval_local.files import readable
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
 from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.gguf_model import kept_tensors, read_headers, tensor_size
@@ -162,7 +163,7 @@ class Needs:
     @property
     def text(self) -> str:
         """The memory in one line."""
-        return f"{self.total / 1e9:.1f} GB of memory, {self.weights / 1e9:.1f} GB of it for weights"
+        return f"{readable(self.total)} of memory, {readable(self.weights)} of it for weights"
 
 
 def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> Needs:

@@ -148,10 +148,11 @@ def settle(
     tokenizer: PreTrainedTokenizerBase,
     *,
     asked_for: str | None,
+    who: str = "asked for",
     fingerprint: str = "",
 ) -> Precision:
-    """Convert a loaded model to the dtype that it will run in."""
-    asked = None if asked_for is None else "asked for"
+    """Convert a loaded model to the dtype that it will run in; `who` says where a dtype that is named comes from."""
+    asked = None if asked_for is None else who
     on_cpu = _is_on_cpu(model)
     if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked):
         return Precision(asked or "exact to 1e-5")
@@ -167,7 +168,7 @@ def settle(
     verdict, key = verdict_of(model, fingerprint) if fingerprint else None, f"precision, {entry.style}, {only}"
     if verdict is not None and (kept := verdict.read(key, _Settled)) is not None:
         cast_weights(model, HALF[kept.dtype])
-        return Precision(kept.reason, kept.noise)
+        return Precision(asked or kept.reason, kept.noise)
     try:
         figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
     except Exception as error:  # foreign code in an unusual use, or out of memory

@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from geval_local.direction import Direction
 from geval_local.errors import MetricError
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt, form_filler
@@ -48,6 +49,11 @@ def pair_metric(metric: Metric) -> Metric:
         raise MetricError(
             f"{metric.name} has examples of single texts, which say nothing about pairs",
             hint="Name a copy of the metric without the key `examples`.",
+        )
+    if metric.direction is Direction.LOW:
+        raise MetricError(
+            f"low scores of {metric.name} are good, and a pair asks which text is better",
+            hint="Write a metric whose criteria say what a good text is.",
         )
     compared = compared_field(metric)
     taken = {FIRST, SECOND} & set(metric.fields)

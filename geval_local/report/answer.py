@@ -23,7 +23,7 @@ def passing(summary: Summary) -> str:
     """Say which share of the rows passes; empty without a threshold, or where the judge does not answer."""
     if summary.passed_share is None or summary.doubt:
         return ""
-    return f"{summary.passed_share:.1%} reach {summary.threshold:g}"
+    return f"{summary.passed_share:.1%} {summary.direction.reach} {summary.threshold:g}"
 
 
 def answer(

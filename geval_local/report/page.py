@@ -22,6 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 from geval_local import __version__
+from geval_local.direction import Direction
 from geval_local.errors import OutputError
 from geval_local.fields import ALIASES, SYSTEM_FIELDS
 from geval_local.files import save_text
@@ -176,6 +177,7 @@ def metric_payload(
         "low": _round(low),
         "high": _round(high),
         "threshold": next((score.threshold for score in scores if score.threshold is not None), None),
+        "better": next((score.direction.value for score in scores), Direction.HIGH.value),
         "lowMass": LOW_LABEL_MASS,
         "human": [_round(value) for value in human],
         "rating": as_text(rating or ""),

@@ -152,7 +152,12 @@ class RunPage:
         pairs = [one for metric in self.run.metrics if (one := pair_section(self.run, metric)) is not None]
         compared = [
             system_section(
-                metric, own, self.rankings.get(metric), named=self.system is not None, human=self.ratings.get(metric)
+                metric,
+                own,
+                self.rankings.get(metric),
+                named=self.system is not None,
+                human=self.ratings.get(metric),
+                direction=self.run.direction(metric),
             )
             for metric, own in self.items.items()
         ]

@@ -16,6 +16,7 @@ from geval_local.analysis.pair_study import (
 )
 from geval_local.analysis.preferences import holds_pairs, preference_of
 from geval_local.analysis.tables import Table, interval, number
+from geval_local.direction import Direction
 from geval_local.errors import DataError
 from geval_local.io.results import Results
 from geval_local.statistics.interval import Interval
@@ -100,6 +101,7 @@ def system_section(
     *,
     named: bool,
     human: str | None = None,
+    direction: Direction = Direction.HIGH,
 ) -> dict[str, Any] | None:
     """Say for the template how systems compare on one metric, found here unless given; None where there are no two."""
     found = {item.system for item in items}
@@ -109,7 +111,7 @@ def system_section(
         why = f"The column of systems holds {len(found)} different texts, too many to compare each with each other."
         return {"metric": metric, "why": why}
     try:
-        ranking = ranking or rank_systems(items)
+        ranking = ranking or rank_systems(items, direction=direction)
     except DataError as error:
         if named:
             raise

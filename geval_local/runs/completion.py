@@ -18,6 +18,7 @@ from geval_local.io.rows import read_rows
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
+from geval_local.notebook import figure, table_html
 from geval_local.options import JudgeOptions
 from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
@@ -55,7 +56,8 @@ class RunResult:
     files : list of Path
         The result files; empty if nothing was kept.
     lowest : list of list of (Sample, Score)
-        The rows with the lowest scores, lowest first, at most `LOWEST_KEPT` per judge and metric.
+        The rows with the worst scores, worst first, at most `LOWEST_KEPT` per judge and metric: the lowest scores, or
+        the highest of a metric whose low scores are good.
     rows, there : int
         Rows of the input, and outcomes that an earlier run had finished.
     load_seconds, steps_seconds, seconds : float
@@ -89,6 +91,25 @@ class RunResult:
     def judges(self) -> list[str]:
         """Names of the judges."""
         return [judge.name for judge in self.manifest.judges]
+
+    def __repr__(self) -> str:
+        named = ", ".join([one.metric for one in self.summaries] + [one.name for one in self.answers])
+        return f"RunResult({named}: {self.rows} rows, {self.target.results or 'nothing kept'})"
+
+    def _repr_html_(self) -> str:
+        """Show the means, or the answers, in a notebook."""
+        title = str(self.target.results or "a run whose rows were not kept")
+        if self.answers:
+            answers = [(one.name, f"{one.answered}/{one.rows}", figure(one.label_mass)) for one in self.answers]
+            return table_html(title, ("question", "answered", "label mass"), answers)
+        rows = [
+            (
+                *(one.metric, f"{one.scored}/{one.rows}", one.doubt or figure(one.mean)),
+                *(f"{figure(one.low, 2)} to {figure(one.high, 2)}", figure(one.label_mass)),
+            )
+            for one in self.summaries
+        ]
+        return table_html(title, ("metric", "scored", "mean", "95 % interval", "label mass"), rows)
 
 
 def complete(
@@ -163,7 +184,7 @@ class _Completion:
         self.rows = 0
         tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
-        #: Heaps of the lowest rows: the negative score, and the negative place, so that the first of equals stays.
+        #: Heaps of the worst rows: how bad the score is, and the negative place, so that the first of equals stays.
         self.lowest: dict[str, list[tuple[float, int, Sample, Score]]] = {
             key: [] for key, tally in self.tallies.items() if isinstance(tally, Tally)
         }
@@ -340,7 +361,7 @@ class _Completion:
             tally.add(sample.where, sample.row, result, document)
             if isinstance(result, Score) and result.is_scored:
                 heap = self.lowest[key]
-                entry = (-result.value, -self.rows, sample, result)
+                entry = (-result.direction.sign * result.value, -self.rows, sample, result)
                 (heapq.heappush if len(heap) < LOWEST_KEPT else heapq.heappushpop)(heap, entry)
 
     def _signatures(self) -> Iterator[str]:

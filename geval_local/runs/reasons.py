@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import is_own_result, read_manifest
@@ -29,8 +30,12 @@ def chosen_places(
     lowest: int | None = None,
     entropy: float | None = None,
     everything: bool = False,
+    direction: Direction = Direction.HIGH,
 ) -> list[int]:
-    """Choose the scored rows that get a reason, by their figures; give their places, in order."""
+    """Choose the scored rows that get a reason, by their figures; give their places, in order.
+
+    `lowest` counts the worst ones, which are the highest where low scores are good.
+    """
     if (lowest is not None) + (entropy is not None) + everything != 1:
         raise ConfigurationError(
             "choose the rows that get a reason", hint="Add one of `lowest=N`, `entropy=NATS` and `everything=True`."
@@ -39,7 +44,7 @@ def chosen_places(
     has_scores = any(score is not None for score in scores.values())
     scored = [place for place, score in scores.items() if score is not None and figures[place].get("mode") is not None]
     if lowest is not None:
-        chosen = sorted(sorted(scored, key=lambda place: (scores[place], place))[:lowest])
+        chosen = sorted(sorted(scored, key=lambda place: (direction.sign * (scores[place] or 0), place))[:lowest])
     elif entropy is not None:
         chosen = [place for place in scored if (_figure(figures[place], "entropy") or 0.0) >= entropy]
     else:

@@ -75,7 +75,9 @@ def test_check_prints_the_audit(tmp_path):
     judge = Judge.load(judge_directory())
     for part in (judge.fingerprint, "float32", "trie", "- Clarity:", "1 opens 10", "label mass", "one by one"):
         assert part in done.stdout
-    assert f"{judge.backend.loaded.memory_bytes / 1e6:.1f} MB" in done.stdout
+    stored = sum(file.stat().st_size for file in judge_directory().glob("*.safetensors"))
+    kept = judge.backend.loaded.memory_bytes
+    assert f"{stored / 1e3:.0f} kB as stored, {kept / 1e3:.0f} kB in memory, computed in float32" in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("reasons ")]
     assert " no, because it " in line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_run import METRIC, run
+from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
 from geval_local import Metric
 from geval_local.metric_file import preset_names
@@ -36,6 +36,34 @@ def test_validate_names_every_problem_of_every_file_with_its_line(tmp_path):
     assert f"{worse}, line 6" in done.stderr
     assert "none.yaml" in done.stderr
     assert f"{good}: clarity, scale 1-5" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("scale", "shown"),
+    [
+        ("\u0660-\u0665", "scale 0-5 (labels 0, 1, 2, 3, 4, 5)"),
+        ("{\u0660: 0, \u0661: 1}", "scale \u0660-\u0661 (labels \u0660, \u0661)"),
+        ("0-100", "scale 0-100 (labels 0, 1, 2, ..., 100)"),
+    ],
+)
+def test_validate_shows_the_labels_as_they_are_read(tmp_path, scale, shown):
+    file = tmp_path / "own.yaml"
+    file.write_text(METRIC.replace("1-5", scale), encoding="utf-8")
+    assert shown in run("metrics", "validate", file, home=tmp_path).stdout
+
+
+def test_words_that_contradict_the_scale_are_warned_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "own.yaml"
+    file.write_text(METRIC.replace("criteria: ", "criteria: Rate it from 1 to 10. "), encoding="utf-8")
+    told = "warning: clarity: criteria names another scale than 1-5: 'Rate it from 1 to 10'"
+    validated = run("metrics", "validate", file, home=tmp_path)
+    assert (validated.exit_code, told in validated.stderr) == (0, True)
+    write_rows(tmp_path / "data.jsonl", good_rows(2))
+    scored = run("score", "data.jsonl", "-m", file, "-j", judge_directory(), "--dry-run", home=tmp_path)
+    assert told in scored.stderr
+    (tmp_path / "e.yaml").write_text(f"data: {{d: data.jsonl}}\nmetrics: [own.yaml]\njudges: [{judge_directory()}]\n")
+    assert told in run("run", "e.yaml", "--check", home=tmp_path).stderr
 
 
 def test_new_writes_a_commented_file_that_validates_and_overwrites_nothing(tmp_path):

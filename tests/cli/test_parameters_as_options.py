@@ -45,10 +45,16 @@ def test_a_verb_shows_its_own_options_only(monkeypatch):
     assert console.as_options("`overrides=a=1`; `label_mass`") == "--set a=1; `label_mass`"
 
 
+def test_the_file_of_an_evaluation_has_the_other_parameters(monkeypatch):
+    monkeypatch.setattr(console, "_OPTIONS", {})
+    console.set_verb(typer.main.get_command(app).commands["run"].params)
+    assert console.as_options("`fields=output=a` and `overwrite=True`") == "`fields: {output: a}` and --overwrite"
+
+
 def test_python_reads_parameters_where_a_command_shows_options(tmp_path):
     rows = [{"id": place, "geval": {"clarity": {"score": 1.0}}} for place in (1, 2)]
     path = write_rows(tmp_path / "scores.jsonl", rows)
-    with pytest.raises(ConfigurationError, match=r"^`across=jduge`: no such key\n"):
+    with pytest.raises(ConfigurationError, match=r'^`across="jduge"`: no such key\n'):
         compare([path, path], across=["jduge"])
     done = run("compare", path, path, "--across", "jduge", home=tmp_path)
     assert done.exit_code == 2

@@ -18,6 +18,7 @@ import geval_local.judge.judge
 from geval_local import Judge
 from geval_local.cli import progress
 from geval_local.cli.progress import Progress, show_progress
+from geval_local.cli.scoring import Stopper, shown_run
 
 BARE = METRIC.split("steps:")[0]
 
@@ -100,11 +101,14 @@ def test_a_line_tells_of_loading(here, monkeypatch):
 
 
 def test_loading_shows_bytes():
-    shown = Progress()
+    shown, now = Progress(), [0.0]
+    shown.bar.get_time = lambda: now[0]
     shown.begin("loading the judge")
     shown.read(4_200_000_000, 16_100_000_000)
-    assert shown.line().startswith("loading the judge: 4.2 of 16.1 GB, ")
-    assert shown.line().endswith(" left")
+    assert shown.line() == "loading the judge: 4.2 of 16.1 GB, 0:00 so far"
+    now[0] = 10.0
+    shown.read(8_400_000_000, 16_100_000_000)
+    assert shown.line() == "loading the judge: 8.4 of 16.1 GB, 0:18 left"
     shown.read(16_100_000_000, 16_100_000_000)
     assert shown.line().startswith("checking what was read, 16.1 GB: ")
     shown.begin("scoring data.jsonl", 8, unit="rows")
@@ -116,18 +120,34 @@ def test_lines_come_at_least_every_half_minute():
     assert progress.HEARTBEAT <= 30
 
 
-def test_several_results_per_row_are_told_as_rows():
+def test_the_time_left_is_that_of_the_latest_batch_and_only_shrinks_between_two():
     told = Progress()
     now = [0.0]
     told.bar.get_time = lambda: now[0]
-    told.begin("scoring x", 400, unit="rows", each=4, there=40, done=0)
+    told.begin("scoring x", 400, unit="scores", there=40, done=0)
     now[0] = 10.0
     told.advance(40)
-    assert told.line() == "scoring x: 10 of 100 rows, 0:10 so far"  # these were there; they tell no rate
+    assert told.line() == "scoring x: 40 of 400 scores, 0:10 so far"  # these were there; they tell no rate
     told.advance(80)
-    assert told.line() == "scoring x: 30 of 100 rows, 2 rows/s, 0:35 left"
+    assert told.line() == "scoring x: 120 of 400 scores, 8 scores/s, 0:35 left"
+    now[0] = 30.0
+    assert told.line() == "scoring x: 120 of 400 scores, 8 scores/s, 0:15 left"
     now[0] = 7210.0
-    assert told.line() == "scoring x: 30 of 100 rows, 0.00277 rows/s, 7:00:35 left"
+    assert told.line() == "scoring x: 120 of 400 scores, 8 scores/s, 2:00:10 so far"
+    told.reach(200)
+    assert told.line() == "scoring x: 200 of 400 scores, 0.0222 scores/s, 2:30:12 left"
+
+
+def test_several_judges_are_named_and_their_scores_counted():
+    told = Progress()
+    shown = shown_run(Stopper(), told, "data.jsonl", 4, 2)
+    for judge, done in (("nano", 0), ("smol", 20)):
+        shown.on_score(judge, 40, 0, done)
+        shown.on_progress(done + 10)
+        assert told.line().startswith(f"scoring data.jsonl by {judge}: {done + 10} of 40 scores, ")
+    one = shown_run(Stopper(), told, "data.jsonl", 1, 1)
+    one.on_score("nano", 10, 0, 0)
+    assert told.line() == "scoring data.jsonl: 0 of 10 rows, 0:00 so far"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from geval_local.analysis.results import estimated_items
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Outcome
 from geval_local.statistics.records import ScoredItem
@@ -83,7 +84,7 @@ def test_stored_distributions_give_what_scoring_gives(text):
     found = estimated_items(items(), scale, estimator)
     for item, own in zip(found, items(), strict=True):
         logs = np.log(list(own.probabilities.values()))
-        metric = type("Named", (), {"name": "clarity", "scale": scale})
+        metric = Metric(name="clarity", criteria="How clear it is.", scale=scale)
         scored = Outcome(logs).score(metric, estimator=estimator)
         assert item.predicted == pytest.approx(scored.value, abs=1e-12)
 

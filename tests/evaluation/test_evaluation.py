@@ -267,6 +267,15 @@ def test_what_is_set_wrongly_is_told_by_its_text(here, given, told):
     assert told in " ".join(done.stderr.split())
 
 
+def test_a_column_that_is_not_there_is_mapped_in_yaml(here):
+    """Also where Python runs the file: a person pastes the hint into it."""
+    write_rows(here / "first.jsonl", [{"source": "A tale.", "answer text": "It ends."}])
+    told = r"evaluation.yaml, line 2: .*'output' is missing\n(?s:.*)\n  `fields: {output: answer text}`"
+    with pytest.raises(ConfigurationError, match=told):
+        run_evaluation("evaluation.yaml")
+    assert "\n  `fields: {output: answer text}`" in go(here, "--check").stderr
+
+
 def test_values_that_are_set_have_the_types_of_yaml(here):
     overrides = [
         "judges.0.dtype=float64",
@@ -275,7 +284,7 @@ def test_values_that_are_set_have_the_types_of_yaml(here):
         "cache=never",
         "judges.1=nano",
     ]
-    with pytest.raises(ConfigurationError, match="`overrides=cache=never`: cache: Input should be a valid boolean"):
+    with pytest.raises(ConfigurationError, match='`overrides="cache=never"`: cache: Input should be a valid boolean'):
         read_evaluation("evaluation.yaml", overrides)
     settings = read_evaluation("evaluation.yaml", [*overrides[:3], "cache=false", "judges.1=nano"]).settings
     assert settings.judges == [JudgeOptions(name="tiny", dtype="float64"), JudgeOptions(name="nano")]

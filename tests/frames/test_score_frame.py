@@ -46,7 +46,7 @@ def test_groups_without_their_only_column_are_told_what_is_missing():
     pandas = pytest.importorskip("pandas", minversion="3")
     metric = METRICS[0].model_copy(update={"fields": {"output": "Text"}})
     frame = pandas.DataFrame({"answer": ["It stops.", "A bridge."]})
-    told = r"the field 'output' is missing\nColumns: none\."
+    told = r"the field 'output' is missing\nColumns: none\. Map fields to columns:\n  `fields={\"output\": \"COLUMN\"}`"
     with pytest.raises(DataError, match=told):
         frame.groupby("answer").apply(lambda group: score_frame(group, metric, MockJudge()))
     with pytest.raises(DataError, match=told):
@@ -149,9 +149,31 @@ def test_the_index_of_pandas_means_nothing():
         score_frame(pandas.DataFrame([[1, 2]], columns=["a", "a"]), METRICS, MockJudge())
 
 
+def _dataset(base: type, **content: object) -> object:
+    """Make something that looks like a class of the library datasets, which need not be installed."""
+    attributes = {"__module__": "datasets.dict", "with_format": lambda self, kind: self}
+    return type("Splits", (base,), attributes)(**content)
+
+
 def test_other_things_are_no_frames():
     with pytest.raises(TypeError, match=r"a frame is expected \(pandas, polars, Arrow, .*\), not list"):
         score_frame(ROWS, METRICS, MockJudge())
+    for data, instead in (
+        (ROWS, r"judge\.score_many\(metric, rows\)"),
+        ({"answer": ["It stops."]}, r"pandas\.DataFrame\(data\)"),
+        (Path("rows.jsonl"), r"score_file\(path, metrics, judge\)"),
+        (_dataset(dict, test=[]), r"a Splits holds several datasets: choose one, data\['test'\]"),
+        (_dataset(object), r"an? Splits is read row by row: judge\.score_many\(metric, dataset\)"),
+    ):
+        with pytest.raises(TypeError, match=instead):
+            score_frame(data, METRICS, MockJudge())
+    for data, instead in (
+        ({"answer": ["It stops."]}, r"score_frame\(pandas\.DataFrame\(data\), metrics, judge\)"),
+        (ROWS[0], r"judge\.score\(metric, row\)"),
+        ("rows.jsonl", r"read_samples\(path\)"),
+    ):
+        with pytest.raises(TypeError, match=instead):
+            MockJudge().score_many(METRICS, data)
     levels = pytest.importorskip("pandas").DataFrame([[1, 2]], columns=[["a", "b"], ["c", "d"]])
     with pytest.raises(DataError, match="several levels"):
         score_frame(levels, METRICS, MockJudge())

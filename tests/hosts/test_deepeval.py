@@ -93,6 +93,15 @@ def test_evaluate_gives_the_scores_of_score_many_and_gathers_its_tasks():
     assert len(engine.windows) <= 20
 
 
+@pytest.mark.parametrize("threshold", [1.0, 4.9])
+def test_a_metric_whose_low_scores_are_good_is_turned_round(threshold):
+    """DeepEval passes at a threshold or above."""
+    metric = GEvalLocal(CLARITY.model_copy(update={"better": "low", "threshold": threshold}), MockJudge())
+    score = expected(1)[0]
+    assert metric.measure(cases(1)[0]) == 1 - score.normalized
+    assert metric.success is metric.geval.passed is bool(score.value <= threshold)
+
+
 def test_a_measure_fills_in_what_deepeval_reports():
     judge = MockJudge()
     metric = GEvalLocal(CLARITY, judge, threshold=0.5)

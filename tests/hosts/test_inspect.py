@@ -219,3 +219,11 @@ def test_the_pass_rate_of_epochs_is_that_of_the_reduced_value(tmp_path, normaliz
         assert log.status == "success", log.error
         (found,) = log.results.scores
         assert found.metrics["pass_rate"].value == rate
+
+
+def test_the_pass_rate_counts_low_scores_where_they_are_good(tmp_path):
+    log = evaluated(
+        tmp_path, geval(ANSWER.model_copy(update={"better": "low"}), MockJudge(), fields=FIELDS, threshold=2.0)
+    )
+    values = [one.value for sample in log.samples if not math.isnan((one := sample.scores["answer"]).value)]
+    assert log.results.scores[0].metrics["pass_rate"].value == sum(value <= 2.0 for value in values) / len(values)

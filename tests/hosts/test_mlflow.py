@@ -198,3 +198,8 @@ def test_export_says_what_is_missing(store, tmp_path):
     assert (nowhere.exit_code, "Write --mlflow" in nowhere.stderr) == (2, True)
     unscored = run("export", "scores.jsonl", "--mlflow", home=home)
     assert (unscored.exit_code, "holds no scores" in unscored.stderr) == (2, True)
+
+
+def test_low_scores_pass_where_they_are_good():
+    passes = geval(ANSWER.model_copy(update={"better": "low", "threshold": 2.0}), MockJudge()).pass_if
+    assert [passes(value) for value in (1.0, 2.0, 2.1)] == [True, True, False]

@@ -42,6 +42,26 @@ CLARITY = Metric(
     name="clarity", criteria="How clear?", scale="1-5", steps=(), fields={"source": "Source", "output": "Text"}
 )
 """
+LOW = """
+import pytest
+from geval_local.errors import ConfigurationError
+from metric import CLARITY
+
+TOXICITY = CLARITY.model_copy(update={"better": "low", "name": "toxicity"})
+TEXTS = {"source": "A ferry.", "output": "A boat."}
+
+def test_it_passes(assert_score):
+    assert_score(TOXICITY, at_most=5, **TEXTS)
+
+def test_it_fails(assert_score):
+    assert_score(TOXICITY, at_most=1, **TEXTS)
+
+def test_the_wrong_side(assert_score):
+    with pytest.raises(ConfigurationError, match="low scores of toxicity are good\\nWrite at_most=..."):
+        assert_score(TOXICITY, at_least=3, **TEXTS)
+    with pytest.raises(ConfigurationError, match="high scores of clarity are good"):
+        assert_score(CLARITY, at_most=3, **TEXTS)
+"""
 TESTS = """
 import pytest
 from metric import CLARITY
@@ -97,6 +117,12 @@ def session(pytester, monkeypatch):
         return pytester.runpytest_inprocess(*quiet, *arguments)
 
     return run
+
+
+def test_low_scores_pass_where_they_are_good(session):
+    result = session(tests=LOW)
+    result.assert_outcomes(passed=2, failed=1)
+    assert "is above 1 (scale 1-5, judge mock)" in result.stdout.str()
 
 
 @pytest.mark.parametrize("how", ["one by one", "option", "ini", "mark"])

@@ -23,15 +23,18 @@ PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
     "conversation",
+    "direction",
     "examples",
     "fields",
     "grouping",
     "metric",
     "options",
     "metric_file",
+    "notebook",
     "prompt",
     "questions",
     "scale",
+    "scale_words",
     "score",
     "signature",
     "statistics",
@@ -43,7 +46,7 @@ CORE = {
 #: From the bottom to the top. A unit is a module of the package, or a folder with all that is in it; a row is imported
 #: by itself and by the rows after it.
 ROWS: list[set[str]] = [
-    {"errors"},
+    {"errors", "wording"},
     {"files"},
     CORE,
     {"io"},
@@ -63,7 +66,7 @@ ROWS: list[set[str]] = [
 RANK = {unit: rank for rank, row in enumerate(ROWS) for unit in row}
 
 #: Modules that import neither torch nor transformers, even through another library.
-PURE = {"errors", "files", *CORE}
+PURE = {"errors", "wording", "files", *CORE}
 
 #: Libraries that only the units which run models may import, at any depth.
 HEAVY = {"accelerate", "safetensors", "tokenizers", "torch", "transformers"}

@@ -115,7 +115,7 @@ def test_a_judge_that_does_not_fit_is_refused_before_it_is_read(tmp_path, monkey
     for free, says in ((0.9 * needs.weights + beside, "of the type Q8_0"), (beside, "Not even its Q4_K file")):
         monkeypatch.setattr("geval_local.models.memory.available_memory", lambda free=free: int(free))
         for use in (load_model, check_judge):
-            with pytest.raises(JudgeError, match=r"takes .* GB of memory, .* and 0\.\d GB are free") as caught:
+            with pytest.raises(JudgeError, match=r"takes .* of memory, .* and 0\.\d GB are free") as caught:
                 use(find_judge(place), JudgeOptions(device="cpu"))
             assert says in caught.value.hint
     # A device map may leave a part on the disk.

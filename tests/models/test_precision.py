@@ -180,6 +180,7 @@ def test_a_mixture_of_experts_runs_in_the_dtype_of_its_fused_product(short, tmp_
     assert settled.noise is not None
     model = tiny_model("qwen3_moe", len(tokenizer), torch.float16)
     assert settle(entry, model, tokenizer, asked_for="float16").reason == "asked for"
+    assert settle(entry, model, tokenizer, asked_for="float16", who="by its entry").reason == "by its entry"
     assert model.dtype == torch.float16
 
 

@@ -51,6 +51,9 @@ def test_figures_are_those_of_score_many(here, loaded):
     assert (result.rows, result.summaries[0].scored) == (ROWS, ROWS - 1)
     assert [file.name for file in result.files] == ["out.jsonl"]
     assert result.signatures[0] == str(judge.signature(Metric.load("clarity.yaml")))
+    assert repr(result) == f"RunResult(clarity: {ROWS} rows, out.jsonl)"
+    told = "no mean is shown: this judge does not answer"  # its weights are random
+    assert f"<td>clarity</td><td>{ROWS - 1}/{ROWS}</td><td>{told}" in result._repr_html_()
 
 
 class _Recorder(RunEvents):

@@ -94,6 +94,7 @@ def run(
     from geval_local.fields import counted
 
     plan = make_plan(read_evaluation(file, overrides or ()), overwrite=overwrite)
+    options.warn_of_scales(plan.metrics)
     if check:
         metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
         note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; nothing is missing")

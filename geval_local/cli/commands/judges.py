@@ -16,6 +16,7 @@ from geval_local.cli.options import complete_judge, complete_metric, takes_optio
 from geval_local.cli.output.audits import short
 from geval_local.cli.output.console import FIGURE, FOLDED, WHOLE, note, print_json, print_rows, show_text
 from geval_local.errors import GevalError
+from geval_local.files import readable
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ LARGE = 500_000_000
 
 
 def list_judges(models: options.ModelsFile = None, as_json: options.Json = False) -> None:
-    """List the judges by the memory that their weights need, and whether their files are on this machine."""
+    """List the judges by the size of their weights, and whether their files are on this machine."""
     from geval_local.models.registry import load_registry, local_directory
 
     registry = load_registry(models)
@@ -56,7 +57,7 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
             (
                 "  " + entry.name + (" (default)" if entry.name == registry.default else ""),
                 _known(entry, "parameters", short),
-                "-" if (gb := files[entry.name] or entry.memory_gb) is None else _size(gb),
+                "-" if (gb := files[entry.name] or entry.memory_gb) is None else readable(gb * 1e9),
                 _known(entry, "context", str),
                 _kind(entry) or "-",
                 _known(entry, "license", str),
@@ -64,18 +65,18 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
             )
             for entry in entries
         ]
-    figures = [(name, FIGURE) for name in ("parameters", "memory", "context")]
+    figures = [(name, FIGURE) for name in ("parameters", "weights", "context")]
     # Only a licence may be folded: a name or a figure that is cut cannot be copied.
     words = [("kind", WHOLE), ("licence", FOLDED), ("here", WHOLE)]
     print_rows([("judge", WHOLE), *figures, *words], rows, narrow=False)
     if any(entry.unconfirmed for entry in registry.judges.values()):
         note("?: no source confirms it")
-    note("memory is that of the weights alone, as they are stored; on a CPU about 1.5 GB come with it")
+    note("weights: their size as they are stored; `judges check NAME` says what a judge takes in memory here")
     note("next: geval-local judges check NAME, or geval-local judges fetch NAME")
 
 
 def files_gb(entry: JudgeEntry) -> float | None:
-    """Return the size of a judge's weights on this machine, which is the memory that they take on a CPU."""
+    """Return the size of a judge's weights on this machine, as they are stored."""
     from geval_local.models.fingerprint import weight_files
     from geval_local.models.registry import local_directory
 
@@ -96,10 +97,6 @@ def _memory_group(entry: JudgeEntry) -> str:
         return "weights of unknown size"
     upper = next((one for one in MEMORY_GROUPS if entry.memory_gb <= one), None)
     return f"weights above {MEMORY_GROUPS[-1]} GB" if upper is None else f"weights up to {upper} GB"
-
-
-def _size(gb: float) -> str:
-    return f"{gb:.1f} GB" if gb >= 1 else f"{gb * 1e3:.0f} MB"
 
 
 def _known(entry: JudgeEntry, key: str, write: Callable[[Any], str]) -> str:
@@ -170,7 +167,8 @@ def check(
     audit = _audited(judge, chosen, brief=brief)
     engine_text = judge.engine_report.text
     if not as_json:
-        show_audit(audit, judge.name, chosen, judge.encoder.style, engine_text)
+        stored = files_gb(entry_of(choice))
+        show_audit(audit, judge.name, chosen, judge.encoder.style, engine_text, stored=stored)
     writing = _written(judge, chosen, audit.example.mode, brief=brief)
     if not as_json:
         show_writing(writing)

@@ -65,12 +65,25 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
         else:
             steps = "steps to be written" if metric.needs_steps else f"{len(metric.steps or ())} steps"
             shown = [f"{counted(len(metric.examples), 'example')}"] if metric.examples else []
-            parts = [metric.name, f"scale {metric.scale.text}", f"fields {', '.join(metric.fields)}", steps, *shown]
+            scale = f"scale {metric.scale.text} (labels {_labels(metric)})"
+            parts = [metric.name, scale, f"fields {', '.join(metric.fields)}", steps, *shown]
             show_text(f"{file}: {', '.join(parts)}")
             for told in doubts(metric.name, metric.examples):
                 note(f"warning: {file}: {told}", "yellow")
+            options.warn_of_scales([metric])
     if problems:
         raise MetricError("\n".join(problems), hint=hint)
+
+
+#: Most labels that are listed for a scale.
+_LABELS_SHOWN = 11
+
+
+def _labels(metric: Metric) -> str:
+    """List a metric's labels as the judge may answer them; digits of other scripts may have become ASCII."""
+    labels = metric.scale.labels
+    shown = labels if len(labels) <= _LABELS_SHOWN else (*labels[:3], "...", labels[-1])
+    return ", ".join(shown)
 
 
 def new(

@@ -97,7 +97,12 @@ def reasons(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl file: one reason per row.")],
     metric: options.OneMetric = None,
-    lowest: Annotated[int | None, typer.Option(metavar="N", min=1, help="The rows with the N lowest scores.")] = None,
+    lowest: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="The N worst rows: the lowest scores, or the highest where low is better."
+        ),
+    ] = None,
     entropy: Annotated[
         float | None,
         typer.Option(metavar="NATS", min=0.0, help="The rows whose probabilities have at least this entropy."),
@@ -141,7 +146,11 @@ def reasons(
             hint="Reasons explain the scores of single outputs: score the input, and give that run.",
         )
     places = chosen_places(
-        figures_of(scored.rows, name, scored.path), lowest=lowest, entropy=entropy, everything=everything
+        figures_of(scored.rows, name, scored.path),
+        lowest=lowest,
+        entropy=entropy,
+        everything=everything,
+        direction=origin.definition.direction,
     )
     if lowest is not None and (told := doubt_of(scored.items(name))):
         note(f"{name}: {told} The lowest scores are no worse than others.", "yellow")
@@ -233,7 +242,7 @@ def report(
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.analysis.preferences import holds_pairs
-    from geval_local.cli.output.run_summary import reasons_command, show_lowest
+    from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst
     from geval_local.fields import counted, read_mapping
     from geval_local.io.results import load_results, lowest_rows
     from geval_local.report.reports import report as write
@@ -264,7 +273,7 @@ def report(
             show_lowest(metric, worst, lowest)
         shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
         if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
-            note(f"why the lowest are low: {reasons_command(run, shown[0][0], lowest)}")
+            note(f"{why_worst(found[shown[0][0]])}: {reasons_command(run, shown[0][0], lowest)}")
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")
 

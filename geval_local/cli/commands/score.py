@@ -45,8 +45,11 @@ def score(
 
     limits = gates.read()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
-    for name, limit_value in (("--threshold", run.threshold), ("--fail-under", gates.fail_under)):
+    options.warn_of_scales(chosen)
+    limited = (("--threshold", run.threshold), ("--fail-under", gates.fail_under), ("--fail-over", gates.fail_over))
+    for name, limit_value in limited:
         options.check_on_scales(name, limit_value, chosen)
+    options.check_directions(gates, chosen)
     if dry_run:
         from geval_local.cli.output.audits import show_forms
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.output.console import FOLDED, note, print_json, print_rows, result_console, say
 from geval_local.errors import DataError, UnscorableError
+from geval_local.files import readable
 from geval_local.io.columns import plain
 
 if TYPE_CHECKING:
@@ -214,15 +215,18 @@ def self_check_record(checked: SelfCheck) -> dict[str, Any]:
 TAIL = 400
 
 
-def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_text: str) -> None:
-    """Print what an audit found: size, engine, the prompt's end, labels, and an example."""
+def show_audit(
+    audit: JudgeAudit, name: str, metric: Metric, style: str, engine_text: str, *, stored: float | None = None
+) -> None:
+    """Print what an audit found: size (`stored` on disk, in GB), engine, the prompt's end, labels, and an example."""
     console = result_console()
     facts, described = audit.facts, audit.description
     _line("judge", f"{name} ({described.place})")
     _line("fingerprint", f"{facts.fingerprint}, tokenizer {facts.setup['tokenizer']}")
     if described.parameters is not None and described.memory_bytes is not None:
-        memory = f"{described.memory_bytes / 1e6:.1f} MB in {described.dtype}"
-        _line("size", f"{short(described.parameters)} parameters, {memory}")
+        kept = f"{readable(described.memory_bytes)} in memory, computed in {described.dtype}"
+        on_disk = "" if stored is None else f"{readable(stored * 1e9)} as stored, "
+        _line("size", f"{short(described.parameters)} parameters, {on_disk}{kept}")
     _line("precision", described.precision.text(described.dtype))
     _line("attention", described.attention)
     _line("engine", engine_text)

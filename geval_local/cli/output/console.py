@@ -14,6 +14,7 @@ import typer
 
 from geval_local.errors import GevalError
 from geval_local.fields import visible
+from geval_local.wording import PARAMETER, in_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +127,8 @@ def command_given() -> str:
 def as_options(text: str) -> str:
     """Write parameters, which the library puts in backticks, as options: `human=FIELD` becomes ``--human FIELD``.
 
-    Those that the verb does not have remain; of one that is switched off, `steps=False`, the flag is ``--no-steps``.
+    Those that the verb does not have remain, and become keys where they stand in a file; of one that is switched off,
+    `steps=False`, the flag is ``--no-steps``.
     """
 
     def written(found: re.Match[str]) -> str:
@@ -134,7 +136,8 @@ def as_options(text: str) -> str:
         option, is_flag = _OPTIONS.get(f"no_{name}" if value == "False" else name, (found[0], True))
         return option if is_flag or value is None else f"{option} {value}"
 
-    return re.sub(r"(?<![\w'/])`(\w+)(?:=([^`]+))?`(?![\w'/])", written, text)
+    text = PARAMETER.sub(written, text)
+    return in_yaml(text) if "overrides" in _OPTIONS else text  # `run`: all else stands in its file
 
 
 def note(text: str, style: str = "") -> None:

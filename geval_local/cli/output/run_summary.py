@@ -21,6 +21,7 @@ from geval_local.cli.output.console import (
     print_rows,
     say,
 )
+from geval_local.direction import Direction
 from geval_local.errors import ErrorCode
 from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.result_manifest import manifest_path
@@ -119,11 +120,11 @@ def _low_mass_remedy(signature: str, is_plain: bool) -> str:
 
 
 def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -> None:
-    """Show the rows with the lowest scores: number, label probabilities, and the beginnings of question and answer."""
+    """Show the rows with the worst scores: number, label probabilities, and the beginnings of question and answer."""
     shown = list(rows)[:count]
     if not shown:
         return
-    say(f"lowest in {metric}:")
+    say(f"{shown[0][1].direction.worst} in {metric}:")
     width = max(len(_place(sample)) for sample, _ in shown)
     for sample, score in shown:
         found = list((score.probabilities or {}).items())
@@ -242,7 +243,7 @@ def _passed(summary: Summary) -> str:
         return "-"
     if summary.doubt:
         return "no: mass"
-    return f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
+    return f"{summary.passed_share:.1%} ({summary.direction.comparison} {summary.threshold:g})"
 
 
 def show_unscored(result: RunResult, where: str = "") -> None:
@@ -286,7 +287,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
             given = str(choice.get("name") or "")
             by_path = given if given and given != result.judges[0] and Path(given).exists() else None
             command = reasons_command(result.target.results, result.summaries[0].metric, lowest, by_path)
-            note(f"  why the lowest are low       {command}")
+            note(f"  {why_worst(result.lowest[0]):<28} {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
     if result.answers or any(summary.low_mass_share > 0 for summary in result.summaries):
         judge = f" {shlex.quote(str(choice.get('name') or result.judges[0]))}"
@@ -296,8 +297,14 @@ def _show_next(result: RunResult, lowest: int) -> None:
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
 
 
+def why_worst(rows: Sequence[tuple[Sample, Score]]) -> str:
+    """Name the question about the worst rows."""
+    direction = rows[0][1].direction if rows else Direction.HIGH
+    return f"why the {direction.worst} are {direction.worst.removesuffix('est')}"
+
+
 def reasons_command(results: object, metric: str, lowest: int, judge: str | None = None) -> str:
-    """Write the command that explains the lowest rows; results do not hold the path of a `judge` that was given so."""
+    """Write the command that explains the worst rows; results do not hold the path of a `judge` that was given so."""
     words = ["reasons", str(results), "-m", metric, "--lowest", str(lowest), "-o", "reasons.jsonl"]
     words += [] if judge is None else ["-j", judge]
     return shlex.join(["geval-local", *words])

@@ -39,7 +39,7 @@ function figuresOf(metric, run, which, item) {
   const entries = [["score", number(run.score[item], 3)], ["label mass", probability(run.mass[item])],
     ["std", number(run.std[item], 3)], ["entropy (nats)", number(run.entropy[item], 3)]];
   if (isNumber(humanOf(metric, item))) entries.push([metric.rating, number(humanOf(metric, item), 3)]);
-  if (metric.threshold !== null) entries.push([`reaches ${metric.threshold}`, run.score[item] >= metric.threshold ? "yes" : "no"]);
+  if (metric.threshold !== null) entries.push([`${metric.better === "low" ? "at most" : "reaches"} ${metric.threshold}`, passes(metric, run.score[item]) ? "yes" : "no"]);
   if (run.dropped[item]) entries.push(["tokens cut to fit", count(run.dropped[item])]);
   const others = (run.other[item] || []).map(([token, p]) =>
     el("li", null, el("code", null, JSON.stringify(token)), ` ${probability(p)}`));

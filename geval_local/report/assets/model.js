@@ -27,8 +27,9 @@ const outputOf = (item) => textAt(DATA.output, item);
 const lowMass = (metric, item) =>
   metric.runs.some((run) => isNumber(run.mass[item]) && run.mass[item] < metric.lowMass);
 const unscored = (metric, item) => metric.runs.some((run) => !isNumber(run.score[item]));
+const passes = (metric, score) => (metric.better === "low" ? score <= metric.threshold : score >= metric.threshold);
 const failed = (metric, item) =>
-  metric.threshold !== null && metric.runs.some((run) => isNumber(run.score[item]) && run.score[item] < metric.threshold);
+  metric.threshold !== null && metric.runs.some((run) => isNumber(run.score[item]) && !passes(metric, run.score[item]));
 const humanOf = (metric, item) => (metric.human.length ? metric.human[item] : null);
 
 function difference(metric, item) {

@@ -72,7 +72,7 @@ const KINDS = [
   ["scored", "scored", (metric, item) => !unscored(metric, item)],
   ["unscored", "unscored", unscored],
   ["low", "low label mass", lowMass],
-  ["failed", "below the threshold", failed],
+  ["failed", "does not pass", failed],
   ["explained", "with a reason", explained],
 ];
 

@@ -1,0 +1,97 @@
+"""Parameters in messages: the library names them once, in backticks, and each reader sees them in their language.
+
+A message of the library holds `` `fields=output=answer` `` or `` `dtype=float32` ``. The command line shows its options
+(`geval_local.cli.output.console.as_options`), Python reads keyword arguments, and the file of an evaluation YAML.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
+
+#: A parameter with or without a value; not one within a path or a quoted text.
+PARAMETER = re.compile(r"(?<![\w'/])`(\w+)(?:=([^`]+))?`(?![\w'/])")
+_SEVERAL = re.compile(rf"{PARAMETER.pattern}(?: {PARAMETER.pattern})*")
+#: Values that stand as they are: numbers, truth values, structures, and the placeholders of numbers.
+_LITERAL = re.compile(r"[+-]?\d+(?:\.\d+)?|True|False|None|[\[{].*|N|X|NATS|SHARE")
+#: A text that YAML reads as a text without quotes.
+_BARE = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z_*][\w*./-]*(?: [\w*./-]+)*", re.IGNORECASE)
+#: Parameters whose value is a text although it contains an equals sign.
+_TEXTS = ("overrides", "judge")
+
+
+def in_python(text: str) -> str:
+    """Write parameters as keyword arguments: ``fields={"output": "answer"}``."""
+
+    def mapping(name: str, pairs: Sequence[tuple[str, str]]) -> str:
+        return f"{name}={{{', '.join(f'{json.dumps(key)}: {_python(value)}' for key, value in pairs)}}}"
+
+    def plain(name: str, values: Sequence[str]) -> str:
+        listed = ", ".join(map(_python, values))
+        return f"{name}={listed if len(values) == 1 else f'[{listed}]'}"
+
+    return _written(text, mapping, plain)
+
+
+def in_yaml(text: str, *, but: Collection[str] = ()) -> str:
+    """Write parameters as keys of a YAML file: ``fields: {output: answer}``; those in `but` stay."""
+
+    def mapping(name: str, pairs: Sequence[tuple[str, str]]) -> str:
+        return f"{name}: {{{', '.join(f'{_yaml(key)}: {_yaml(value)}' for key, value in pairs)}}}"
+
+    def plain(name: str, values: Sequence[str]) -> str:
+        listed = ", ".join(map(_yaml, values))
+        return f"{name}: {listed if len(values) == 1 else f'[{listed}]'}"
+
+    return _written(text, mapping, plain, but)
+
+
+def _written(
+    text: str,
+    mapping: Callable[[str, Sequence[tuple[str, str]]], str],
+    plain: Callable[[str, Sequence[str]], str],
+    but: Collection[str] = (),
+) -> str:
+    """Rewrite parameters; neighbours of one name become one mapping or list."""
+
+    def one(name: str, values: Sequence[str]) -> str:
+        unquoted = [_unquoted(value) for value in values]
+        if name in _TEXTS or not all(re.match(r"[^=]*[^=\s]=", value) for value in unquoted):
+            return plain(name, unquoted)
+        pairs = [value.partition("=") for value in unquoted]
+        return mapping(name, [(key.strip(), value) for key, _, value in pairs])
+
+    def written(found: re.Match[str]) -> str:
+        told = []
+        for name, group in groupby(PARAMETER.findall(found[0]), key=lambda pair: pair[0]):
+            values = [value for _, value in group]
+            if name in but or not all(values):
+                told += [f"`{name}={value}`" if value else f"`{name}`" for value in values]
+            else:
+                told.append(f"`{one(name, values)}`")
+        return " ".join(told)
+
+    return _SEVERAL.sub(written, text)
+
+
+def _unquoted(value: str) -> str:
+    """Take off a shell's quotes; structures keep theirs."""
+    if _LITERAL.fullmatch(value):
+        return value
+    try:
+        return " ".join(shlex.split(value))
+    except ValueError:
+        return value
+
+
+def _python(value: str) -> str:
+    return value if _LITERAL.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _yaml(value: str) -> str:
+    if value in ("True", "False", "None"):
+        return {"True": "true", "False": "false", "None": "null"}[value]
+    return value if _LITERAL.fullmatch(value) or _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
