@@ -333,6 +333,16 @@ class RunOptions(Options):
             "reported."
         ),
     ] = None
+    by: Annotated[
+        list[str],
+        BeforeValidator(_names, json_schema_input_type=list[str] | str),
+        Flag(metavar="COLUMN"),
+        Field(
+            description="Also give the figures for every value of this column, such as language or product; may be "
+            "repeated. Numbers are cut into quartiles; `length` is the words of the output where no column has that "
+            "name."
+        ),
+    ] = Field(default_factory=list)
     estimator: Annotated[
         Estimator,
         BeforeValidator(_estimator, json_schema_input_type=str | Estimator),
@@ -417,6 +427,12 @@ class RunOptions(Options):
         for name in ("workers", "address", "gather_by"):
             if self.distributed is None and getattr(self, name) is not None:
                 raise ConfigurationError(f"`{name}` is for distributed runs", hint="Add `distributed=ray`.")
+        if self.distributed is not None and self.by:
+            raise ConfigurationError(
+                "`by` is for runs on one machine",
+                hint="`geval-local merge` makes one file of a distributed run; `geval-local report FILE --by COLUMN` "
+                "shows its slices.",
+            )
         for name in ("id", "system_columns", "turns"):
             if self.distributed is not None and getattr(self, name) is not None:
                 raise ConfigurationError(

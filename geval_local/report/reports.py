@@ -65,6 +65,7 @@ def report(
     reasons: Sequence[str | Path] = (),
     fields: Mapping[str, str] | None = None,
     rows: int = MOST_ROWS,
+    by: Sequence[str] = (),
     title: str | None = None,
     overwrite: bool = False,
 ) -> WrittenReport:
@@ -88,6 +89,8 @@ def report(
         Field of a metric -> its column.
     rows : int
         Most rows that charts and list of a page hold.
+    by : sequence of str
+        Columns whose slices have a table of their own, such as ``language``.
     title : str, optional
         Heading of the page; absent: the name of the file that was scored.
     overwrite : bool
@@ -118,6 +121,7 @@ def report(
             fields=run.mapping,
             ablation=_ablation(run, ratings, grouping, estimators),
             rows=rows,
+            by=by,
         )
 
     if many or str(output).endswith("/") or place.is_dir():

@@ -20,7 +20,7 @@ from geval_local.fields import lookup
 from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Results, ResultsInput, load_results
-from geval_local.report.overview import UNDESCRIBED, Described, overview_table, summaries
+from geval_local.report.overview import UNDESCRIBED, Described, overview_table, slice_tables, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
@@ -70,6 +70,8 @@ class RunPage:
     rows: int = MOST_ROWS
     #: The page that leads here.
     up: str = ""
+    #: Columns whose slices have a table of their own.
+    by: Sequence[str] = ()
 
     @cached_property
     def run(self) -> Results:
@@ -123,7 +125,7 @@ class RunPage:
     @cached_property
     def summaries(self) -> list[Summary]:
         """The figures of every metric."""
-        return summaries(self.run, self.described, group_by=self.group_by)
+        return summaries(self.run, self.described, group_by=self.group_by, by=self.by)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""
@@ -147,6 +149,7 @@ class RunPage:
             shown=len(chosen),
             judge=self.described.judge,
             overview=overview_table(self.summaries),
+            slices=slice_tables(self.summaries),
             summaries=self.summaries,
             people=people,
             systems=[one for one in compared if one is not None],

@@ -33,6 +33,7 @@ CORE = {
     "scale",
     "score",
     "signature",
+    "slices",
     "statistics",
     "summary",
     "yaml_model",
