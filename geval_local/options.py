@@ -278,6 +278,17 @@ def _names(value: object) -> object:
     return list(dict.fromkeys(names))
 
 
+def _listed(value: object) -> object:
+    """Read one name as a list of one, and each name once."""
+    if isinstance(value, str):
+        return [value]
+    return list(dict.fromkeys(value)) if isinstance(value, list | tuple) and all(map(_is_text, value)) else value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 class RunOptions(Options):
     """How a file is scored, and what is written."""
 
@@ -334,8 +345,8 @@ class RunOptions(Options):
         ),
     ] = None
     by: Annotated[
-        list[str],
-        BeforeValidator(_names, json_schema_input_type=list[str] | str),
+        list[Annotated[str, Field(min_length=1)]],
+        BeforeValidator(_listed, json_schema_input_type=list[str] | str),
         Flag(metavar="COLUMN"),
         Field(
             description="Also give the figures for every value of this column, such as language or product; may be "

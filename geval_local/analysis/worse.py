@@ -7,6 +7,7 @@ not to be lower by that margin or more (non-inferiority). Both are the test of `
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -242,8 +243,13 @@ def changes(
 
 def refused(asked: Iterable[Question], error: GevalError, baseline: object) -> dict[Question, Change]:
     """Answer that nothing can be said, since the two runs cannot be compared: no question passes."""
-    hint = f" {' '.join(error.hint.split())}" if error.hint else ""
-    told = f"it cannot be compared with the baseline {baseline}: {error.message}.{hint}"
+    hint = " ".join((error.hint or "").split())
+    if keys := re.findall(r"`across=(\w+)`", hint):
+        hint = (
+            "Score the baseline again as this run was scored, or allow the difference: "
+            f"baseline: {{run: ..., across: [{', '.join(keys)}]}}"
+        )
+    told = f"it cannot be compared with the baseline {baseline}: {error.message}{hint and f'. {hint}'}"
     return {question: Change(False, told) for question in asked}
 
 

@@ -97,7 +97,7 @@ def test_the_level_is_shared_by_all_tests():
     """A drop with a p of some .02 counts where it is asked about alone, and not among ten slices."""
 
     def fallen(rows):
-        return [row | {"score": row["score"] - 0.1 - 0.2 * (-1) ** n} if n < 12 else row for n, row in enumerate(rows)]
+        return [row | {"score": row["score"] - 0.15 - 0.2 * (-1) ** n} if n < 12 else row for n, row in enumerate(rows)]
 
     language = {"language": lambda n: "a" if n < 12 else f"l{n % 10}"}
     old = scored(100, **language)
