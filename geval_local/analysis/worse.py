@@ -34,7 +34,7 @@ from geval_local.statistics.significance import LEVEL
 _OUTPUT = "output"
 
 
-class Question(NamedTuple):
+class BaselineQuestion(NamedTuple):
     """What is asked about a run and its baseline."""
 
     #: Name of the result.
@@ -97,7 +97,7 @@ class WorseStudy(Study):
     pairing: str
     grouping: str
     #: What was asked -> what was found.
-    changes: dict[Question, Change]
+    changes: dict[BaselineQuestion, Change]
     #: How columns cut the rows.
     slicings: Sequence[Slicing] = ()
 
@@ -198,14 +198,14 @@ def is_worse(
     names = shared_metrics((run, before), metrics)
     slicings = find_slicings(run.rows, by, run.mapping) if by else []
     places = [(None, None), *((one.column, name) for one in slicings for name in one.names)]
-    asked = [Question(name, margin, *place) for name in names for place in places]
+    asked = [BaselineQuestion(name, margin, *place) for name in names for place in places]
     return changes(run, before, asked, slicings=slicings, across=across)
 
 
 def changes(
     new: ScoredRun,
     old: ScoredRun,
-    asked: Iterable[Question],
+    asked: Iterable[BaselineQuestion],
     *,
     slicings: Sequence[Slicing] = (),
     across: Sequence[str] = (),
@@ -241,7 +241,7 @@ def changes(
     return WorseStudy((new, old), differ, pairing, grouping, found, list(slicings))
 
 
-def refused(asked: Iterable[Question], error: GevalError, baseline: object) -> dict[Question, Change]:
+def refused(asked: Iterable[BaselineQuestion], error: GevalError, baseline: object) -> dict[BaselineQuestion, Change]:
     """Answer that nothing can be said, since the two runs cannot be compared: no question passes."""
     hint = " ".join((error.hint or "").split())
     if keys := re.findall(r"`across=(\w+)`", hint):
@@ -301,7 +301,7 @@ def _span(run: ScoredRun, metric: str) -> float:
 
 
 def _change(
-    question: Question,
+    question: BaselineQuestion,
     items: tuple[Sequence[ScoredItem], Sequence[ScoredItem]],
     keys: tuple[Sequence[str], Sequence[str]],
     chosen: Sequence[bool] | None,

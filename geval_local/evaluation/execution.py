@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.analysis.results import ScoredRun
-from geval_local.analysis.worse import Change, Question, refused
+from geval_local.analysis.worse import Change, BaselineQuestion, refused
 from geval_local.analysis.worse import changes as compare_runs
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation
@@ -28,6 +29,7 @@ from geval_local.evaluation.gates import (
 from geval_local.evaluation.history import LAST, commit_of, filled, has_placeholder, last_finished, next_directory
 from geval_local.evaluation.model import GateSpec, SliceGateSpec
 from geval_local.fields import nearest
+from geval_local.files import expanded
 from geval_local.io.input_checks import check_distinct
 from geval_local.io.input_files import read_input
 from geval_local.io.ownership import check_replaceable
@@ -114,6 +116,7 @@ def run_evaluation(
     file: str | PathLike[str] | Plan,
     *,
     overrides: Sequence[str] = (),
+    against: str | PathLike[str] | None = None,
     overwrite: bool = False,
     retry_errors: bool = False,
     events: Callable[[DataRun], RunEvents] = lambda run: RunEvents(),
@@ -126,6 +129,8 @@ def run_evaluation(
         The YAML file, or what `make_plan` made of it.
     overrides : sequence of str
         ``KEY.PATH=VALUE``, see `geval_local.evaluation.document.read_evaluation`.
+    against : path, optional
+        An earlier run to compare with, in the place of the file's `baseline`; ``last`` is the newest finished one.
     overwrite : bool
         Leave to replace runs of another configuration, and pages that this tool did not write.
     retry_errors : bool
@@ -145,7 +150,10 @@ def run_evaluation(
     Interrupted
         If a run was stopped. Everything finished is kept.
     """
-    plan = file if isinstance(file, Plan) else make_plan(read_evaluation(file, overrides), overwrite=overwrite)
+    if isinstance(file, Plan):
+        plan = file
+    else:
+        plan = make_plan(read_evaluation(file, [*overrides, *baseline_override(against)]), overwrite=overwrite)
     settings, record = plan.file.settings, plan.file.record
     keeper = _JudgeKeeper()
     runs: dict[str, RunResult] = {}
@@ -175,7 +183,7 @@ def run_evaluation(
     return EvaluationResult(plan.file, runs, reports, failed, sum(bool(one.gate) for one in found), found)
 
 
-def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[Question, Change] | None:
+def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[BaselineQuestion, Change] | None:
     """Answer what the gates ask about the baseline; None where there is none yet."""
     asked = questions_of(run.gates, result.summaries, metrics)
     if run.baseline is None or not asked:
@@ -186,7 +194,7 @@ def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[Qu
         for path in (_result_of(result), run.baseline)
     )
     tests = sum(question.margin is None for question in asked)
-    found: dict[Question, Change] = {}
+    found: dict[BaselineQuestion, Change] = {}
     for metric in dict.fromkeys(question.metric for question in asked):
         own = [question for question in asked if question.metric == metric]
         try:
@@ -194,6 +202,14 @@ def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[Qu
         except GevalError as error:
             found |= refused(own, error, run.baseline)
     return found
+
+
+def baseline_override(against: str | PathLike[str] | None) -> list[str]:
+    """Write a baseline as an override of the file, in which a path is relative to the file."""
+    if against is None:
+        return []
+    run = LAST if str(against) == LAST else str(expanded(str(against)).resolve())
+    return [f"baseline.run={json.dumps(run)}"]
 
 
 def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
@@ -312,7 +328,7 @@ def _with_baseline(file: EvaluationFile, run: DataRun, problems: Problems) -> Da
             problems.add(
                 ("gates",),
                 "not_worse compares with a baseline, and none is named",
-                "Add `baseline: PATH` to the file, or run it with --against PATH, or --against last.",
+                "Add `baseline: PATH` to the file, or give `against=PATH`, or `against=last`.",
             )
         return run
     gates = run.gates if asks else [*run.gates, not_worse_gate()]

@@ -13,7 +13,7 @@ from geval_local.score import LEAST_LABEL_MASS
 from geval_local.summary import QuestionSummary, Slice, Summary, UnscoredReason
 
 if TYPE_CHECKING:
-    from geval_local.analysis.worse import Change, Question
+    from geval_local.analysis.worse import Change, BaselineQuestion
 
 #: In the place of a metric's name: a gate of all of them.
 EVERY_METRIC = "all"
@@ -230,7 +230,7 @@ def _applied(
 
 def questions_of(
     gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()
-) -> dict[Question, None]:
+) -> dict[BaselineQuestion, None]:
     """List what gates ask about the baseline; parameters as `failures`."""
     return dict.fromkeys(
         _question(summary, place, gate)
@@ -239,7 +239,7 @@ def questions_of(
     )
 
 
-def outcomes_of(changes: Mapping[Question, Change]) -> list[GateOutcome]:
+def outcomes_of(changes: Mapping[BaselineQuestion, Change]) -> list[GateOutcome]:
     """Give what was found about a baseline as outcomes of gates, one for each question."""
     return [
         GateOutcome(
@@ -263,11 +263,11 @@ def not_worse_gate(metric: str = EVERY_METRIC, margin: float | None = None, by: 
     return Gate(NOT_WORSE, _NO_LIMIT, metric, by, margin)
 
 
-def _question(summary: Summary, place: Slice | None, gate: Gate) -> Question:
-    from geval_local.analysis.worse import Question  # brings the analyses, which few gates need
+def _question(summary: Summary, place: Slice | None, gate: Gate) -> BaselineQuestion:
+    from geval_local.analysis.worse import BaselineQuestion  # brings the analyses, which few gates need
 
     column, value = (None, None) if place is None else (place.column, place.value)
-    return Question(summary.metric, gate.margin, column, value)
+    return BaselineQuestion(summary.metric, gate.margin, column, value)
 
 
 def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
@@ -321,7 +321,7 @@ def outcomes(
     metrics: Sequence[str] = (),
     *,
     answers: Sequence[QuestionSummary] = (),
-    changes: Mapping[Question, Change] | None = None,
+    changes: Mapping[BaselineQuestion, Change] | None = None,
 ) -> list[GateOutcome]:
     """Hold a run against its gates.
 
@@ -335,7 +335,7 @@ def outcomes(
         The metric of every result; absent: they are called alike.
     answers : sequence of QuestionSummary
         The figures of questions.
-    changes : mapping of Question to Change, optional
+    changes : mapping of BaselineQuestion to Change, optional
         What `geval_local.analysis.worse.changes` found; None where there is no baseline yet, and gates that need one
         are left out.
     """
@@ -370,7 +370,7 @@ def outcomes(
 
 
 def _held(
-    gates: Sequence[Gate], summary: Summary, place: Slice | None, changes: Mapping[Question, Change] | None
+    gates: Sequence[Gate], summary: Summary, place: Slice | None, changes: Mapping[BaselineQuestion, Change] | None
 ) -> Iterator[GateOutcome]:
     """Hold one result, or one slice of it, against its gates."""
     column, value = (None, None) if place is None else (place.column, place.value)

@@ -16,7 +16,7 @@ from geval_local.fields import nearest
 from geval_local.runs.manifest import RunManifest, read_manifest
 
 #: Placeholder -> what stands in its place.
-_SHAPES = {"date": r"\d{4}-\d{2}-\d{2}", "time": r"\d{6}", "commit": r"(?:[0-9a-f]{7,40}|nocommit)"}
+_SHAPES = {"date": r"\d{4}-\d{2}-\d{2}", "time": r"\d{6}", "commit": r"(?:[0-9a-f]{10}|nocommit)"}
 _PLACEHOLDER = re.compile(r"\{([^{}/]*)\}")
 #: Stands for the commit where there is none.
 NO_COMMIT = "nocommit"
@@ -50,15 +50,15 @@ def commit_of(directory: Path) -> str:
     """Name the commit of the repository that a directory is in, by its first 10 digits; `NO_COMMIT` without one."""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
-            ["git", "-C", str(directory), "rev-parse", "--short=10", "HEAD"],
+            ["git", "-C", str(directory), "rev-parse", "HEAD"],
             capture_output=True,
             text=True,
             timeout=_PATIENCE,
             check=False,
             env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
         )
-        if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{7,40}", done.stdout.strip()):
-            return done.stdout.strip()
+        if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", done.stdout.strip()):
+            return done.stdout[:10]
     return NO_COMMIT
 
 

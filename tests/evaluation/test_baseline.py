@@ -148,7 +148,7 @@ def test_placeholders_are_filled_in_utc_and_with_the_commit(here):
 
 
 def test_directories_of_others_are_no_runs_of_a_pattern(here):
-    for name in ("2026-11-29-abcdef1234", "2026-11-29-abcdef1234-2", "2026-11-30-nocommit", "notes-abcdef1", "2026-11"):
+    for name in ("2026-11-29-abcdef1234", "2026-11-29-abcdef1234-2", "2026-11-30-nocommit", "notes-abcdef1234", "2026-11"):
         (here / "runs" / name).mkdir(parents=True)
     found = history.made_by(str(here / "runs" / "{date}-{commit}"))
     assert [one.name for one in found] == ["2026-11-29-abcdef1234", "2026-11-29-abcdef1234-2", "2026-11-30-nocommit"]

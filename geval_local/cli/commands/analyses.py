@@ -168,7 +168,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Gate:
+class WorseGate:
     """Whether the first run may take the place of the second."""
 
     fail_if_worse: Annotated[
@@ -233,7 +233,7 @@ def compare(
         float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
-    gate: Gate,
+    gate: WorseGate,
     reports: options.GateReports,
     written: Page,
     as_json: options.Json = False,
@@ -294,7 +294,7 @@ def compare(
 
 def _fail_if_worse(
     runs: list[Path],
-    gate: Gate,
+    gate: WorseGate,
     reports: options.GateReports,
     rows: Rows,
     metric: list[str] | None,

@@ -103,12 +103,10 @@ def run(
     from geval_local.cli.scoring import EXIT_GATE, Stopper, shown_run
     from geval_local.errors import Interrupted
     from geval_local.evaluation.document import read_evaluation
-    from geval_local.evaluation.execution import make_plan, run_evaluation
+    from geval_local.evaluation.execution import baseline_override, make_plan, run_evaluation
     from geval_local.fields import counted
 
-    given = list(overrides or ())
-    if against is not None:
-        given.append(f"baseline.run={json.dumps(_from_here(against))}")
+    given = [*(overrides or ()), *baseline_override(against)]
     if by:
         given.append(f"by={json.dumps(by)}")
     reports.check()
@@ -142,13 +140,6 @@ def run(
     reports.write(result.outcomes, file.name, {name: one.summaries for name, one in result.runs.items()})
     if not result.passed:
         raise typer.Exit(EXIT_GATE)
-
-
-def _from_here(run: str) -> str:
-    """Make a path absolute: in the file it would be relative to the file."""
-    from geval_local.evaluation.history import LAST
-
-    return run if run == LAST else str(Path(run).expanduser().resolve())
 
 
 def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
