@@ -381,7 +381,7 @@ def _sentence(change: Change) -> str:
         could = f"a margin of {found} could be shown with 80 % probability"
     few = ""
     if change.documents < FEW_UNITS:
-        few = f"; {counted(change.documents, 'document')} are few: smaller changes go unseen"
+        few = f"; with only {counted(change.documents, 'document')}, smaller changes go unseen"
     if change.margin is None:
         if change.passed:
             return f"no drop is shown: the mean changed by {d} ({means}) {on}; {could}{few}"

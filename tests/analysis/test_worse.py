@@ -74,7 +74,7 @@ def test_few_documents_are_told_in_a_sentence():
     old = scored(5)
     found = worse(scored(5, -0.2, 1), old)
     (change,) = found.changes.values()
-    assert "5 documents are few: smaller changes go unseen" in change.told
+    assert "with only 5 documents, smaller changes go unseen" in change.told
 
 
 def test_rows_are_paired_by_id_and_not_by_place():

@@ -54,9 +54,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def rows(here: Path, ending: str = "") -> None:
-    found = [
-        row | {"source": f"Tale {n}.", "language": "de" if n % 3 else "fr"} for n, row in enumerate(good_rows(30))
-    ]
+    found = [row | {"source": f"Tale {n}.", "language": "de" if n % 3 else "fr"} for n, row in enumerate(good_rows(30))]
     write_rows(here / "first.jsonl", [row | {"output": f"{row['output']}{ending}"} for row in found])
 
 
@@ -148,7 +146,13 @@ def test_placeholders_are_filled_in_utc_and_with_the_commit(here):
 
 
 def test_directories_of_others_are_no_runs_of_a_pattern(here):
-    for name in ("2026-11-29-abcdef1234", "2026-11-29-abcdef1234-2", "2026-11-30-nocommit", "notes-abcdef1234", "2026-11"):
+    for name in (
+        "2026-11-29-abcdef1234",
+        "2026-11-29-abcdef1234-2",
+        "2026-11-30-nocommit",
+        "notes-abcdef1234",
+        "2026-11",
+    ):
         (here / "runs" / name).mkdir(parents=True)
     found = history.made_by(str(here / "runs" / "{date}-{commit}"))
     assert [one.name for one in found] == ["2026-11-29-abcdef1234", "2026-11-29-abcdef1234-2", "2026-11-30-nocommit"]
@@ -212,9 +216,7 @@ def test_a_drop_fails_and_says_how_far_and_for_whom(here):
     assert (root.get("tests"), root.get("failures")) == ("2", "1")
     told = (here / "job.md").read_text(encoding="utf-8")
     assert told.startswith("### evaluation.yaml: 1 of 2 gates failed\n")
-    assert (
-        "| failed | first: clarity, language = fr: not\\_worse | clarity, language = fr: the mean fell by " in told
-    )
+    assert "| failed | first: clarity, language = fr: not\\_worse | clarity, language = fr: the mean fell by " in told
     assert "| first | clarity | language = de | 20 of 20 |" in told
 
 
