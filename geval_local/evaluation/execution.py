@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.analysis.results import ScoredRun
-from geval_local.analysis.worse import Change, BaselineQuestion, refused
+from geval_local.analysis.worse import BaselineQuestion, Change, refused
 from geval_local.analysis.worse import changes as compare_runs
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation

@@ -13,7 +13,7 @@ from geval_local.score import LEAST_LABEL_MASS
 from geval_local.summary import QuestionSummary, Slice, Summary, UnscoredReason
 
 if TYPE_CHECKING:
-    from geval_local.analysis.worse import Change, BaselineQuestion
+    from geval_local.analysis.worse import BaselineQuestion, Change
 
 #: In the place of a metric's name: a gate of all of them.
 EVERY_METRIC = "all"
