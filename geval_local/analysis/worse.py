@@ -26,7 +26,7 @@ from geval_local.grouping import documents_of
 from geval_local.io.samples import Sample
 from geval_local.slices import Slicing, find_slicings
 from geval_local.statistics.interval import FEW_UNITS
-from geval_local.statistics.noninferiority import NotWorse, not_worse
+from geval_local.statistics.noninferiority import FIRST_LOOK, NotWorse, NotWorseSoFar, not_worse, not_worse_so_far
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import LEVEL
 
@@ -83,6 +83,8 @@ class Change:
     rows: int = 0
     documents: int = 0
     margin: float | None = None
+    #: What documents so far show, where they were looked at before; else None.
+    so_far: NotWorseSoFar | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def is_worse(
     margin: float | None = None,
     by: Sequence[str] = (),
     across: Sequence[str] = (),
+    sequential: bool = False,
     **reading: Unpack[Reading],
 ) -> WorseStudy:
     """Say whether a run is worse than its baseline, metric by metric.
@@ -184,6 +187,9 @@ def is_worse(
         Ask the same of every slice that these columns make of the new rows.
     across : sequence of str
         Keys of the signature in which the two may differ, ``versions`` or ``any``.
+    sequential : bool
+        The rows grow and are looked at again and again: the error holds for all looks together. The order of the rows
+        must not depend on their scores, and no verdict falls before 50 documents.
     **reading
         As in `geval_local.analysis.comparison.compare`.
 
@@ -199,7 +205,7 @@ def is_worse(
     slicings = find_slicings(run.rows, by, run.mapping) if by else []
     places = [(None, None), *((one.column, name) for one in slicings for name in one.names)]
     asked = [BaselineQuestion(name, margin, *place) for name in names for place in places]
-    return changes(run, before, asked, slicings=slicings, across=across)
+    return changes(run, before, asked, slicings=slicings, across=across, sequential=sequential)
 
 
 def changes(
@@ -210,6 +216,7 @@ def changes(
     slicings: Sequence[Slicing] = (),
     across: Sequence[str] = (),
     tests: int | None = None,
+    sequential: bool = False,
 ) -> WorseStudy:
     """Answer questions about a run and its baseline; raises as `is_worse` does.
 
@@ -237,7 +244,9 @@ def changes(
         chosen = None
         if question.column is not None:
             chosen = [value == question.value for value in slices[question.column]]
-        found[question] = _change(question, items[question.metric], keys, chosen, _span(new, question.metric), level)
+        span = _span(new, question.metric)
+        change = _change(question, items[question.metric], keys, chosen, span, level, sequential=sequential)
+        found[question] = change
     return WorseStudy((new, old), differ, pairing, grouping, found, list(slicings))
 
 
@@ -307,6 +316,8 @@ def _change(
     chosen: Sequence[bool] | None,
     span: float,
     level: float,
+    *,
+    sequential: bool,
 ) -> Change:
     """Pair the rows of a question by key, average by key and then by document, and test the differences."""
     own = [item for at, item in enumerate(items[0]) if chosen is None or chosen[at]]
@@ -334,8 +345,14 @@ def _change(
     else:
         test = not_worse(differences, question.margin, span=span)
         passed = test.is_shown
+    so_far = None
+    if sequential:
+        so_far = not_worse_so_far(
+            differences, question.margin or 0.0, level=level if question.margin is None else LEVEL
+        )
+        passed = so_far.verdict != "failed" if question.margin is None else so_far.verdict == "passed"
     mean, (after_mean, before_mean) = float(differences.mean()), means.mean(axis=0).tolist()
-    made = Change(passed, "", mean, test, after_mean, before_mean, rows, len(differences), question.margin)
+    made = Change(passed, "", mean, test, after_mean, before_mean, rows, len(differences), question.margin, so_far)
     return replace(made, told=_sentence(made))
 
 
@@ -382,6 +399,8 @@ def _sentence(change: Change) -> str:
     few = ""
     if change.documents < FEW_UNITS:
         few = f"; with only {counted(change.documents, 'document')}, smaller changes go unseen"
+    if change.so_far is not None:
+        return _sentence_so_far(change, f"the mean changed by {d} ({means}) {on}")
     if change.margin is None:
         if change.passed:
             return f"no drop is shown: the mean changed by {d} ({means}) {on}; {could}{few}"
@@ -391,3 +410,15 @@ def _sentence(change: Change) -> str:
     if change.passed:
         return f"not lower by {change.margin:g} or more: {told}{p}"
     return f"not shown to be less than {change.margin:g} lower: {told}; {could}{few}"
+
+
+def _sentence_so_far(change: Change, told: str) -> str:
+    """Say what looks at growing rows have found; `told` says the change."""
+    found = change.so_far
+    assert found is not None
+    if found.verdict == "open":
+        need = "" if found.documents >= FIRST_LOOK else f", and no verdict falls before {FIRST_LOOK} documents"
+        return f"not decided yet: {told}; add rows and look again{need}"
+    than = "" if change.margin is None else f" by {change.margin:g} or more"
+    shown = f"lower{than}" if found.verdict == "failed" else f"not lower{than}"
+    return f"{shown}, decided after {found.decided} documents: {told}; the error of .05 holds for all looks together"

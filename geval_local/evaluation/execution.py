@@ -105,6 +105,8 @@ class EvaluationResult:
     gates: int = 0
     #: What became of every gate, with the name of its data file.
     outcomes: list[GateOutcome] = field(default_factory=list)
+    #: Name of the data file -> the result file that it was compared with.
+    baselines: dict[str, Path] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -180,7 +182,9 @@ def run_evaluation(
         if run.page is not None:
             reports[run.name] = _write_page(run, result, own)
     failed = [one.sentence for one in found if not one.passed]
-    return EvaluationResult(plan.file, runs, reports, failed, sum(bool(one.gate) for one in found), found)
+    held = sum(bool(one.gate) for one in found)
+    baselines = {run.name: run.baseline for run in plan.data if run.baseline is not None}
+    return EvaluationResult(plan.file, runs, reports, failed, held, found, baselines)
 
 
 def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[BaselineQuestion, Change] | None:
@@ -189,10 +193,7 @@ def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[Ba
     if run.baseline is None or not asked:
         return {} if run.baseline is not None else None
     settings = result.manifest.settings
-    new, old = (
-        ScoredRun(path, fields=settings.fields, group_by=settings.group_by)
-        for path in (_result_of(result), run.baseline)
-    )
+    new, old = ScoredRun(_result_of(result), group_by=settings.group_by), ScoredRun(run.baseline)
     tests = sum(question.margin is None for question in asked)
     found: dict[BaselineQuestion, Change] = {}
     for metric in dict.fromkeys(question.metric for question in asked):
@@ -230,7 +231,6 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     for name, one in settings.data.items():
         with problems.at("data", name):
             check_file(file.resolved(one.file), metrics, settings.run_options(name))
-        with problems.at("by"):
             _check_slices(file.resolved(one.file), settings.run_options(name))
     directory = _directory(file, metrics, judges, problems, overwrite=overwrite)
     data = []

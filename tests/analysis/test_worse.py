@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -152,3 +153,26 @@ def test_unscored_rows_are_left_out_of_the_pairs():
     (change,) = worse(empty, scored(20)).changes.values()
     assert not change.passed
     assert math.isnan(change.difference)
+
+
+def test_rows_that_grow_may_be_looked_at_again_and_again():
+    old = scored(200)
+    early = worse(scored(40, -0.5, 1), old[:40], sequential=True)
+    assert early.passed
+    (change,) = early.changes.values()
+    assert "not decided yet" in change.told
+    assert "no verdict falls before 50 documents" in change.told
+    assert not worse(scored(40, 0.0, 1), old[:40], margin=0.2, sequential=True).passed
+    dropped = worse(scored(200, -0.5, 1), old, sequential=True)
+    assert not dropped.passed
+    assert re.search(r"^m: lower, decided after \d+ documents: .* holds for all looks together$", dropped.failures[0])
+    shown = worse(scored(200, 0.0, 1), old, margin=0.2, sequential=True)
+    assert shown.passed
+    # By chance a drop is shown in one of twenty sequences at most, at whatever look.
+    chance = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(100):
+        rows = [{"id": f"r{n}", "score": float(3 + chance.normal(0, 0.5))} for n in range(120)]
+        (change,) = worse(rows, [row | {"score": 3.0} for row in rows], sequential=True).changes.values()
+        wrong += not change.passed
+    assert wrong <= 5

@@ -187,6 +187,14 @@ class WorseGate:
             help="With --fail-if-worse: exit with 1 unless the scores are shown not to be lower by X points or more.",
         ),
     ] = None
+    sequential: Annotated[
+        bool,
+        typer.Option(
+            "--sequential",
+            help="With --fail-if-worse: the runs grow and you look at them again and again; the error holds for all "
+            "looks together.",
+        ),
+    ] = False
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -261,7 +269,12 @@ def compare(
             )
         _fail_if_worse(runs, gate, reports, rows, metric, across, estimator, as_json=as_json)
         return
-    for name, value in (("--margin", gate.margin), ("--by", gate.by), *reports.named()):
+    for name, value in (
+        ("--margin", gate.margin),
+        ("--sequential", gate.sequential or None),
+        ("--by", gate.by),
+        *reports.named(),
+    ):
         if value is not None:
             raise ConfigurationError(f"{name} goes with --fail-if-worse", hint="compare NEW OLD --fail-if-worse")
     from geval_local.analysis.comparison import compare as find
@@ -321,6 +334,7 @@ def _fail_if_worse(
         metrics=metric,
         margin=gate.margin,
         by=gate.by,
+        sequential=gate.sequential,
         across=across,
         estimator=estimator,
         group_by=rows.group_by,

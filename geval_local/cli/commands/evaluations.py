@@ -166,6 +166,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
                 "evaluation": result.file.record.model_dump(),
                 "data": {name: run_record(run) for name, run in result.runs.items()},
                 "reports": {name: str(page) for name, page in result.reports.items()},
+                "baselines": {name: str(path) for name, path in result.baselines.items()},
                 **gates_record(result.outcomes),
             }
         )
