@@ -336,6 +336,8 @@ def _change(
         if key in before:
             by_document[group[key]].append((after[key], before[key]))
     if not by_document:
+        if question.column is not None and not {key for key, _ in pairs} & set(keys[1]):
+            return Change(True, "no row of this slice is in the baseline: nothing is compared", margin=question.margin)
         return Change(False, "no row with a score is in both runs", margin=question.margin)
     means = np.array([np.mean(pairs, axis=0) for pairs in by_document.values()])
     differences = means[:, 0] - means[:, 1]
@@ -375,9 +377,11 @@ def _turned(change: Change) -> Any:
 
 
 def _verdict(change: Change) -> str:
+    if change.test is None:
+        return "new" if change.passed else "not known"
     if change.margin is None:
-        return "not shown to be worse" if change.passed else "worse" if change.test else "not known"
-    return "not worse" if change.passed else "not shown" if change.test else "not known"
+        return "not shown to be worse" if change.passed else "worse"
+    return "not worse" if change.passed else "not shown"
 
 
 def _sentence(change: Change) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -41,9 +42,11 @@ _Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _not_worse(value: object) -> object:
-    if value is False:
-        raise ValueError("true or a number; leave the key out for no such gate")
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if value is True:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is neither true nor a margin of 0 or more, in points of the scale")
+    return float(value)
 
 
 class SliceGateSpec(_Part):
@@ -61,7 +64,7 @@ class SliceGateSpec(_Part):
     label_mass: _gate("label_mass") = None  # type: ignore[valid-type]
     #: Against the baseline. ``true``: fails if a test shows that the scores fell. A number, in points of the scale:
     #: fails unless the scores are shown not to be lower by so much.
-    not_worse: Annotated[bool | _Margin | None, BeforeValidator(_not_worse)] = None
+    not_worse: Annotated[bool | _Margin, BeforeValidator(_not_worse)] | None = None
 
 
 class GateSpec(SliceGateSpec):

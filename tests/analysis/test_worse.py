@@ -176,3 +176,18 @@ def test_rows_that_grow_may_be_looked_at_again_and_again():
         (change,) = worse(rows, [row | {"score": 3.0} for row in rows], sequential=True).changes.values()
         wrong += not change.passed
     assert wrong <= 5
+
+
+def test_a_new_slice_has_nothing_to_be_worse_than():
+    old = scored(20, language=lambda n: "de")
+    added = [{"id": f"x{n}", "output": "x", "language": "fr", "score": 1.0} for n in range(10)]
+    for margin in (None, 1.0):
+        found = worse([*scored(20, 0.0, 1, language=lambda n: "de"), *added], old, by=["language"], margin=margin)
+        (new,) = [one for asked, one in found.changes.items() if asked.value == "fr"]
+        assert new.passed
+        assert new.told == "no row of this slice is in the baseline: nothing is compared"
+        assert found.tables()[0].rows[-1][-1] == "new"
+    silent = [row | {"score": None} for row in scored(20, 0.0, 1, language=lambda n: "de")]
+    found = worse([*silent, *[row | {"language": "fr"} for row in added]], old, by=["language"])
+    (known,) = [one for asked, one in found.changes.items() if asked.value == "de"]
+    assert not known.passed

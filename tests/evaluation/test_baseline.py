@@ -273,6 +273,11 @@ def test_a_gate_of_a_baseline_needs_one(here):
     assert "the last run is replaced by this one" in " ".join(done.stderr.split())
     done = go(here, "--check", "--set", "gates.clarity.not_worse=9", "--against", "last")
     assert "9 is the whole scale 1-5 of clarity" in " ".join(done.stderr.split())
+    for wrong in ("false", "-1", "'>= 3'"):
+        done = go(here, "--check", "--set", f"gates.clarity.not_worse={wrong}", "--against", "last")
+        assert done.exit_code == 2
+        assert "is neither true nor a margin of 0 or more" in " ".join(done.stderr.split())
+        assert "boolean" not in done.stderr
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
