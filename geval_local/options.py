@@ -279,6 +279,17 @@ def _names(value: object) -> object:
     return list(dict.fromkeys(names))
 
 
+def _listed(value: object) -> object:
+    """Read one name as a list of one, and each name once."""
+    if isinstance(value, str):
+        return [value]
+    return list(dict.fromkeys(value)) if isinstance(value, list | tuple) and all(map(_is_text, value)) else value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 class RunOptions(Options):
     """How a file is scored, and what is written."""
 
@@ -335,6 +346,16 @@ class RunOptions(Options):
             "reported."
         ),
     ] = None
+    by: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        BeforeValidator(_listed, json_schema_input_type=list[str] | str),
+        Flag(metavar="COLUMN"),
+        Field(
+            description="Also give the figures for every value of this column, such as language or product; may be "
+            "repeated. Numbers are cut into quartiles; `length` is the words of the output where no column has that "
+            "name."
+        ),
+    ] = Field(default_factory=list)
     estimator: Annotated[
         Estimator,
         BeforeValidator(_estimator, json_schema_input_type=str | Estimator),
@@ -419,6 +440,12 @@ class RunOptions(Options):
         for name in ("workers", "address", "gather_by"):
             if self.distributed is None and getattr(self, name) is not None:
                 raise ConfigurationError(f"`{name}` is for distributed runs", hint="Add `distributed=ray`.")
+        if self.distributed is not None and self.by:
+            raise ConfigurationError(
+                "`by` is for runs on one machine",
+                hint="`geval-local merge` makes one file of a distributed run; `geval-local report FILE --by COLUMN` "
+                "shows its slices.",
+            )
         for name in ("id", "system_columns", "turns"):
             if self.distributed is not None and getattr(self, name) is not None:
                 raise ConfigurationError(

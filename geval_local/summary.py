@@ -15,6 +15,7 @@ from geval_local.errors import Cause, ErrorCode, code_of, kind_of
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
+from geval_local.slices import Slicing
 from geval_local.statistics.interval import Ends, Interval, MeanSums, mean_interval
 
 #: Number of rows listed for each reason.
@@ -80,6 +81,8 @@ class Summary:
     other_tokens: tuple[tuple[str, float], ...] = ()
     #: Which scores of the metric are good.
     direction: Direction = Direction.HIGH
+    #: The same figures for slices of the rows, column by column; empty unless they were asked for.
+    slices: tuple[Slice, ...] = ()
 
     @property
     def doubt(self) -> str:
@@ -114,6 +117,9 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; a figure that does not exist is null, never NaN or 0."""
+        by: dict[str, dict[str, Any]] = {}
+        for one in self.slices:
+            by.setdefault(one.column, {})[one.value] = one.summary.to_dict()
         return {
             "rows": self.rows,
             "scored": self.scored,
@@ -132,7 +138,24 @@ class Summary:
             "passed_share": self.passed_share,
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
+            **({"by": by} if by else {}),
         }
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The figures of the rows that have one value in a column."""
+
+    #: The column, and the value; `geval_local.slices.NO_VALUE` for rows without one.
+    column: str
+    value: str
+    #: Their figures.
+    summary: Summary
+
+    @property
+    def name(self) -> str:
+        """How messages name it: ``language = de``."""
+        return f"{self.column} = {self.value}"
 
 
 #: Share of the missing mass that the listed tokens must account for.
@@ -350,6 +373,10 @@ class Tally:
             low_mass_share=self._counts.low_rows / masses.size if masses.size else math.nan,
         )
 
+    def fresh(self) -> Tally:
+        """Make an empty tally of the same metric, for a slice of its rows."""
+        return Tally(self.metric, low_mass=self._counts.low_mass, ends=self._counts.ends)
+
     def sums(self) -> Sums:
         """Return the figures so far as sums that can be added to those of other rows."""
         values, masses = np.asarray(self._values), np.asarray(self._masses)
@@ -360,6 +387,29 @@ class Tally:
             mass=float(masses.sum()),
             mass_min=float(masses.min()) if masses.size else math.inf,
         )
+
+
+class SliceTallies:
+    """Accumulates the scores of one metric for every slice that columns make of the rows."""
+
+    def __init__(self, whole: Tally, slicings: Sequence[Slicing]) -> None:
+        self._tallies = {(one.column, name): whole.fresh() for one in slicings for name in one.names}
+
+    def add(
+        self, slices: Mapping[str, str], where: str, row: int | str | None, score: Score, group: int | None = None
+    ) -> None:
+        """Add one row to the slice that it belongs to in every column; the rest as `Tally.add`."""
+        for place in slices.items():
+            self._tallies[place].add(where, row, score, group)
+
+    def summarize(self, summary: Summary, *, grouped: bool = True) -> Summary:
+        """Add the figures of the slices to those of all rows; slices without a row are left out."""
+        found = [
+            Slice(column, value, one)
+            for (column, value), tally in self._tallies.items()
+            if (one := tally.summary(summary.grouping, grouped=grouped)).rows
+        ]
+        return replace(summary, slices=tuple(found))
 
 
 @dataclass(frozen=True)

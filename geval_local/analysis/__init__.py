@@ -6,7 +6,8 @@
 - `tables`: results as headers and rows of text
 - `contenders`: scored runs, others' outputs, ROUGE, BLEU, chrF and length; `meta_evaluation`: all of them against
   people, against each other, and against the human ceiling
-- `differences`: sides and systems, on the documents that they share; `comparison`: systems or runs beside each other
+- `differences`: sides and systems, on the documents that they share; `comparison`: systems or runs beside each other;
+  `worse`: whether a run is worse than its baseline
 - `estimates`: what people would say of all rows, from scores of all and ratings of a few; `rating_plans`: the draw of
   those that they rate
 - `biases`: whom a judge favours, and what length does; `preferences`: which of two outputs is better, and

@@ -225,7 +225,7 @@ def _told_run(run: ScoredRun) -> str:
     return f"{run.path}, {len(run.rows)} rows, {judge}"
 
 
-def _told_differ(differ: Differ, of: str = "") -> dict[str, None]:
+def told_differ(differ: Differ, of: str = "") -> dict[str, None]:
     """Say in which keys signatures differ, each once."""
     pairs = ((key, pair) for own in differ.values() for key, pair in own.items())
     return dict.fromkeys(f"{of}differs in {key}: {one} | {other}" for key, (one, other) in pairs)
@@ -355,7 +355,7 @@ class RunComparison(Study):
     def lines(self) -> list[str]:
         """Give what the runs are and in what they differ."""
         found = [f"{letter}  {_told_run(run)}" for letter, run in zip("AB", self.runs, strict=True)]
-        differ = _told_differ(self.differ) or ["no differences in the signatures"]
+        differ = told_differ(self.differ) or ["no differences in the signatures"]
         return [*found, *differ, self.grouping, *self.unmatched, *self.doubts("AB")]
 
     def doubts(self, names: Sequence[str]) -> list[str]:
@@ -420,7 +420,7 @@ class SystemComparison(Study):
         found = [_told_run(run) for run in self.together.runs]
         if self.reason is not None:
             found.append(f"two systems: {self.reason}")
-        differ = [told for path, own in self.differ.items() for told in _told_differ(own, f"{path} ")]
+        differ = [told for path, own in self.differ.items() for told in told_differ(own, f"{path} ")]
         return [*found, *differ, self.together.grouping, *self.unmatched, *self.doubts]
 
     def shown(self) -> Iterator[Table]:
@@ -466,7 +466,7 @@ def compare(
     named = (("`system`", scored[0].system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
     if len(scored) == 2 and reason is None and "input" not in across:
-        _shared_metrics(scored, metrics)
+        shared_metrics(scored, metrics)
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
     if len(scored) == 2 and reason is None:
@@ -538,10 +538,12 @@ def compare_systems(
     """
     _check_plan(plan)
     scored = _read(results, reading)
-    names = _shared_metrics(scored, metrics)
+    names = shared_metrics(scored, metrics)
     check_single_outputs(scored, names)
     # What differs between the first file and each other, texts apart.
-    others = {str(other.path): _differences(scored[0], other, names, across, texts=False) for other in scored[1:]}
+    others = {
+        str(other.path): allowed_differences(scored[0], other, names, across, texts=False) for other in scored[1:]
+    }
     together, rated = gather(scored), rating_fields(human, names)
     rankings = {
         name: rank_systems(
@@ -606,11 +608,11 @@ def compare_runs(
     """
     _check_plan(plan)
     one, other = _read((first, second), reading)
-    names = _shared_metrics((one, other), metrics)
+    names = shared_metrics((one, other), metrics)
     rated = rating_fields(human, names)
     if plan is not None and not rated:
         raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
-    differ = _differences(one, other, names, across)
+    differ = allowed_differences(one, other, names, across)
     documents, grouping = _documents((one,), (one, other))
     test = partial(compare_agreement, level=level or level_for(documents), coefficient=coefficient, seed=seed)
     found: dict[str, Difference] = {}
@@ -645,7 +647,7 @@ def _check_plan(plan: float | None) -> None:
         raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
 
 
-def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
+def shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
     """Choose the metrics that were asked for, or those that all runs hold."""
     for run in runs:
         for name in wanted:
@@ -660,7 +662,7 @@ def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[st
     return names
 
 
-def _differences(
+def allowed_differences(
     first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str], *, texts: bool = True
 ) -> Differ:
     """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it."""

@@ -28,7 +28,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "decide": (score.decide, "geval-local decide tickets.jsonl -q questions.yaml --state message -o decisions.csv"),
     "resume": (runs.resume, "geval-local resume runs/first"),
     "init": (init, "geval-local init chats.csv"),
-    "run": (run, "geval-local run evaluation.yaml --set data.chats.limit=10"),
+    "run": (run, "geval-local run evaluation.yaml --against last"),
     "merge": (runs.merge, "geval-local merge runs/big -o scores.jsonl"),
     "steps": (metrics.steps, "geval-local steps my_metric.yaml -j qwen2.5-7b"),
     "reasons": (
@@ -42,7 +42,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     ),
     "export": (runs.export, "geval-local export runs/first --mlflow"),
     "meta-eval": (analyses.meta_eval, "geval-local meta-eval scored.jsonl --human rating"),
-    "compare": (analyses.compare, "geval-local compare runs/a runs/b -m assistant/helpfulness"),
+    "compare": (analyses.compare, "geval-local compare runs/new runs/old --fail-if-worse --by language"),
     "estimate": (analyses.estimate, "geval-local estimate scored.jsonl --human rating --share 4"),
     "pairs": (pairs.pairs, "geval-local pairs outputs.jsonl -m summarization/coherence --group-by doc -o pairs.jsonl"),
     "preferences": (pairs.preferences, "geval-local preferences pairs.jsonl"),

@@ -20,9 +20,10 @@ from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
 if TYPE_CHECKING:
-    from geval_local.evaluation.gates import Gate
+    from geval_local.evaluation.gates import Gate, GateOutcome
     from geval_local.metric import Metric
     from geval_local.score import Estimator
+    from geval_local.summary import Summary
 
 _Found = TypeVar("_Found")
 
@@ -292,12 +293,24 @@ class Gates:
         ),
     ] = None
 
-    def read(self) -> list[Gate]:
-        """Read them as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``."""
+    fail_slice_under: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Exit with 1 if a metric's mean in a slice of --by is below X."),
+    ] = None
+
+    def read(self, by: Sequence[str] = ()) -> list[Gate]:
+        """Read them as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``.
+
+        `by` are the columns that make slices.
+        """
         from geval_local.evaluation.gates import Gate, Limit, parse_limit
 
         given = [("mean", ">=", self.fail_under), ("mean", "<=", self.fail_over), ("label_mass", ">=", self.label_mass)]
         gates = [Gate(name, Limit(sign, limit, False)) for name, sign, limit in given if limit is not None]
+        if self.fail_slice_under is not None:
+            if not by:
+                raise ConfigurationError("--fail-slice-under limits slices", hint="Name their column: --by COLUMN.")
+            gates += [Gate("mean", Limit(">=", self.fail_slice_under, False), by=column) for column in by]
         if self.max_unscored is None:
             return gates
         try:
@@ -307,6 +320,41 @@ class Gates:
                 f"--max-unscored {self.max_unscored!r} is not a limit",
                 hint="Give a count such as 5, or a share such as 2%.",
             ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class GateReports:
+    """Where a pipeline shows what became of the gates."""
+
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help='Append the gates to FILE as Markdown; on GitHub "$GITHUB_STEP_SUMMARY" shows them.'
+        ),
+    ] = None
+    junit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the gates to FILE as JUnit XML, one test case for each."),
+    ] = None
+
+    def named(self) -> list[tuple[str, Path | None]]:
+        """List the options with their values."""
+        return [("--summary", self.summary), ("--junit", self.junit)]
+
+    def check(self) -> None:
+        """Make sure, before anything is scored, that both can be written."""
+        from geval_local.evaluation.reports import check_places
+
+        check_places(self.summary, self.junit)
+
+    def write(self, found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] = {}) -> None:
+        """Write both; see `geval_local.evaluation.reports`."""
+        from geval_local.evaluation.reports import append_markdown, write_junit
+
+        if self.summary is not None:
+            append_markdown(self.summary, found, title, summaries)
+        if self.junit is not None:
+            write_junit(self.junit, found, title)
 
 
 Lowest = Annotated[
@@ -321,6 +369,7 @@ Lowest = Annotated[
 NoSteps = Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")]
 ModelsFile = Annotated[Path | None, option_of(JudgeOptions, "models_file")]
 GroupBy = Annotated[str | None, option_of(RunOptions, "group_by")]
+By = Annotated[list[str] | None, option_of(RunOptions, "by")]
 OneMetric = Annotated[
     str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where there are several.")
 ]

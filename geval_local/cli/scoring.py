@@ -15,11 +15,12 @@ import typer
 from geval_local.cli.output.console import note
 from geval_local.cli.output.run_summary import LOWEST_SHOWN, show_reasons, show_result
 from geval_local.cli.progress import Progress, show_progress
-from geval_local.evaluation.gates import Gate, checked, failures
+from geval_local.evaluation.gates import Gate, outcomes
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
 
 if TYPE_CHECKING:
+    from geval_local.cli.options import GateReports
     from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
 
@@ -85,15 +86,18 @@ def follow(
     judges: int,
     as_json: bool,
     lowest: int = LOWEST_SHOWN,
+    reports: GateReports | None = None,
 ) -> None:
     """Execute a run, show its figures, and exit with 1 if a gate failed."""
     result = watch(run, file, results=results, judges=judges)
     if (reasons := result.manifest.settings.reasons) is not None:
         show_reasons(result.files[0], reasons.result, as_json=as_json)
         return
-    failed = failures(gates, result.summaries, answers=result.answers)
-    show_result(result, failed, gates=checked(gates, result.summaries), lowest=lowest, as_json=as_json)
-    if failed:
+    found = outcomes(gates, result.summaries, answers=result.answers)
+    show_result(result, found, lowest=lowest, as_json=as_json)
+    if reports is not None:
+        reports.write(found, file, {file: result.summaries})
+    if not all(one.passed for one in found):
         raise typer.Exit(EXIT_GATE)
 
 

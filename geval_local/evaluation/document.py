@@ -88,6 +88,11 @@ class Problems:
         if hint:
             self._hints[hint] = None
 
+    @property
+    def are_found(self) -> bool:
+        """Whether there is any problem so far."""
+        return bool(self._found)
+
     def check(self) -> None:
         """Raise a `ConfigurationError` if there is any problem."""
         if self._found:
@@ -140,7 +145,7 @@ def _without_nulls(value: Any) -> Any:
 def _in_full(document: dict[Any, Any]) -> dict[Any, Any]:
     """Write parts in full that stand there as their main value, so that an override finds their keys."""
     document = dict(document)
-    for key, main in (("estimator", "kind"), ("outputs", "directory")):
+    for key, main in (("estimator", "kind"), ("outputs", "directory"), ("baseline", "run")):
         if key in document:
             document[key] = short(main)(document[key])
     for key in ("metrics", "judges"):

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.analysis.results import ScoredRun
+from geval_local.analysis.worse import BaselineQuestion, Change, refused
+from geval_local.analysis.worse import changes as compare_runs
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation, told_in_yaml
-from geval_local.evaluation.gates import EVERY_METRIC, Gate, checked, failures, parse_limit
-from geval_local.evaluation.model import GateSpec
+from geval_local.evaluation.gates import (
+    EVERY_METRIC,
+    NOT_WORSE,
+    Gate,
+    GateOutcome,
+    not_worse_gate,
+    outcomes,
+    parse_limit,
+    questions_of,
+)
+from geval_local.evaluation.history import LAST, commit_of, filled, has_placeholder, last_finished, next_directory
+from geval_local.evaluation.model import GateSpec, SliceGateSpec
 from geval_local.fields import nearest
+from geval_local.files import expanded
 from geval_local.io.input_checks import check_distinct
+from geval_local.io.input_files import read_input
 from geval_local.io.ownership import check_replaceable
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
-from geval_local.options import JudgeOptions
+from geval_local.options import JudgeOptions, RunOptions
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import RunPage
 from geval_local.runs.completion import RunResult
+from geval_local.runs.directory import check_configuration, look_at, result_file
 from geval_local.runs.events import RunEvents
-from geval_local.runs.run_file import check_file, score_file
+from geval_local.runs.manifest import RunManifest
+from geval_local.runs.run_file import check_file, score_file, wanted_run
 from geval_local.runs.target import find_target
+from geval_local.slices import find_slicings
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -46,6 +65,14 @@ class DataRun:
     page: Path | None
     #: What its figures must reach.
     gates: list[Gate]
+    #: The result file of its baseline, and keys of the signature in which the two may differ.
+    baseline: Path | None = None
+    across: tuple[str, ...] = ()
+
+    @property
+    def waits_for_baseline(self) -> bool:
+        """Whether gates of a baseline are left out, because no earlier run has finished."""
+        return self.baseline is None and any(gate.figure == NOT_WORSE for gate in self.gates)
 
 
 @dataclass(frozen=True)
@@ -76,6 +103,10 @@ class EvaluationResult:
     failures: list[str]
     #: How many limits the figures were held against.
     gates: int = 0
+    #: What became of every gate, with the name of its data file.
+    outcomes: list[GateOutcome] = field(default_factory=list)
+    #: Name of the data file -> the result file that it was compared with.
+    baselines: dict[str, Path] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -88,6 +119,7 @@ def run_evaluation(
     file: str | PathLike[str] | Plan,
     *,
     overrides: Sequence[str] = (),
+    against: str | PathLike[str] | None = None,
     overwrite: bool = False,
     retry_errors: bool = False,
     events: Callable[[DataRun], RunEvents] = lambda run: RunEvents(),
@@ -100,6 +132,8 @@ def run_evaluation(
         The YAML file, or what `make_plan` made of it.
     overrides : sequence of str
         ``KEY.PATH=VALUE``, see `geval_local.evaluation.document.read_evaluation`.
+    against : path, optional
+        An earlier run to compare with, in the place of the file's `baseline`; ``last`` is the newest finished one.
     overwrite : bool
         Leave to replace runs of another configuration, and pages that this tool did not write.
     retry_errors : bool
@@ -119,13 +153,15 @@ def run_evaluation(
     Interrupted
         If a run was stopped. Everything finished is kept.
     """
-    plan = file if isinstance(file, Plan) else make_plan(read_evaluation(file, overrides), overwrite=overwrite)
+    if isinstance(file, Plan):
+        plan = file
+    else:
+        plan = make_plan(read_evaluation(file, [*overrides, *baseline_override(against)]), overwrite=overwrite)
     settings, record = plan.file.settings, plan.file.record
     keeper = _JudgeKeeper()
     runs: dict[str, RunResult] = {}
     reports: dict[str, Path] = {}
-    failed: list[str] = []
-    gates = 0
+    found: list[GateOutcome] = []
     for run in plan.data:
         options = settings.run_options(run.name)
         result = score_file(
@@ -141,13 +177,41 @@ def run_evaluation(
         )
         runs[run.name] = result
         metrics = [metric.name for _ in result.judges for metric in plan.metrics]
-        own = failures(run.gates, result.summaries, metrics)
-        failed += [f"{run.name}: {one}" for one in own]
-        held = checked(run.gates, result.summaries, metrics)
-        gates += held
+        changes = _changes(run, result, metrics)
+        own = outcomes(run.gates, result.summaries, metrics, changes=changes)
+        found += [replace(one, data=run.name) for one in own]
         if run.page is not None:
-            reports[run.name] = _write_page(run, result, own or [f"{held} of {held} hold"] if held else own)
-    return EvaluationResult(plan.file, runs, reports, failed, gates)
+            reports[run.name] = _write_page(run, result, own)
+    failed = [one.sentence for one in found if not one.passed]
+    held = sum(bool(one.gate) for one in found)
+    baselines = {run.name: run.baseline for run in plan.data if run.baseline is not None}
+    return EvaluationResult(plan.file, runs, reports, failed, held, found, baselines)
+
+
+def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[BaselineQuestion, Change] | None:
+    """Answer what the gates ask about the baseline; None where there is none yet."""
+    asked = questions_of(run.gates, result.summaries, metrics)
+    if run.baseline is None or not asked:
+        return {} if run.baseline is not None else None
+    settings = result.manifest.settings
+    new, old = ScoredRun(_result_of(result), group_by=settings.group_by), ScoredRun(run.baseline)
+    tests = sum(question.margin is None for question in asked)
+    found: dict[BaselineQuestion, Change] = {}
+    for metric in dict.fromkeys(question.metric for question in asked):
+        own = [question for question in asked if question.metric == metric]
+        try:
+            found |= compare_runs(new, old, own, slicings=result.slicings, across=run.across, tests=tests).changes
+        except GevalError as error:
+            found |= refused(own, error, run.baseline)
+    return found
+
+
+def baseline_override(against: str | PathLike[str] | None) -> list[str]:
+    """Write a baseline as an override of the file, in which a path is relative to the file."""
+    if against is None:
+        return []
+    run = LAST if str(against) == LAST else str(expanded(str(against)).resolve())
+    return [f"baseline.run={json.dumps(run)}"]
 
 
 @told_in_yaml()
@@ -166,19 +230,26 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     if settings.threshold is not None:
         _check_on_scales(settings.threshold, metrics, ("threshold",), problems)
     shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
-    directory = file.resolved(settings.outputs.directory)
+    for name, one in settings.data.items():
+        with problems.at("data", name):
+            check_file(file.resolved(one.file), metrics, settings.run_options(name))
+            _check_slices(file.resolved(one.file), settings.run_options(name))
+    directory = _directory(file, metrics, judges, problems, overwrite=overwrite)
     data = []
     for name, one in settings.data.items():
-        run = DataRun(
-            name,
-            file.resolved(one.file),
-            directory / name,
-            directory / f"{name}.html" if settings.report else None,
-            [*shared, *_gates(file, ("data", name, "gates"), one.gates, metrics, labels, problems)],
+        gates = [*shared, *_gates(file, ("data", name, "gates"), one.gates, metrics, labels, problems)]
+        run = _with_baseline(
+            file,
+            DataRun(
+                name,
+                file.resolved(one.file),
+                directory / name,
+                directory / f"{name}.html" if settings.report else None,
+                gates,
+            ),
+            problems,
         )
         data.append(run)
-        with problems.at("data", name):
-            check_file(run.path, metrics, settings.run_options(name))
         with problems.at("outputs"):
             find_target(f"{run.directory}/", settings.run_options(name).formats)
         if run.page is not None and directory.is_dir():
@@ -189,6 +260,101 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
         problems.add(("outputs", "columns"), "columns are about CSV results, and csv is not among the formats")
     problems.check()
     return Plan(file, metrics, judges, data)
+
+
+def _check_slices(path: Path, options: RunOptions) -> None:
+    """Refuse columns that make no slices, before a judge is loaded."""
+    if options.by:
+        find_slicings((sample.fields for sample in read_input([path], options)), options.by, options.fields)
+
+
+def _directory(
+    file: EvaluationFile,
+    metrics: Sequence[Metric],
+    judges: Sequence[JudgeOptions],
+    problems: Problems,
+    *,
+    overwrite: bool,
+) -> Path:
+    """Choose the directory of the runs, and refuse one that holds runs of another configuration."""
+    settings = file.settings
+    pattern = str(file.resolved(settings.outputs.directory))
+    when, commit = datetime.now(timezone.utc), ""
+    if has_placeholder(pattern):
+        commit = commit_of(file.path.parent)
+    plain = Path(filled(pattern, when, commit))
+    if problems.are_found or (overwrite and plain.is_dir()):
+        return plain
+    wanted: dict[str, RunManifest] = {}
+
+    def check(directory: Path, another: str) -> None:
+        for name, one in settings.data.items():
+            on_record = look_at(directory / name)
+            if on_record is not None and on_record.has_begun:
+                if name not in wanted:
+                    options = settings.run_options(name)
+                    wanted[name] = wanted_run(file.resolved(one.file), metrics, judges, options)
+                check_configuration(directory / name, on_record, wanted[name], another=another)
+
+    def fits(directory: Path) -> bool:
+        try:
+            check(directory, "")
+        except (GevalError, OSError):
+            return False
+        return True
+
+    def is_finished(directory: Path) -> bool:
+        """Whether every run of the directory has ended; so has one that is none of ours."""
+        ended = []
+        for name in settings.data:
+            with suppress(GevalError, OSError):
+                manifest = look_at(directory / name)
+                ended.append(None if manifest is None else manifest.ended is not None)
+        return not any(one is not None for one in ended) or all(ended)
+
+    if has_placeholder(pattern):
+        return next_directory(pattern, when, commit, fits, is_finished)
+    with problems.at("outputs"):
+        check(plain, "give every run a directory of its own by `outputs: runs/{date}-{commit}`")
+    return plain
+
+
+def _with_baseline(file: EvaluationFile, run: DataRun, problems: Problems) -> DataRun:
+    """Find the baseline of a data file; where no gate asks for it, every metric has to be as good."""
+    settings, own = file.settings, file.settings.data[run.name].baseline
+    baseline = own or settings.baseline
+    place: tuple[int | str, ...] = ("data", run.name, "baseline") if own else ("baseline",)
+    asks = any(gate.figure == NOT_WORSE for gate in run.gates)
+    if baseline is None:
+        if asks:
+            problems.add(
+                ("gates",),
+                "not_worse compares with a baseline, and none is named",
+                "Add `baseline: PATH` to the file, or give `against=PATH`, or `against=last`.",
+            )
+        return run
+    gates = run.gates if asks else [*run.gates, not_worse_gate()]
+    run = replace(run, gates=gates, across=tuple(baseline.across))
+    pattern = str(file.resolved(settings.outputs.directory))
+    if baseline.run == LAST:
+        if not has_placeholder(pattern):
+            problems.add(
+                place,
+                f"the last run is replaced by this one: both lie in {settings.outputs.directory}",
+                "Give every run a directory of its own: `outputs: runs/{date}-{commit}`.",
+            )
+            return run
+        found = last_finished(pattern, run.name, but=run.directory.parent)
+        return run if found is None else replace(run, baseline=result_file(found))
+    path = file.resolved(baseline.run)
+    path = path / run.name if (path / run.name).is_dir() else path
+    with problems.at(*place):
+        if path.resolve() == run.directory.resolve():
+            raise ConfigurationError(
+                f"the baseline {path} is where this run writes", hint="Name an earlier run, or another directory."
+            )
+        return replace(run, baseline=result_file(path))
+    return run
 
 
 def _metrics(file: EvaluationFile, problems: Problems) -> list[Metric]:
@@ -242,7 +408,7 @@ def _gates(
     names = [metric.name for metric in metrics]
     known = {name: [metric] for name, metric in zip(names, metrics, strict=True)}
     known |= {f"{metric.name}@{label}": [metric] for metric in metrics for label in labels}
-    found = []
+    found: list[Gate] = []
     for name, spec in specs.items():
         concerned = list(metrics) if name == EVERY_METRIC else known.get(name)
         if concerned is None:
@@ -252,17 +418,42 @@ def _gates(
                 f"The metrics are: {', '.join(names)}; {EVERY_METRIC} means every one.",
             )
             continue
-        for figure, text in spec.model_dump(exclude_none=True).items():
-            limit = parse_limit(figure, text)
-            if figure in ("mean", "mean_low"):
-                _check_on_scales(limit.value, concerned, (*place, name, figure), problems)
-            if figure == "passed":
-                without = [one.name for one in concerned if one.threshold is None and file.settings.threshold is None]
-                if without:
-                    problems.add((*place, name, figure), f"passed needs a threshold, and {without[0]} has none")
-            # Results are named by their metric alone where there is one judge.
-            found.append(Gate(figure, limit, name.partition("@")[0] if len(labels) == 1 and "@" in name else name))
+        for column, one in [(None, spec), *spec.by.items()]:
+            where = (*place, name) if column is None else (*place, name, "by", column)
+            found += _limits(file, where, one, name, column, concerned, problems, is_alone=len(labels) == 1)
     return found
+
+
+def _limits(
+    file: EvaluationFile,
+    place: tuple[int | str, ...],
+    spec: SliceGateSpec,
+    name: str,
+    column: str | None,
+    concerned: Sequence[Metric],
+    problems: Problems,
+    *,
+    is_alone: bool,
+) -> Iterator[Gate]:
+    """Read the limits of one metric, for all rows or for the slices of a column."""
+    # Results are named by their metric alone where there is one judge.
+    metric = name.partition("@")[0] if is_alone and "@" in name else name
+    for figure, text in spec.model_dump(exclude={"by"}, exclude_none=True).items():
+        if figure == NOT_WORSE:
+            for one in concerned if text is not True else ():
+                span = one.scale.high - one.scale.low
+                if text >= span:
+                    problems.add((*place, figure), f"{text:g} is the whole scale {one.scale.text} of {one.name}")
+            yield not_worse_gate(metric, None if text is True else text, column)
+            continue
+        limit = parse_limit(figure, text)
+        if figure in ("mean", "mean_low"):
+            _check_on_scales(limit.value, concerned, (*place, figure), problems)
+        if figure == "passed":
+            without = [one.name for one in concerned if one.threshold is None and file.settings.threshold is None]
+            if without:
+                problems.add((*place, figure), f"passed needs a threshold, and {without[0]} has none")
+        yield Gate(figure, limit, metric, column)
 
 
 class _JudgeKeeper:
@@ -289,18 +480,26 @@ class _JudgeKeeper:
         return self._judge
 
 
-def _write_page(run: DataRun, result: RunResult, gates: Sequence[str]) -> Path:
+def _result_of(result: RunResult) -> Path:
+    """Choose the result file that holds most: any but CSV, if there is another one."""
+    return sorted(result.files, key=lambda file: file.suffix == ".csv")[0]
+
+
+def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -> Path:
     """Write the report of a data file's run, with what became of its gates."""
     assert run.page is not None
     results = result.target.results
     if results is None:
         raise ConfigurationError("a run without results has no report")
-    scored = ScoredRun(sorted(result.files, key=lambda file: file.suffix == ".csv")[0])
+    scored = ScoredRun(_result_of(result))
     told = describe(scored)
+    held = sum(bool(one.gate) for one in found)
+    gates = [one.told for one in found if not one.passed] or ([f"{held} of {held} hold"] if held else [])
     page = RunPage(
         scored.path,
         replace(told, facts={**({"gates": "; ".join(gates)} if gates else {}), **told.facts}),
         group_by=result.manifest.settings.group_by,
+        by=result.manifest.settings.by,
         title=run.name,
         fields=scored.mapping,
     )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from geval_local.score import LEAST_LABEL_MASS
-from geval_local.summary import QuestionSummary, Summary, UnscoredReason
+from geval_local.summary import QuestionSummary, Slice, Summary, UnscoredReason
+
+if TYPE_CHECKING:
+    from geval_local.analysis.worse import BaselineQuestion, Change
 
 #: In the place of a metric's name: a gate of all of them.
 EVERY_METRIC = "all"
@@ -28,6 +31,10 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
 #: How a failure says which side of the limit the figure is on.
 _WORDS = {">=": "under", "<=": "over", ">": "not over", "<": "not under"}
 _SHARES = ("passed", "unscored")
+#: The figure that is compared with a baseline.
+NOT_WORSE = "not_worse"
+#: The check of every metric, gates or not: some row has a score.
+SCORED = "scored"
 _NAMES = {
     "mean": "the mean",
     "mean_low": "the lower end of the mean's interval",
@@ -45,6 +52,14 @@ class Limit(NamedTuple):
     value: float
     #: Whether it was written in percent.
     is_share: bool
+
+    @property
+    def shown(self) -> str:
+        """The number as text."""
+        return f"{self.value:.2%}" if self.is_share else f"{self.value:g}"
+
+
+_NO_LIMIT = Limit(">=", 0.0, False)
 
 
 def parse_limit(figure: str, text: str) -> Limit:
@@ -75,6 +90,17 @@ class Gate:
     limit: Limit
     #: Name of a result (a metric, or ``metric@judge``), of a metric of any judge, or `EVERY_METRIC`.
     metric: str = EVERY_METRIC
+    #: The column whose slices must each reach it; None: all rows together.
+    by: str | None = None
+    #: Of `NOT_WORSE`: how much lower than the baseline the mean may be; None: any drop beyond chance fails.
+    margin: float | None = None
+
+    @property
+    def told(self) -> str:
+        """The gate as the file of an evaluation writes it: ``mean >= 3.5``."""
+        if self.figure == NOT_WORSE:
+            return NOT_WORSE if self.margin is None else f"{NOT_WORSE} by {self.margin:g}"
+        return f"{self.figure} {self.limit.sign} {self.limit.shown}"
 
     def concerns(self, result: str, metric: str) -> bool:
         """Whether it is a gate of a result, which is named by its metric, or ``metric@judge``."""
@@ -99,17 +125,27 @@ class Gate:
         if self.figure == "unscored":
             return self.missing(summary.metric, summary, "unscored")
         sign, limit, is_share = self.limit
-        figure = self._figure(summary)
+        figure = self.found(summary)
         if _SIGNS[sign](figure, limit):
             return None
         if math.isnan(figure):
             why = summary.interval.warning if self.figure == "mean_low" else ""
             return f"{summary.metric}: {_NAMES[self.figure]} is missing{f': {why}' if why else ''}"
-        shown = f"{limit:.2%}" if is_share else f"{limit:g}"
         found = f"{figure:.2%}" if is_share else f"{figure:.4g}"
-        return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {shown}"
+        return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {self.limit.shown}"
 
-    def _figure(self, summary: Summary) -> float:
+    def held(self, summary: Summary) -> str:
+        """Say that it holds."""
+        if self.figure == "unscored":
+            return f"{summary.metric}: {summary.unscored} of {summary.rows} rows are unscored"
+        figure = self.found(summary)
+        found = f"{figure:.2%}" if self.limit.is_share else f"{figure:.4g}"
+        return f"{summary.metric}: {_NAMES[self.figure]} is {found}"
+
+    def found(self, summary: Summary) -> float:
+        """Look the figure up; NaN where it does not exist."""
+        if self.figure == "unscored":
+            return float(summary.unscored)
         if self.figure == "passed":
             return math.nan if summary.passed_share is None else summary.passed_share
         # As computed: a gate of the label mass may allow a mean that is not shown.
@@ -117,10 +153,121 @@ class Gate:
         return {"mean": mean.value, "mean_low": mean.low, "label_mass": summary.label_mass}[self.figure]
 
 
+@dataclass(frozen=True)
+class GateOutcome:
+    """What became of a gate, on one result or on one slice of its rows."""
+
+    #: Name of the result.
+    metric: str
+    #: The figure, and the gate as it was written; `SCORED` and empty for a check that needs no gate.
+    figure: str
+    gate: str
+    #: Whether it holds, and why, in a sentence that begins with the result and the slice.
+    passed: bool
+    told: str
+    #: The figure that was found; None where it does not exist.
+    found: float | None = None
+    #: Column and value of the slice; None for all rows.
+    column: str | None = None
+    value: str | None = None
+    #: Rows with a score, and documents.
+    scored: int = 0
+    documents: int = 0
+    #: Name of the data file; empty where there is one alone.
+    data: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """Its name after that of the data file."""
+        return f"{self.data}: {self.name}" if self.data else self.name
+
+    @property
+    def sentence(self) -> str:
+        """What is told, after the name of the data file."""
+        return f"{self.data}: {self.told}" if self.data else self.told
+
+    @property
+    def name(self) -> str:
+        """Name it: ``rag/faithfulness, language = de: mean >= 3.5``."""
+        place = self.metric if self.column is None else f"{self.metric}, {self.column} = {self.value}"
+        return f"{place}: {self.gate or 'rows have a score'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain JSON values."""
+        found = None if self.found is None or not math.isfinite(self.found) else self.found
+        slice_ = None if self.column is None else {"column": self.column, "value": self.value}
+        return {
+            **({"data": self.data} if self.data else {}),
+            "name": self.name,
+            "metric": self.metric,
+            "figure": self.figure,
+            "gate": self.gate or None,
+            "slice": slice_,
+            "passed": self.passed,
+            "found": found,
+            "scored": self.scored,
+            "documents": self.documents,
+            "told": self.told,
+        }
+
+
 def checked(gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()) -> int:
     """Count the limits that a run was held against; parameters as `failures`."""
-    pairs = zip(summaries, metrics or [one.metric for one in summaries], strict=True)
-    return sum(gate.concerns(summary.metric, metric) for summary, metric in pairs for gate in gates)
+    return sum(1 for _ in _applied(gates, summaries, metrics))
+
+
+def _applied(
+    gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str]
+) -> Iterator[tuple[Summary, Slice | None, Gate]]:
+    """Give every gate with the result, and the slice of it, that it limits."""
+    for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
+        for gate in gates:
+            if gate.concerns(summary.metric, metric):
+                places = [None] if gate.by is None else [one for one in summary.slices if one.column == gate.by]
+                for place in places:
+                    yield summary, place, gate
+
+
+def questions_of(
+    gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()
+) -> dict[BaselineQuestion, None]:
+    """List what gates ask about the baseline; parameters as `failures`."""
+    return dict.fromkeys(
+        _question(summary, place, gate)
+        for summary, place, gate in _applied(gates, summaries, metrics)
+        if gate.figure == NOT_WORSE
+    )
+
+
+def outcomes_of(changes: Mapping[BaselineQuestion, Change]) -> list[GateOutcome]:
+    """Give what was found about a baseline as outcomes of gates, one for each question."""
+    return [
+        GateOutcome(
+            asked.metric,
+            NOT_WORSE,
+            Gate(NOT_WORSE, _NO_LIMIT, margin=asked.margin).told,
+            change.passed,
+            f"{asked.place}: {change.told}",
+            change.difference,
+            asked.column,
+            asked.value,
+            change.rows,
+            change.documents,
+        )
+        for asked, change in changes.items()
+    ]
+
+
+def not_worse_gate(metric: str = EVERY_METRIC, margin: float | None = None, by: str | None = None) -> Gate:
+    """Make a gate of the baseline."""
+    return Gate(NOT_WORSE, _NO_LIMIT, metric, by, margin)
+
+
+def _question(summary: Summary, place: Slice | None, gate: Gate) -> BaselineQuestion:
+    from geval_local.analysis.worse import BaselineQuestion  # brings the analyses, which few gates need
+
+    column, value = (None, None) if place is None else (place.column, place.value)
+    return BaselineQuestion(summary.metric, gate.margin, column, value)
 
 
 def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
@@ -129,7 +276,9 @@ def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
     A gate of the label mass itself goes before this one: ``label_mass: ">= 0"`` allows anything.
     """
     figures = {gate.figure for gate in gates}
-    if "label_mass" in figures or (summary.threshold is None and not figures & {"mean", "mean_low", "passed"}):
+    if "label_mass" in figures or (
+        summary.threshold is None and not figures & {"mean", "mean_low", "passed", NOT_WORSE}
+    ):
         return None
     if not summary.label_mass < LEAST_LABEL_MASS:
         return None
@@ -163,22 +312,92 @@ def failures(
     answers: Sequence[QuestionSummary] = (),
 ) -> list[str]:
     """Say which gates a run has failed, and which metrics or questions have nothing at all, gates or not."""
-    found = []
+    return [one.told for one in outcomes(gates, summaries, metrics, answers=answers) if not one.passed]
+
+
+def outcomes(
+    gates: Sequence[Gate],
+    summaries: Sequence[Summary],
+    metrics: Sequence[str] = (),
+    *,
+    answers: Sequence[QuestionSummary] = (),
+    changes: Mapping[BaselineQuestion, Change] | None = None,
+) -> list[GateOutcome]:
+    """Hold a run against its gates.
+
+    Parameters
+    ----------
+    gates : sequence of Gate
+        The gates.
+    summaries : sequence of Summary
+        The figures of every result.
+    metrics : sequence of str
+        The metric of every result; absent: they are called alike.
+    answers : sequence of QuestionSummary
+        The figures of questions.
+    changes : mapping of BaselineQuestion to Change, optional
+        What `geval_local.analysis.worse.changes` found; None where there is no baseline yet, and gates that need one
+        are left out.
+    """
+    found: list[GateOutcome] = []
     for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
         if summary.rows and not summary.scored:
-            found.append(f"{summary.metric}: {_why(summary.rows, 'a score', summary.reasons)}")
+            told = f"{summary.metric}: {_why(summary.rows, 'a score', summary.reasons)}"
+            found.append(GateOutcome(summary.metric, SCORED, "", False, told))
             continue
         own = [gate for gate in gates if gate.concerns(summary.metric, metric)]
-        told = (_too_few(own, summary), _unanswered(own, summary), *(gate.failure(summary) for gate in own))
-        found += [one for one in told if one is not None]
+        found += _held(own, summary, None, changes)
+        for column in dict.fromkeys(gate.by for gate in own if gate.by is not None):
+            for place in summary.slices:
+                if place.column == column:
+                    found += _held(own, summary, place, changes)
     for answer in answers:
         if answer.rows and not answer.answered:
-            found.append(f"{answer.name}: {_why(answer.rows, 'an answer', answer.reasons)}")
+            told = f"{answer.name}: {_why(answer.rows, 'an answer', answer.reasons)}"
+            found.append(GateOutcome(answer.name, SCORED, "", False, told))
             continue
         for gate in gates:
-            if gate.figure == "unscored" and (failed := gate.missing(answer.name, answer, "unanswered")):
-                found.append(failed)
+            if gate.figure == "unscored":
+                failed = gate.missing(answer.name, answer, "unanswered")
+                held = f"{answer.name}: {answer.unscored} of {answer.rows} rows are unanswered"
+                unscored, rows = float(answer.unscored), answer.answered
+                found.append(
+                    GateOutcome(
+                        answer.name, gate.figure, gate.told, failed is None, failed or held, unscored, scored=rows
+                    )
+                )
     return found
+
+
+def _held(
+    gates: Sequence[Gate], summary: Summary, place: Slice | None, changes: Mapping[BaselineQuestion, Change] | None
+) -> Iterator[GateOutcome]:
+    """Hold one result, or one slice of it, against its gates."""
+    column, value = (None, None) if place is None else (place.column, place.value)
+    own = [gate for gate in gates if gate.by == column]
+    shown = summary if place is None else replace(place.summary, metric=f"{summary.metric}, {place.name}")
+    figures: dict[str, Any] = {"column": column, "value": value, "scored": shown.scored}
+    figures["documents"] = shown.interval.units
+    if place is not None and not shown.scored:
+        told = f"{shown.metric}: {_why(shown.rows, 'a score', shown.reasons)}"
+        yield GateOutcome(summary.metric, SCORED, "", False, told, **figures)
+        return
+    # What is allowed for all rows, a limit of the unscored or of the label mass, is allowed for a slice.
+    allowed = [*own, *(gate for gate in gates if gate.by is None and gate.figure in ("unscored", "label_mass"))]
+    for told in filter(None, (_too_few(allowed, shown), _unanswered(allowed, shown))):
+        yield GateOutcome(summary.metric, SCORED, "", False, told, **figures)
+    for gate in own:
+        named = (summary.metric, gate.figure, gate.told)
+        if gate.figure == NOT_WORSE:
+            if changes is not None:
+                change = changes[_question(summary, place, gate)]
+                told = f"{shown.metric}: {change.told}"
+                yield GateOutcome(
+                    *named, change.passed, told, change.difference, **(figures | {"documents": change.documents})
+                )
+            continue
+        failed = gate.failure(shown)
+        yield GateOutcome(*named, failed is None, failed or gate.held(shown), gate.found(shown), **figures)
 
 
 def _beyond(limit: Limit) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from geval_local.evaluation.gates import GATE_PATTERN, parse_limit
+from geval_local.evaluation.history import checked_pattern
 from geval_local.options import Format, JudgeOptions, Options, RunOptions, jsonl
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -36,7 +38,18 @@ def _gate(name: str) -> Any:
     return Annotated[str, Field(pattern=GATE_PATTERN), BeforeValidator(lambda value: _limit(value, name))] | None
 
 
-class GateSpec(_Part):
+_Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _not_worse(value: object) -> object:
+    if value is True:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is neither true nor a margin of 0 or more, in points of the scale")
+    return float(value)
+
+
+class SliceGateSpec(_Part):
     """What a metric's figures must reach, each a comparison such as ``">= 3.5"``; a failed gate exits with 1."""
 
     #: Mean score, on the metric's scale.
@@ -49,6 +62,29 @@ class GateSpec(_Part):
     unscored: _gate("unscored") = None  # type: ignore[valid-type]
     #: Mean label mass, 0-1.
     label_mass: _gate("label_mass") = None  # type: ignore[valid-type]
+    #: Against the baseline. ``true``: fails if a test shows that the scores fell. A number, in points of the scale:
+    #: fails unless the scores are shown not to be lower by so much.
+    not_worse: Annotated[bool | _Margin, BeforeValidator(_not_worse)] | None = None
+
+
+class GateSpec(SliceGateSpec):
+    """The same, and what slices of the rows must reach."""
+
+    #: Column -> what every slice that it makes must reach.
+    by: dict[_Text, SliceGateSpec] = Field(default_factory=dict)
+
+
+class Baseline(_Part):
+    """An earlier run that this one is compared with, on the rows that both have."""
+
+    #: A run directory, a result file, or the outputs' directory of an earlier run of this evaluation; ``last``: the
+    #: newest finished run where `outputs` has a placeholder.
+    run: _Text
+    #: Keys of the signature in which the two may differ, as for `compare`.
+    across: list[_Text] = Field(default_factory=list)
+
+
+_Baseline = Annotated[Baseline, BeforeValidator(short("run"), json_schema_input_type=str | Baseline)]
 
 
 class DataFile(RunOptions):
@@ -58,6 +94,8 @@ class DataFile(RunOptions):
     file: _Text
     #: Gates of this file alone.
     gates: dict[str, GateSpec] = Field(default_factory=dict)
+    #: Its own baseline, in the place of the evaluation's.
+    baseline: _Baseline | None = None
 
 
 class MetricUse(_Part):
@@ -74,8 +112,9 @@ class MetricUse(_Part):
 class Outputs(Options):
     """Where results go."""
 
-    #: Holds one run directory for each data file, and the reports; relative to the file of the evaluation.
-    directory: _Text = "runs/evaluation"
+    #: Holds one run directory for each data file, and the reports; relative to the file of the evaluation. ``{date}``,
+    #: ``{time}`` (both UTC) and ``{commit}`` give every run a directory of its own.
+    directory: Annotated[str, Field(min_length=1), AfterValidator(checked_pattern)] = "runs/evaluation"
     #: As in `RunOptions`.
     formats: Annotated[list[Format], Field(min_length=1)] = Field(default_factory=jsonl)
     columns: list[_Text] | None = None
@@ -111,16 +150,25 @@ class Evaluation(RunOptions):
     cache: bool = True
     #: Metric, ``METRIC@JUDGE``, or ``all`` -> what its figures must reach, in every data file.
     gates: dict[str, GateSpec] = Field(default_factory=dict)
+    #: An earlier run: no metric may be worse than there, see ``not_worse`` of the gates.
+    baseline: _Baseline | None = None
     #: Where results go; a directory alone will do.
     outputs: _Outputs = Outputs()
     #: Whether every data file gets a page, ``NAME.html`` in the outputs' directory.
     report: bool = True
 
     def run_options(self, name: str) -> RunOptions:
-        """Give the options of the run of a data file: its own, else those of the evaluation."""
+        """Give the options of the run of a data file: its own, else those of the evaluation.
+
+        Columns of gates make slices too.
+        """
         given: dict[str, Any] = {"use_cache": self.cache and self.use_cache}
         for part in (self, self.outputs, self.data[name]):
             given |= {key: getattr(part, key) for key in part.model_fields_set if key in RunOptions.model_fields}
+        own = self.data[name]
+        specs = [*self.gates.values(), *own.gates.values()]
+        columns = [*given.get("by", ()), *(column for spec in specs for column in spec.by)]
+        given["by"] = list(dict.fromkeys(columns))
         return RunOptions(**({"formats": self.outputs.formats} | given))
 
     @model_validator(mode="after")

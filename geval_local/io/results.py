@@ -292,7 +292,7 @@ def low_metrics(described: ResultManifest) -> dict[str, Direction]:
 
 
 def lowest_rows(results: Results, count: int) -> dict[str, list[tuple[Sample, Score]]]:
-    """Give the worst rows of every metric that the judge answers, the worst first; which end is bad, the metric says."""
+    """Give the worst rows of every metric that the judge answers, the worst first, by its direction."""
     found: dict[str, list[tuple[Sample, Score]]] = {}
     for metric in results.metrics if count else ():
         masses = [record.scores[metric].label_mass for record in results.records]

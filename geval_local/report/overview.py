@@ -20,7 +20,8 @@ from geval_local.prompt import render_form
 from geval_local.report.answer import passing, said_once
 from geval_local.scale import Scale
 from geval_local.signature import signature_parts
-from geval_local.summary import Summary, Tally, mass_remark
+from geval_local.slices import find_slicings
+from geval_local.summary import SliceTallies, Summary, Tally, mass_remark
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,51 @@ class Described:
 UNDESCRIBED = Described()
 
 
-def summaries(results: Results, described: Described = UNDESCRIBED, *, group_by: str | None = None) -> list[Summary]:
-    """Summarize every metric of a run, with rows grouped into documents by `Documents`."""
+def summaries(
+    results: Results, described: Described = UNDESCRIBED, *, group_by: str | None = None, by: Sequence[str] = ()
+) -> list[Summary]:
+    """Summarize every metric of a run, with rows grouped into documents by `Documents`, and the slices of columns."""
     documents = Documents(group_by)
     ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
     tallies = [Tally(metric, ends=ends.get(metric)) for metric in results.metrics]
+    slicings = find_slicings((one.columns for one in results.records), by, results.fields) if by else []
+    sliced = [SliceTallies(tally, slicings) for tally in tallies]
     for record in results.records:
         sample = Sample({}, record.number)
         document = documents.add(record.columns)
-        for tally in tallies:
-            tally.add(sample.where, sample.row, record.scores[tally.metric], document)
+        slices = {one.column: one.slice_of(record.columns, results.fields) for one in slicings}
+        for tally, own in zip(tallies, sliced, strict=True):
+            score = record.scores[tally.metric]
+            tally.add(sample.where, sample.row, score, document)
+            own.add(slices, sample.where, sample.row, score, document)
     counts = documents.counts
-    return [tally.summary(counts.told, grouped=counts.field is not None) for tally in tallies]
+    grouped = counts.field is not None
+    return [
+        own.summarize(tally.summary(counts.told, grouped=grouped), grouped=grouped)
+        for tally, own in zip(tallies, sliced, strict=True)
+    ]
+
+
+def slice_tables(found: Sequence[Summary]) -> list[Table]:
+    """Build a table for every column that makes slices, with a row for each slice and metric."""
+    tables = []
+    for column in dict.fromkeys(one.column for summary in found for one in summary.slices):
+        rows = [
+            (
+                one.value if len(found) == 1 else f"{one.value}, {summary.metric}",
+                f"{one.summary.scored:,} of {one.summary.rows:,}",
+                one.summary.interval.units,
+                one.summary.shown,
+                "-" if one.summary.passed_share is None else f"{one.summary.passed_share:.1%}",
+                one.summary.shown.warning or "-",
+            )
+            for summary in found
+            for one in summary.slices
+            if one.column == column
+        ]
+        headers = (column, "scored", "documents", "mean", "passed", "note")
+        tables.append(Table.of(headers, rows).titled(f"by {column}"))
+    return tables
 
 
 def overview_table(found: Sequence[Summary]) -> Table:

@@ -68,6 +68,7 @@ def report(
     reasons: Sequence[str | Path] = (),
     fields: Mapping[str, str] | None = None,
     rows: int = MOST_ROWS,
+    by: Sequence[str] = (),
     title: str | None = None,
     overwrite: bool = False,
     human_scale: Scale | str | None = None,
@@ -94,6 +95,8 @@ def report(
         Field of a metric -> its column.
     rows : int
         Most rows that charts and list of a page hold.
+    by : sequence of str
+        Columns whose slices have a table of their own, such as ``language``.
     title : str, optional
         Heading of the page; absent: the name of the file that was scored.
     overwrite : bool
@@ -134,6 +137,7 @@ def report(
             ablation=_ablation(run, ratings, grouping, estimators),
             scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,
+            by=by,
         )
 
     if many or str(output).endswith("/") or place.is_dir():

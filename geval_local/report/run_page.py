@@ -29,7 +29,7 @@ from geval_local.grouping import documents_of
 from geval_local.io.columns import as_text
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.report.answer import answer, matrix, tab_title, unscored_once, written_on
-from geval_local.report.overview import UNDESCRIBED, Described, overview_table, summaries
+from geval_local.report.overview import UNDESCRIBED, Described, overview_table, slice_tables, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
@@ -81,6 +81,8 @@ class RunPage:
     rows: int = MOST_ROWS
     #: The page that leads here.
     up: str = ""
+    #: Columns whose slices have a table of their own.
+    by: Sequence[str] = ()
 
     @cached_property
     def run(self) -> Results:
@@ -142,7 +144,7 @@ class RunPage:
     @cached_property
     def summaries(self) -> list[Summary]:
         """The figures of every metric."""
-        return summaries(self.run, self.described, group_by=self.group_by)
+        return summaries(self.run, self.described, group_by=self.group_by, by=self.by)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""
@@ -183,6 +185,7 @@ class RunPage:
             overview=overview_table(self.summaries),
             unscored=unscored_once(self.summaries),
             shortened=[one for one in self.summaries if one.shortened],
+            slices=slice_tables(self.summaries),
             people=people,
             systems=systems,
             pairs=pairs,

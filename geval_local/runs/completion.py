@@ -30,7 +30,8 @@ from geval_local.runs.run import Run
 from geval_local.runs.target import Target
 from geval_local.runs.versions import published
 from geval_local.score import Score
-from geval_local.summary import QuestionSummary, Summary, Tally
+from geval_local.slices import Slicing, find_slicings
+from geval_local.summary import QuestionSummary, SliceTallies, Summary, Tally
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -70,6 +71,8 @@ class RunResult:
         What was asked for, and what judged it.
     target : Target
         Where results were to go.
+    slicings : list of Slicing
+        How columns cut the rows, where slices were asked for; their figures are in the summaries.
     """
 
     summaries: list[Summary]
@@ -86,6 +89,7 @@ class RunResult:
     precisions: list[str]
     manifest: RunManifest
     target: Target
+    slicings: list[Slicing] = field(default_factory=list)
 
     @property
     def judges(self) -> list[str]:
@@ -184,6 +188,8 @@ class _Completion:
         self.rows = 0
         tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
+        self.slicings: list[Slicing] = []
+        self.slices: dict[str, SliceTallies] = {}
         #: Heaps of the worst rows: how bad the score is, and the negative place, so that the first of equals stays.
         self.lowest: dict[str, list[tuple[float, int, Sample, Score]]] = {
             key: [] for key, tally in self.tallies.items() if isinstance(tally, Tally)
@@ -195,6 +201,7 @@ class _Completion:
         if self.calibrations and len(run.manifest.judges) > 1:
             raise ConfigurationError("a calibration goes with one judge: the one whose scores it was made from")
         self._check_judges()
+        self._slice()
         self.there = sum(counts["rows"] for counts in self._totals())
         if self.there:
             self.events.on_resume(self.there, self._expected())
@@ -219,6 +226,8 @@ class _Completion:
         grouping = self.documents.counts
         told, grouped = grouping.told, grouping.field is not None
         summaries = {key: tally.summary(told, grouped=grouped) for key, tally in self.tallies.items()}
+        for key, tallies in self.slices.items():
+            summaries[key] = tallies.summarize(summaries[key], grouped=grouped)
         # First: the description of the input may be that of a result which now is replaced.
         description = self._description(summaries)
         files = deliver(run, exporter.files)
@@ -242,7 +251,19 @@ class _Completion:
             precisions=self.precisions,
             manifest=run.manifest,
             target=self.target,
+            slicings=self.slicings,
         )
+
+    def _slice(self) -> None:
+        """Read the input once to find its slices, before a judge is loaded."""
+        settings = self.run.manifest.settings
+        if not settings.by:
+            return
+        rows = (sample.fields for sample in self.run.samples())
+        self.slicings = find_slicings(rows, settings.by, settings.fields)
+        self.slices = {
+            key: SliceTallies(tally, self.slicings) for key, tally in self.tallies.items() if isinstance(tally, Tally)
+        }
 
     def _totals(self) -> list[dict[str, int]]:
         judges, metrics = range(len(self.run.manifest.judges)), range(len(self.run.metrics))
@@ -356,9 +377,12 @@ class _Completion:
         self.rows += 1
         # A row that could not be read says nothing of its document, and has no score.
         document = self.documents.add(sample.fields) if sample.error is None else None
+        slices = {one.column: one.slice_of(sample.fields, sample.mapping) for one in self.slicings}
         for key, tally in self.tallies.items():
             result = results[key]
             tally.add(sample.where, sample.row, result, document)
+            if key in self.slices and isinstance(result, Score):
+                self.slices[key].add(slices, sample.where, sample.row, result, document)
             if isinstance(result, Score) and result.is_scored:
                 heap = self.lowest[key]
                 entry = (-result.direction.sign * result.value, -self.rows, sample, result)

@@ -93,14 +93,9 @@ def _held(
             raise _no_run(directory)
     elif wanted is None:
         wanted = on_record.model_copy(update={"input": _input_of(directory, on_record)})
-    differences = [] if is_new or on_record is None else on_record.differences(wanted)
-    if differences and on_record is not None:
-        if not overwrite and not _is_empty(directory, on_record):
-            raise OutputError(
-                f"{directory} holds a run of another configuration: {'; '.join(differences)}",
-                hint=f"Go back to what it was, score into another directory, delete {directory}, or replace that run "
-                "by adding `overwrite=True`.",
-            )
+    if on_record is not None and on_record.differences(wanted) and not is_new:
+        if not overwrite:
+            check_configuration(directory, on_record, wanted)
         is_new = True
     names = [*_STORE_FILES, *planned_names(wanted)]
     if is_new:
@@ -265,6 +260,19 @@ def _merged(on_record: RunManifest, wanted: RunManifest, replaces: str | None) -
         if on_record.settings.estimator != wanted.settings.estimator:
             judge.complete = False  # its signature contains the estimator, and only the judge can compute it again
     return merged
+
+
+def check_configuration(
+    directory: Path, on_record: RunManifest, wanted: RunManifest, *, another: str = "score into another directory"
+) -> None:
+    """Refuse to go on with a run of another configuration that has finished rows; `another` is a way out."""
+    differences = on_record.differences(wanted) if on_record.has_begun else []
+    if differences and not _is_empty(directory, on_record):
+        raise OutputError(
+            f"{directory} holds a run of another configuration: {'; '.join(differences)}",
+            hint=f"Go back to what it was, {another}, delete {directory}, or replace that run by adding "
+            "`overwrite=True`.",
+        )
 
 
 def _is_empty(directory: Path, manifest: RunManifest) -> bool:

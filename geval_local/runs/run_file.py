@@ -122,14 +122,7 @@ def score_file(
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     maps = _calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
-    settings = Settings(
-        **_given(options),
-        window=options.window or WINDOW,
-        block_rows=options.window if options.distributed else None,
-        metrics=[definition(metric) for metric in chosen],
-        metric_names=list(metric_names or names),
-        evaluation=evaluation,
-    )
+    settings = _settings(chosen, options, list(metric_names or names), evaluation)
     if options.distributed is not None:
         if pairs is not None:
             raise ConfigurationError(
@@ -161,6 +154,31 @@ def score_file(
     if "csv" in target.formats:
         _tell_of_names(first, chosen)
     return run_file(paths, settings, judges, target, options, events, maps=maps, load=load)
+
+
+def _settings(
+    metrics: Sequence[Metric],
+    options: RunOptions,
+    metric_names: Sequence[str] = (),
+    evaluation: EvaluationRecord | None = None,
+) -> Settings:
+    """Give what a run on metrics is asked for."""
+    return Settings(
+        **_given(options),
+        window=options.window or WINDOW,
+        block_rows=options.window if options.distributed else None,
+        metrics=[definition(metric) for metric in metrics],
+        metric_names=list(metric_names),
+        evaluation=evaluation,
+    )
+
+
+def wanted_run(
+    file: str | os.PathLike[str], metrics: Sequence[Metric], judges: Sequence[JudgeOptions], options: RunOptions
+) -> RunManifest:
+    """Describe the run that `score_file` would make, to tell whether a directory holds the same one."""
+    records, _ = _judges(judges)
+    return RunManifest.new(fingerprint_inputs(find_files([file])), _settings(metrics, options), records)
 
 
 def decide_file(

@@ -116,6 +116,9 @@ def prepare(place: Path) -> None:
     for block in BLOCKS + [block for page in PAGES for block in blocks(page) if block.language == "yaml"]:
         if block.language == "yaml" and block.text.startswith("default: "):
             (place / "models-of-mine.yaml").write_text(block.text, encoding="utf-8")
+        named = re.match(r"# (\w+\.yaml)\n", block.text)
+        if block.language == "yaml" and named:  # a file that its page tells the reader to save
+            (place / named[1]).write_text(block.text, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,10 @@ import ast
 import json
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from cli_run import run
@@ -89,28 +92,65 @@ def gitlab_commands(document) -> list[str]:
     return list(document["evaluate"]["script"])
 
 
+def github_caches(document) -> list[dict[str, str]]:
+    (job,) = document["jobs"].values()
+    return [step["with"] for step in job["steps"] if "/cache" in step.get("uses", "")]
+
+
+def gitlab_caches(document) -> list[dict[str, str]]:
+    return [{"key": one["key"], "path": " ".join(one["paths"])} for one in document["evaluate"]["cache"]]
+
+
 @pytest.mark.parametrize(
-    ("file", "listed"), [("github.yml", github_commands), ("gitlab-ci.yml", gitlab_commands)], ids=["github", "gitlab"]
+    ("file", "listed", "caches"),
+    [("github.yml", github_commands, github_caches), ("gitlab-ci.yml", gitlab_commands, gitlab_caches)],
+    ids=["github", "gitlab"],
 )
-def test_the_pipelines_run(here, monkeypatch, file, listed):
+def test_the_pipelines_run_in_a_repository_of_somebody_else(tmp_path, monkeypatch, file, listed, caches):
+    """The repository holds what the pipeline's comment says, at its root, and nothing of this one."""
     without_a_model(monkeypatch)
-    document = load_yaml((here / "examples" / "ci" / file).read_text(encoding="utf-8"))[0]
+    home = tmp_path / "home"
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(home))
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    for name in ("evaluation.yaml", "questions.csv", "make_answers.py"):
+        shutil.copy(ROOT / "examples" / "ci" / name, theirs)
+    monkeypatch.chdir(theirs)
+    document = load_yaml((ROOT / "examples" / "ci" / file).read_text(encoding="utf-8"))[0]
     lines = listed(document)
-    fetch = next(line for line in lines if "judges fetch" in line)
+    (install,) = [line for line in lines if line.startswith("pip install")]
+    assert shlex.split(install)[-1] == f"geval-local=={geval_local.__version__}"
+    (fetch,) = [line for line in lines if "judges fetch" in line]
     assert fetch.startswith("test -f .geval-local/judges/qwen2.5-0.5b/config.json || geval-local judges fetch")
+    kept = caches(document)
+    judge = load_yaml((theirs / "evaluation.yaml").read_text("utf-8"))[0]["judges"][0]["name"]
+    assert any(".geval-local" in one["path"] and judge in one["key"] for one in kept)
+    assert any("runs" in one["path"] for one in kept)
+    (made,) = [line for line in lines if line.startswith("python ")]
+    subprocess.run([sys.executable, *shlex.split(made)[1:]], check=True, cwd=theirs)
     ran = [line for line in lines if line.startswith("geval-local run ")]
     assert [("--check" in line) for line in ran] == [True, False]
-    for line in ran:
-        words = shlex.split(line)[1:]
-        # Nothing is fetched here, and what is instead of the judge is no judge of these texts.
-        done = run(*words, "--set", "judges=[nano]", "--set", "gates={all: {unscored: <= 0}}", home=here / "home")
-        assert done.exit_code == 0, done.stderr
-    cached = document["jobs"]["evaluate"]["steps"][3]["with"] if "jobs" in document else document["evaluate"]["cache"]
-    assert ".geval-local" in str(cached)
-    assert load_yaml((here / "examples" / "ci" / "evaluation.yaml").read_text("utf-8"))[0]["judges"][0]["name"] in str(
-        cached["key"]
-    )
-    assert (here / "examples" / "ci" / "runs" / "questions.html").is_file()
+    # Nothing is fetched here, and what is instead of the judge is no judge of these texts.
+    instead = ["--set", "judges=[nano]", "--set", "gates.all.label_mass=>= 0"]
+    for times in (1, 2):
+        for line in ran:
+            words = shlex.split(line.replace("$GITHUB_STEP_SUMMARY", "summary.md"))[1:]
+            done = run(*words, *instead, home=home)
+            assert done.exit_code == 0, done.stderr
+        if times == 1:
+            assert "no earlier run has finished" in done.stderr
+            # The next change answers otherwise.
+            answers = (theirs / "answers.csv").read_text(encoding="utf-8")
+            (theirs / "answers.csv").write_text(answers.replace("Monday", "Tuesday"), encoding="utf-8")
+    assert "the baseline is runs/" in done.stderr
+    assert len(list(theirs.glob("runs/*/answers.html"))) == 2
+    cases = ElementTree.parse(theirs / "gates.xml").getroot().iter("testcase")
+    # A limit for the unscored, one for the label mass, all rows against the baseline, and both languages.
+    assert len(list(cases)) == 5
+    if file == "github.yml":
+        told = (theirs / "summary.md").read_text(encoding="utf-8")
+        assert told.count("### evaluation.yaml: all") == 2
+        assert "language = de" in told
 
 
 def shown_by(cells) -> list[str]:

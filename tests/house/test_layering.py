@@ -37,6 +37,7 @@ CORE = {
     "scale_words",
     "score",
     "signature",
+    "slices",
     "statistics",
     "summary",
     "yaml_model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ import typer
 
 from geval_local import __version__
 from geval_local.cli import options
-from geval_local.cli.options import complete_metric
+from geval_local.cli.options import complete_metric, takes_options
 from geval_local.cli.output.console import note, print_json
 from geval_local.errors import OutputError
 
@@ -61,8 +62,10 @@ def init(
     note(f"wrote {output}; edit it, then: geval-local run {shlex.quote(str(output))}")
 
 
+@takes_options()
 def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file; `geval-local init` writes one.")],
+    *,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,6 +75,16 @@ def run(
             "be repeated.",
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Compare with this earlier run, a directory or a result file, and exit with 1 if a metric is worse; "
+            "last: the newest finished run. In the place of `baseline` in the file.",
+        ),
+    ] = None,
+    by: options.By = None,
+    reports: options.GateReports,
     check: Annotated[
         bool, typer.Option("--check", help="Check the file, its data, metrics and judges; score nothing.")
     ] = False,
@@ -90,11 +103,22 @@ def run(
     from geval_local.cli.scoring import EXIT_GATE, Stopper, shown_run
     from geval_local.errors import Interrupted
     from geval_local.evaluation.document import read_evaluation
-    from geval_local.evaluation.execution import make_plan, run_evaluation
+    from geval_local.evaluation.execution import baseline_override, make_plan, run_evaluation
     from geval_local.fields import counted
 
-    plan = make_plan(read_evaluation(file, overrides or ()), overwrite=overwrite)
+    given = [*(overrides or ()), *baseline_override(against)]
+    if by:
+        given.append(f"by={json.dumps(by)}")
+    reports.check()
+    plan = make_plan(read_evaluation(file, given), overwrite=overwrite)
     options.warn_of_scales(plan.metrics)
+    for one in plan.data:
+        if one.waits_for_baseline:
+            note(
+                f"{one.name}: no earlier run has finished: its gates of the baseline begin with the next run", "yellow"
+            )
+        elif one.baseline is not None:
+            note(f"{one.name}: the baseline is {one.baseline}")
     if check:
         metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
         note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; nothing is missing")
@@ -114,6 +138,7 @@ def run(
             # The whole command goes on, and not its last run alone.
             raise Interrupted from stop
     _show_evaluation(result, as_json=as_json)
+    reports.write(result.outcomes, file.name, {name: one.summaries for name, one in result.runs.items()})
     if not result.passed:
         raise typer.Exit(EXIT_GATE)
 
@@ -122,10 +147,12 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
     """Print the figures of an evaluation to stdout, and its warnings and gates to stderr."""
     from geval_local.cli.output.run_summary import (
         LOWEST_SHOWN,
+        gates_record,
         run_record,
         show_gates,
         show_lowest,
         show_signatures,
+        show_slices,
         show_summaries,
         show_unscored,
         show_warnings,
@@ -140,12 +167,15 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
                 "evaluation": result.file.record.model_dump(),
                 "data": {name: run_record(run) for name, run in result.runs.items()},
                 "reports": {name: str(page) for name, page in result.reports.items()},
-                "failed_gates": result.failures,
+                "baselines": {name: str(path) for name, path in result.baselines.items()},
+                **gates_record(result.outcomes),
             }
         )
     else:
         names = [name for name, run in result.runs.items() for _ in run.summaries]
         show_summaries([one for run in result.runs.values() for one in run.summaries], names)
+        for run in result.runs.values():
+            show_slices(run)
         for run in result.runs.values() if result.failures else ():
             for summary, rows in zip(run.summaries, run.lowest, strict=True):
                 if not summary.doubt and any(summary.metric in failure for failure in result.failures):
@@ -159,4 +189,4 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
             note(f"wrote {files}", "dim")
         for page in result.reports.values():
             note(f"wrote {shlex.quote(str(page))}; open it in any browser")
-    show_gates(result.failures, result.gates)
+    show_gates(result.outcomes)

@@ -76,10 +76,10 @@ def pairs(
     """
     from geval_local.analysis.pairs import rank_run
     from geval_local.cli.output.console import note, print_json
-    from geval_local.cli.output.run_summary import run_record, show_result
+    from geval_local.cli.output.run_summary import gates_record, run_record, show_result
     from geval_local.cli.output.tables import show_study
     from geval_local.cli.scoring import EXIT_GATE, watch
-    from geval_local.evaluation.gates import failures
+    from geval_local.evaluation.gates import outcomes
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan
     from geval_local.runs.run_file import score_file
@@ -102,19 +102,19 @@ def pairs(
         results=2 * len(metrics) * len(judges),
         judges=len(judges),
     )
-    failed = failures(gates, result.summaries)
+    held = outcomes(gates, result.summaries)
     written = result.files[0]
     keys = [summary.metric for summary in result.summaries if summary.scored]
     if as_json:
         found = {key: rank_run(written, key).sources[0].study.to_dict() for key in keys}
-        print_json({**run_record(result), "failed_gates": failed, "preferences": found})
+        print_json({**run_record(result), **gates_record(held), "preferences": found})
     else:
-        show_result(result, failed, lowest=0, as_json=False)
+        show_result(result, held, lowest=0, as_json=False)
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
         if rules.given is None:  # verdicts are in the rows otherwise
             note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file[0]}")
-    if failed:
+    if not all(one.passed for one in held):
         raise typer.Exit(EXIT_GATE)
 
 

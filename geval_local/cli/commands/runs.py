@@ -49,8 +49,8 @@ def resume(
     from geval_local.metric import Metric
     from geval_local.runs import run_file
 
-    limits = gates.read()  # first: they may be wrong
     manifest = run_file.read_run(run)
+    limits = gates.read(manifest.settings.by)
     follow(
         lambda events: run_file.resume(
             run,
@@ -231,6 +231,7 @@ def report(
     ] = None,
     fields: options.Fields = None,
     lowest: options.Lowest = 3,
+    by: options.By = None,
     rows: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most rows that charts and list of a page hold; tables are of all.")
     ] = 20_000,
@@ -261,6 +262,7 @@ def report(
         reasons=reasons or (),
         fields=mapping,
         rows=rows,
+        by=by or (),
         title=title,
         overwrite=overwrite,
         **ratings.model_dump(),

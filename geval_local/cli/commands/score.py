@@ -30,6 +30,7 @@ def score(
     ] = False,
     no_steps: options.NoSteps = False,
     gates: options.Gates,
+    reports: options.GateReports,
     lowest: options.Lowest = 3,
     as_json: options.Json = False,
     judges: list[JudgeOptions],
@@ -43,11 +44,16 @@ def score(
     from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_files
 
-    limits = gates.read()
+    limits = gates.read(run.by)
+    reports.check()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
     options.warn_of_scales(chosen)
-    limited = (("--threshold", run.threshold), ("--fail-under", gates.fail_under), ("--fail-over", gates.fail_over))
-    for name, limit_value in limited:
+    for name, limit_value in (
+        ("--threshold", run.threshold),
+        ("--fail-under", gates.fail_under),
+        ("--fail-over", gates.fail_over),
+        ("--fail-slice-under", gates.fail_slice_under),
+    ):
         options.check_on_scales(name, limit_value, chosen)
     options.check_directions(gates, chosen)
     if dry_run:
@@ -82,6 +88,7 @@ def score(
             judges=len(judges),
             as_json=as_json,
             lowest=lowest,
+            reports=reports,
         )
 
 

@@ -23,14 +23,17 @@ from geval_local.cli.output.console import (
 )
 from geval_local.direction import Direction
 from geval_local.errors import ErrorCode
+from geval_local.evaluation.gates import NOT_WORSE
 from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
+from geval_local.statistics.interval import FEW_UNITS
 from geval_local.summary import mass_warning
 
 if TYPE_CHECKING:
+    from geval_local.evaluation.gates import GateOutcome
     from geval_local.runs.completion import RunResult
     from geval_local.score import Score
     from geval_local.summary import QuestionSummary, Summary
@@ -47,21 +50,21 @@ LABELS_SHOWN, LIKELIEST = 5, 3
 
 def show_result(
     result: RunResult,
-    failures: Sequence[str],
+    gates: Sequence[GateOutcome],
     *,
-    gates: int = 0,
     lowest: int = LOWEST_SHOWN,
     as_json: bool,
 ) -> None:
     """Print a run's scores or answers to stdout, and its warnings, gates and next commands to stderr."""
     show_warnings(result)
     if as_json:
-        print_json(run_record(result, lowest) | {"failed_gates": list(failures)})
+        print_json(run_record(result, lowest) | gates_record(gates))
     else:
         if result.answers:
             _show_answers(result.answers)
         else:
             show_summaries(result.summaries)
+            show_slices(result)
         _show_pace(result)
         show_unscored(result)
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
@@ -69,15 +72,27 @@ def show_result(
                 show_lowest(summary.metric, rows, lowest)
         show_signatures(result)
         _show_next(result, lowest)
-    show_gates(failures, gates)
+    show_gates(gates)
 
 
-def show_gates(failures: Sequence[str], gates: int) -> None:
-    """Say which gates failed, or that all hold."""
-    for failure in failures:
-        note(f"gate failed: {failure}", "bold red")
-    if gates and not failures:
-        note(f"gates: {gates} of {gates} hold", "green")
+def gates_record(gates: Sequence[GateOutcome]) -> dict[str, Any]:
+    """Return what became of the gates as plain JSON values: all of them, and the sentences of those that failed."""
+    failed = [one.sentence for one in gates if not one.passed]
+    return {"failed_gates": failed, "gates": [one.to_dict() for one in gates]}
+
+
+def show_gates(gates: Sequence[GateOutcome]) -> None:
+    """Say of every gate that failed why it did, and how many hold; of a baseline also what held."""
+    for one in gates:
+        if one.passed and one.figure == NOT_WORSE:
+            note(f"gate holds: {one.sentence}", "dim")
+    for one in gates:
+        if not one.passed:
+            note(f"gate failed: {one.sentence}", "bold red")
+    given = [one for one in gates if one.gate]
+    if given:
+        held = sum(one.passed for one in given)
+        note(f"gates: {held} of {len(given)} hold", "green" if all(one.passed for one in gates) else "")
 
 
 def show_warnings(result: RunResult, prefix: str = "") -> None:
@@ -178,6 +193,30 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
     for summary in summaries:
         if summary.doubt:
             say(f"{summary.metric}: {summary.doubt}", wrap=True)
+
+
+def show_slices(result: RunResult) -> None:
+    """Print the figures of every slice, a table for each column, and warn of slices of few documents."""
+    several = len(result.summaries) > 1
+    for column in dict.fromkeys(one.column for summary in result.summaries for one in summary.slices):
+        found = [(summary, one) for summary in result.summaries for one in summary.slices if one.column == column]
+        has_threshold = any(one.summary.threshold is not None for _, one in found)
+        columns = [(column, FOLDED), *([("metric", FOLDED)] if several else [])]
+        figures = ["scored", "documents", "mean [95 % CI]", *(["passed"] if has_threshold else [])]
+        rows = []
+        for summary, one in found:
+            _, scored, mean, *_ = _cells(one.summary)
+            passed = [_passed(one.summary)] if has_threshold else []
+            own = [one.value, *([summary.metric] if several else [])]
+            rows.append([*own, scored, str(one.summary.interval.units), mean, *passed])
+        print_rows([*columns, *((name, FIGURE) for name in figures)], rows)
+        few = {one.value: one.summary.interval.units for _, one in found if one.summary.interval.units < FEW_UNITS}
+        if few:
+            told = ", ".join(f"{value} ({counted(units, 'document')})" for value, units in few.items())
+            note(f"warning: slices of {column} with few documents say little: {told}", "yellow")
+    for slicing in result.slicings:
+        if slicing.told:
+            note(slicing.told, "dim")
 
 
 def _show_pace(result: RunResult) -> None:

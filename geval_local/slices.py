@@ -1,0 +1,195 @@
+"""Slices: rows of a file by the values of a column, such as a language, a product or a length.
+
+A column of names makes one slice for each name. A column of numbers with more than `MOST_NUMBERS` values is cut into
+quartiles. Rows without a value are a slice of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from geval_local.errors import ConfigurationError
+from geval_local.fields import lookup, nearest, output_text
+from geval_local.statistics.records import word_count
+
+#: The slice of the rows without a value.
+NO_VALUE = "(none)"
+#: Most names of a column; one with more is an id.
+MOST_SLICES = 20
+#: Numbers with at most so many values are names, such as years or ratings.
+MOST_NUMBERS = 8
+#: A column of this name that is not there: the number of words of the output.
+LENGTH = "length"
+#: Distinct values that are counted for a message.
+_MOST_COUNTED = 100_000
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How a column cuts the rows of a file.
+
+    Attributes
+    ----------
+    column : str
+        The column, or the dotted path into one.
+    names : tuple of str
+        The slices, in the order of a table; `NO_VALUE` last.
+    edges : tuple of float
+        Of numbers: the largest number of every slice but the last; empty where values are names.
+    of_output : bool
+        Whether the value is the number of words of the output.
+    """
+
+    column: str
+    names: tuple[str, ...]
+    edges: tuple[float, ...] = ()
+    of_output: bool = False
+
+    @property
+    def told(self) -> str:
+        """Say how numbers were cut, in a sentence; empty for names."""
+        if not self.edges:
+            return f"{self.column}: words of the output" if self.of_output else ""
+        what = "words of the output" if self.of_output else "its numbers"
+        return f"{self.column}: {what}, cut into quartiles of the rows"
+
+    def slice_of(self, row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str:
+        """Name the slice of a row; `mapping` is that of the output, where its column has another name."""
+        value = _length(row, mapping) if self.of_output else lookup(row, self.column)
+        if not self.edges:
+            return _name(value)
+        number = _number(value)
+        return NO_VALUE if math.isnan(number) else self.names[bisect_left(self.edges, number)]
+
+
+def find_slicings(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], mapping: Mapping[str, str] | None = None
+) -> list[Slicing]:
+    """Read all rows once, and find how every column cuts them.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        The rows of a file.
+    columns : sequence of str
+        Columns, or dotted paths into them. ``length`` is the number of words of the output if there is no such column.
+    mapping : mapping of str to str, optional
+        Field of a metric -> its column.
+
+    Raises
+    ------
+    ConfigurationError
+        If a column is in no row, or has more than `MOST_SLICES` names.
+    """
+    counts = {column: _Values(column) for column in dict.fromkeys(columns)}
+    lengths = _Values(LENGTH) if LENGTH in counts else None
+    known: dict[str, None] = {}
+    for row in rows:
+        if len(known) < _MOST_COUNTED:
+            known |= dict.fromkeys(map(str, row))
+        for column, values in counts.items():
+            values.add(lookup(row, column))
+        if lengths is not None:
+            lengths.add(_length(row, mapping))
+    found = []
+    for column, values in counts.items():
+        if values.is_empty and column == LENGTH and lengths is not None and not lengths.is_empty:
+            found.append(lengths.slicing(of_output=True))
+        elif values.is_empty:
+            raise ConfigurationError(
+                f"`by={column}`: no row has a value in this column{nearest(column, known)}",
+                hint=f"Columns: {', '.join(known)}.",
+            )
+        else:
+            found.append(values.slicing())
+    return found
+
+
+class _Values:
+    """The values of one column."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._names: dict[str, None] = {}
+        self._numbers: list[float] | None = []
+        self._missing = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has a value."""
+        return not self._names
+
+    def add(self, value: Any) -> None:
+        """Take in the value of a row."""
+        name = _name(value)
+        if name == NO_VALUE:
+            self._missing += 1
+            return
+        if len(self._names) < _MOST_COUNTED:
+            self._names[name] = None
+        if self._numbers is not None:
+            number = _number(value)
+            if math.isnan(number):
+                self._numbers = None
+            else:
+                self._numbers.append(number)
+
+    def slicing(self, *, of_output: bool = False) -> Slicing:
+        """Cut the rows."""
+        last = (NO_VALUE,) if self._missing else ()
+        if self._numbers is not None and len(self._names) > MOST_NUMBERS and self._column != "id":
+            numbers = np.asarray(self._numbers)
+            # The largest number of every quarter: equal numbers stay in one slice.
+            edges = np.unique(np.quantile(numbers, (0.25, 0.5, 0.75), method="inverted_cdf"))
+            edges = edges[edges < numbers.max()]
+            places = np.searchsorted(edges, numbers, side="left")
+            parts = [numbers[places == place] for place in range(len(edges) + 1)]
+            names = tuple(f"{part.min():g} to {part.max():g}" for part in parts)
+            return Slicing(self._column, (*names, *last), tuple(edges.tolist()), of_output)
+        if len(self._names) > MOST_SLICES:
+            many = "or more " if len(self._names) >= _MOST_COUNTED else ""
+            raise ConfigurationError(
+                f"`by={self._column}`: the column has {len(self._names):,} {many}different values, more than the "
+                f"{MOST_SLICES} that make slices",
+                hint="Choose a column that many rows share, such as a language or a product.",
+            )
+        if self._numbers is not None:
+            return Slicing(self._column, (*sorted(self._names, key=float), *last), of_output=of_output)
+        return Slicing(self._column, (*sorted(self._names), *last), of_output=of_output)
+
+
+def _length(row: Mapping[str, Any], mapping: Mapping[str, str] | None) -> int | None:
+    text = output_text(row, mapping)
+    return None if text is None else word_count(text)
+
+
+def _name(value: Any) -> str:
+    """Write a value as the name of its slice."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NO_VALUE
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join(text.split()) or NO_VALUE
+
+
+def _number(value: Any) -> float:
+    """Read a finite number; NaN for anything else."""
+    if isinstance(value, bool):
+        return math.nan
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan

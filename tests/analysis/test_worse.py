@@ -1,0 +1,193 @@
+"""Worse than before? Rows are paired by what they share, tested by document, and told with what could be found."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from geval_local.analysis.worse import is_worse
+from geval_local.errors import ConfigurationError, DataError
+
+
+def given(rows):
+    """Rows as results in memory, whose signature is not known."""
+    return [
+        {key: value for key, value in row.items() if key not in ("score", "mass")}
+        | {"geval": {"m": {"score": row["score"], "label_mass": row.get("mass", 0.95)}}}
+        for row in rows
+    ]
+
+
+def scored(count, shift=0.0, seed=0, **columns):
+    noise, base = np.random.default_rng(seed), np.random.default_rng(99)
+    means = base.uniform(2, 4, count)
+    return [
+        {"id": f"r{n}", "output": f"answer {n} {shift}", "score": float(means[n] + shift + noise.normal(0, 0.2))}
+        | {name: of(n) for name, of in columns.items()}
+        for n in range(count)
+    ]
+
+
+def worse(new, old, **options):
+    return is_worse(given(new), given(old), across=["any"], **options)
+
+
+def test_a_drop_is_found_and_a_change_by_chance_is_not():
+    old = scored(40)
+    dropped, alike = worse(scored(40, -0.4, 1), old), worse(scored(40, 0.0, 1), old)
+    assert not dropped.passed
+    assert alike.passed
+    (told,) = dropped.failures
+    assert told.startswith("m: the mean fell by 0.387")
+    assert "on 40 shared documents, more than chance explains, p < .0001" in told
+    (change,) = alike.changes.values()
+    assert "no drop is shown" in change.told
+    assert "would be found with 80 % probability" in change.told
+    differences = np.array([a["score"] - b["score"] for a, b in zip(scored(40, 0.0, 1), old, strict=True)])
+    assert change.difference == pytest.approx(differences.mean())
+    # The test adds one made-up document, so its p lies above that of the plain one.
+    p = stats.ttest_1samp([a["score"] - b["score"] for a, b in zip(scored(40, -0.4, 1), old, strict=True)], 0,
+                          alternative="less").pvalue  # fmt: skip
+    (change,) = dropped.changes.values()
+    assert p < change.test.p < 1e-6
+
+
+def test_a_margin_has_to_be_shown():
+    old = scored(40)
+    same = scored(40, 0.0, 1)
+    shown, small = worse(same, old, margin=0.3), worse(same, old, margin=0.01)
+    assert shown.passed
+    assert not small.passed
+    (change,) = shown.changes.values()
+    assert change.told.startswith("not lower by 0.3 or more: the mean changed by")
+    (told,) = small.failures
+    assert "not shown to be less than 0.01 lower" in told
+    assert "could be shown with 80 % probability" in told
+    assert worse(scored(40, -0.4, 1), old, margin=0.3).passed is False
+
+
+def test_few_documents_are_told_in_a_sentence():
+    old = scored(5)
+    found = worse(scored(5, -0.2, 1), old)
+    (change,) = found.changes.values()
+    assert "with only 5 documents, smaller changes go unseen" in change.told
+
+
+def test_rows_are_paired_by_id_and_not_by_place():
+    old = scored(30)
+    new = [*scored(30, 0.0, 1)[5:][::-1], {"id": "new", "output": "x", "score": 1.0}]
+    (change,) = worse(new, old).changes.values()
+    assert change.rows == change.documents == 25
+    by_id = {row["id"]: row["score"] for row in old}
+    assert change.difference == pytest.approx(np.mean([row["score"] - by_id[row["id"]] for row in new[:-1]]))
+
+
+def test_rows_of_one_document_count_once():
+    document = {"doc_id": lambda n: f"d{n // 8}"}
+    (change,) = worse(scored(40, -0.1, 1, **document), scored(40, **document)).changes.values()
+    assert (change.rows, change.documents) == (40, 5)
+    assert change.test.documents == 5
+
+
+def test_the_level_is_shared_by_all_tests():
+    """A drop with a p of some .02 counts where it is asked about alone, and not among ten slices."""
+
+    def fallen(rows):
+        return [row | {"score": row["score"] - 0.15 - 0.2 * (-1) ** n} if n < 12 else row for n, row in enumerate(rows)]
+
+    language = {"language": lambda n: "a" if n < 12 else f"l{n % 10}"}
+    old = scored(100, **language)
+    alone = worse(fallen(old[:12]), old[:12])
+    (change,) = alone.changes.values()
+    assert 0.05 / 12 < change.test.p < 0.05
+    assert not alone.passed
+    found = worse(fallen(old), old, by=["language"])
+    assert len(found.changes) == 12
+    (slice_,) = [one for asked, one in found.changes.items() if asked.value == "a"]
+    assert slice_.test.p == pytest.approx(change.test.p)
+    assert found.passed
+
+
+def test_a_slice_that_dropped_is_named():
+    language = {"language": lambda n: "de" if n % 4 == 0 else "en"}
+    new = scored(80, 0.0, 1, **language)
+    for row in new:
+        row["score"] -= 0.5 * (row["language"] == "de")
+    found = worse(new, scored(80, **language), by=["language"])
+    assert "m, language = de: the mean fell by 0.5" in "\n".join(found.failures)
+    assert not any("language = en" in told for told in found.failures)
+    record = json.loads(json.dumps(found.to_dict()))
+    assert record["passed"] is False
+    assert [one["slice"] for one in record["changes"]] == [None, ["language", "de"], ["language", "en"]]
+    assert found.tables()[0].rows[1][-1] == "worse"
+
+
+def test_a_judge_that_does_not_answer_passes_nothing():
+    old = scored(20)
+    found = worse([row | {"mass": 0.01} for row in scored(20)], old)
+    assert not found.passed
+    assert "nothing can be concluded of the new run" in found.failures[0]
+
+
+def test_nothing_in_common_is_an_error_with_the_way_out():
+    other = [row | {"id": f"x{n}"} for n, row in enumerate(scored(5))]
+    with pytest.raises(DataError, match="nothing pairs the rows"):
+        worse(other, scored(5))
+    with pytest.raises(ConfigurationError, match="a margin is 0 or more"):
+        worse(scored(5), scored(5), margin=-1)
+    with pytest.raises(ConfigurationError, match="nothing says under which signature"):
+        is_worse(given(scored(5)), given(scored(5)))
+
+
+def test_unscored_rows_are_left_out_of_the_pairs():
+    new = scored(20, 0.0, 1)
+    new[3]["score"] = None
+    (change,) = worse(new, scored(20)).changes.values()
+    assert change.rows == 19
+    empty = [row | {"score": None} for row in new]
+    (change,) = worse(empty, scored(20)).changes.values()
+    assert not change.passed
+    assert math.isnan(change.difference)
+
+
+def test_rows_that_grow_may_be_looked_at_again_and_again():
+    old = scored(200)
+    early = worse(scored(40, -0.5, 1), old[:40], sequential=True)
+    assert early.passed
+    (change,) = early.changes.values()
+    assert "not decided yet" in change.told
+    assert "no verdict falls before 50 documents" in change.told
+    assert not worse(scored(40, 0.0, 1), old[:40], margin=0.2, sequential=True).passed
+    dropped = worse(scored(200, -0.5, 1), old, sequential=True)
+    assert not dropped.passed
+    assert re.search(r"^m: lower, decided after \d+ documents: .* holds for all looks together$", dropped.failures[0])
+    shown = worse(scored(200, 0.0, 1), old, margin=0.2, sequential=True)
+    assert shown.passed
+    # By chance a drop is shown in one of twenty sequences at most, at whatever look.
+    chance = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(100):
+        rows = [{"id": f"r{n}", "score": float(3 + chance.normal(0, 0.5))} for n in range(120)]
+        (change,) = worse(rows, [row | {"score": 3.0} for row in rows], sequential=True).changes.values()
+        wrong += not change.passed
+    assert wrong <= 5
+
+
+def test_a_new_slice_has_nothing_to_be_worse_than():
+    old = scored(20, language=lambda n: "de")
+    added = [{"id": f"x{n}", "output": "x", "language": "fr", "score": 1.0} for n in range(10)]
+    for margin in (None, 1.0):
+        found = worse([*scored(20, 0.0, 1, language=lambda n: "de"), *added], old, by=["language"], margin=margin)
+        (new,) = [one for asked, one in found.changes.items() if asked.value == "fr"]
+        assert new.passed
+        assert new.told == "no row of this slice is in the baseline: nothing is compared"
+        assert found.tables()[0].rows[-1][-1] == "new"
+    silent = [row | {"score": None} for row in scored(20, 0.0, 1, language=lambda n: "de")]
+    found = worse([*silent, *[row | {"language": "fr"} for row in added]], old, by=["language"])
+    (known,) = [one for asked, one in found.changes.items() if asked.value == "de"]
+    assert not known.passed
