@@ -278,6 +278,21 @@ def _names(value: object) -> object:
     return list(dict.fromkeys(names))
 
 
+_MOST_SHARDS = 9999
+
+
+def _shard(text: str | None) -> str | None:
+    if text is None:
+        return None
+    number, slash, count = (part.strip() for part in text.partition("/"))
+    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= _MOST_SHARDS):
+        raise ValueError(
+            f"{text!r} is no share: write I/N with I from 1 to N, such as 3/8. Schedulers that count from 0 need 1 more: "
+            "$((JOB_COMPLETION_INDEX + 1))/8"
+        )
+    return f"{int(number)}/{int(count)}"
+
+
 class RunOptions(Options):
     """How a file is scored, and what is written."""
 
@@ -386,6 +401,15 @@ class RunOptions(Options):
             "only what its manifest names is removed. Not needed for a file that is a result of this tool, unchanged."
         ),
     ] = False
+    shard: Annotated[
+        str | None,
+        AfterValidator(_shard),
+        Flag(metavar="I/N", panel=SPREADING),
+        Field(
+            description="Score the I-th of N shares of the rows, I from 1, into OUT/shard-I-of-N; `merge OUT` joins "
+            "them. Shares begin at documents, and with --window at windows."
+        ),
+    ] = None
     distributed: Annotated[
         Literal["ray"] | None,
         Flag(panel=SPREADING),
@@ -417,7 +441,11 @@ class RunOptions(Options):
         for name in ("workers", "address", "gather_by"):
             if self.distributed is None and getattr(self, name) is not None:
                 raise ConfigurationError(f"`{name}` is for distributed runs", hint="Add `distributed=ray`.")
-        for name in ("id", "system_columns", "turns"):
+        if self.shard is not None and self.limit is not None:
+            raise ConfigurationError(
+                "`shard` and `limit` exclude each other: a share is one of all rows", hint="Leave one of them out."
+            )
+        for name in ("id", "system_columns", "turns", "shard"):
             if self.distributed is not None and getattr(self, name) is not None:
                 raise ConfigurationError(
                     f"`{name}` is for runs on one machine", hint="Write the rows as it would make them first."

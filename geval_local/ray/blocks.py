@@ -27,20 +27,20 @@ import orjson
 from geval_local.conversation import CHATS
 from geval_local.errors import DataError, GevalError, first_line
 from geval_local.fields import resolve
-from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
+from geval_local.files import bounded_lines
 from geval_local.io.parts import file_number, part_name
 from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import (
     FORMATS,
     RawRow,
     format_of,
-    is_over_lines,
     line_rows,
     parquet_batches,
     parquet_rows,
     read_rows,
 )
 from geval_local.io.samples import Sample, id_hash, name_documents, samples_of
+from geval_local.io.shares import has_a_line_a_row, is_blank
 from geval_local.metric import Metric
 from geval_local.runs.settings import Settings
 
@@ -54,7 +54,6 @@ MOST_REPEATED = 10_000
 #: Files beside the parts in a directory that this tool wrote.
 _NO_INPUT = (".meta.json", "manifest.json")
 _HIDDEN = re.compile(r"/[._]")
-_HEAD_BYTES = 4096
 _READ_BYTES = 1 << 20
 
 #: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
@@ -195,7 +194,7 @@ def survey(file: Block, cut: Cut) -> list[Block]:
 def _surveyed(file: Block, cut: Cut) -> list[Block]:
     with _readable(file):
         found = _Found(file.address)
-        blocks = (_survey_lines if _is_lines(file) else _survey_rows)(file, cut, found)
+        blocks = (_survey_lines if has_a_line_a_row(file.place, file.bytes) else _survey_rows)(file, cut, found)
     if not blocks:
         raise DataError(f"{file.address} holds no rows", hint="Was the file written completely?")
     repeated = found.ids.repeated()
@@ -257,19 +256,6 @@ class _Ids:
         return pairs
 
 
-def _is_lines(file: Block) -> bool:
-    """Whether a file has one row per line, so that it can be cut anywhere and read by bytes."""
-    place = file.place
-    if format_of(place.name) not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
-        return False
-    head = place.read(0, min(_HEAD_BYTES, file.bytes))
-    if encoding_of(head) != "utf-8-sig" or kind_of_no_text(head) is not None:
-        return False
-    with place.lines_file() as source:
-        text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-        return not is_over_lines(bounded_lines(text, file.address))
-
-
 def _survey_lines(file: Block, cut: Cut, found: _Found) -> list[Block]:
     digest, blocks = hashlib.sha256(), list[Block]()
     first = rows = start = 0
@@ -277,7 +263,7 @@ def _survey_lines(file: Block, cut: Cut, found: _Found) -> list[Block]:
     with file.place.lines_file() as source:
         for number, raw in enumerate(bounded_lines(source, file.address), start=1):
             digest.update(raw)
-            if not _is_blank(raw):
+            if not is_blank(raw):
                 if rows == 0:
                     start, line = offset, number
                 rows += 1
@@ -289,11 +275,6 @@ def _survey_lines(file: Block, cut: Cut, found: _Found) -> list[Block]:
     if rows:
         blocks.append(replace(file, first=first, rows=rows, line=line, start=start, stop=offset))
     return [replace(block, sha256=digest.hexdigest()) for block in blocks]
-
-
-def _is_blank(raw: bytes) -> bool:
-    # Text has more white-space characters than bytes.
-    return not raw.strip() or (len(raw) < 64 and not raw.decode("utf-8-sig", "surrogateescape").strip())
 
 
 def _value_of_line(raw: bytes, number: int) -> Any:
@@ -349,7 +330,7 @@ def block_rows(block: Block, choose: Callable[[list[str]], list[str] | None] | N
     """
     with _readable(block):
         place = block.place
-        if block.stop or _is_lines(block):
+        if block.stop or has_a_line_a_row(place, block.bytes):
             source = io.BytesIO(place.read(block.start, block.stop)) if block.stop else place.lines_file()
             encoding = "utf-8-sig" if block.first == 0 else "utf-8"
             with io.TextIOWrapper(source, encoding=encoding, errors="surrogateescape", newline="\n") as text:

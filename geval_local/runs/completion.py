@@ -251,6 +251,10 @@ class _Completion:
             limit = None  # a row of the file is not one of the run
         elif settings.chosen:
             rows = len(settings.chosen)
+        elif file.share is not None:
+            names = [path.name.lower() for path in file.paths]
+            # Of other files the rows of a share are not known before they are read.
+            rows = rows or (max(1, file.lines) if all(name.endswith((".jsonl", ".ndjson")) for name in names) else None)
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:

@@ -45,7 +45,7 @@ from geval_local.questions.question import Question, load_questions, named_quest
 from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.input_file import fingerprint_inputs
+from geval_local.runs.inputs import input_of
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
@@ -122,7 +122,7 @@ def score_file(
     settings = Settings(
         **_given(options),
         window=options.window or WINDOW,
-        block_rows=options.window if options.distributed else None,
+        block_rows=options.window if options.distributed or options.shard else None,
         metrics=[definition(metric) for metric in chosen],
         metric_names=list(metric_names or names),
         evaluation=evaluation,
@@ -143,7 +143,7 @@ def score_file(
             given, chosen, records, output, options, settings, maps, events or RunEvents()
         )
     paths = find_files(given)
-    target = find_target(output, options.formats)
+    target = find_target(output, options.formats, shard=options.shard)
     for path in paths:
         target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
@@ -154,7 +154,7 @@ def score_file(
         check_chosen(options.columns, first, [metric.name for metric in chosen])
         update = {"metrics": [definition(metric) for metric in chosen], "pairs": pairs, "group_by": "document"}
         settings = settings.model_copy(update=update)
-    return run_file(paths, settings, judges, target, options, events, maps=maps, load=load)
+    return run_file(paths, settings, judges, target, options, events, given=given, maps=maps, load=load)
 
 
 def decide_file(
@@ -200,7 +200,7 @@ def decide_file(
     """
     options = _options(options, named)
     path = Path(file)
-    target = find_target(output, options.formats, "decisions")
+    target = find_target(output, options.formats, "decisions", options.shard)
     target.refuse_input(path)
     given = Path(questions) if isinstance(questions, str | os.PathLike) else questions
     asked = load_questions(given) if isinstance(given, Path) else named_questions(given)
@@ -216,6 +216,7 @@ def decide_file(
         **_given(options),
         # Prompts are held by the window, and a row has as many as there are forms.
         window=options.window or max(1, WINDOW // len(metrics)),
+        block_rows=options.window if options.shard else None,
         metrics=[definition(metric) for metric in metrics],
         questions=QuestionSettings(
             asked=[question.model_dump(mode="json", exclude_none=True) for question in asked],
@@ -266,17 +267,22 @@ def run_file(
     options: RunOptions | None = None,
     events: RunEvents | None = None,
     *,
+    given: Sequence[str | os.PathLike[str]] = (),
     maps: Mapping[str, Calibrator] | None = None,
     load: Callable[[JudgeOptions], Judge] | None = None,
 ) -> RunResult:
-    """Run what the settings ask of files that were checked: scores, answers, preferences, or reasons."""
+    """Run what the settings ask of files that were checked: scores, answers, preferences, or reasons.
+
+    `given` are the directories and patterns that the files were found by.
+    """
     output = None if target.output is None else target.output.name
-    settings = settings.model_copy(update={"formats": list(target.formats), "output": output})
+    inputs = [] if settings.shard is None else [os.path.abspath(one) for one in (given or paths)]
+    settings = settings.model_copy(update={"formats": list(target.formats), "output": output, "inputs": inputs})
     options = options or RunOptions()
     records, loaded = _judges(judges)
     return complete(
         target,
-        RunManifest.new(fingerprint_inputs(paths), settings, records),
+        RunManifest.new(input_of(paths, settings), settings, records),
         maps or {},
         loaded,
         events or RunEvents(),
