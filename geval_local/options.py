@@ -287,7 +287,7 @@ def _shard(text: str | None) -> str | None:
     number, slash, count = (part.strip() for part in text.partition("/"))
     if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= _MOST_SHARDS):
         raise ValueError(
-            f"{text!r} is no share: write I/N with I from 1 to N, such as 3/8. Schedulers that count from 0 need 1 more: "
+            f"{text!r} is no share: write I/N with I from 1 to N, such as 3/8; add 1 where a scheduler counts from 0: "
             "$((JOB_COMPLETION_INDEX + 1))/8"
         )
     return f"{int(number)}/{int(count)}"

@@ -304,6 +304,7 @@ def format_of(name: str) -> str | None:
 
 
 def guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRow]:
+    """Read rows; errors of files become a `DataError` that says how far the file could be read."""
     last = 0
     try:
         for row in reader(path, encoding):

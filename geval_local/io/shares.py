@@ -159,6 +159,11 @@ def share_of(
     )
 
 
+def listing_of(paths: Sequence[Path], options: RunOptions) -> str:
+    """Hash the names and sizes of the files of an input."""
+    return _Input(paths, options).listing
+
+
 def _share_of_samples(
     given: _Input, number: int, count: int, sizes: Iterable[int] | None, pairs: PairPlan | None
 ) -> Share:
@@ -341,7 +346,9 @@ class _Input:
                     if rows > row:
                         return start, number
                 start += len(line)
-        raise DataError(f"{self.paths[file]} was changed while it was read", hint="Try again once nothing writes to it.")
+        raise DataError(
+            f"{self.paths[file]} was changed while it was read", hint="Try again once nothing writes to it."
+        )
 
 
 def _line_at(source: BinaryIO, offset: int) -> int:

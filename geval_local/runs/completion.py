@@ -99,17 +99,23 @@ def complete(
     events: RunEvents,
     *,
     load: Callable[[JudgeOptions], Judge] | None = None,
+    fill: Callable[[Run], object] | None = None,
     retry_errors: bool,
     overwrite: bool,
     accept_version: bool = False,
 ) -> RunResult:
-    """Open a run and follow it to its end; an interruption or an error says how to go on with it."""
+    """Open a run and follow it to its end; an interruption or an error says how to go on with it.
+
+    `fill` brings outcomes into a run that has not begun.
+    """
     directory = target.directory
     began = False
     try:
         with open_run(
             directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
         ) as run:
+            if fill is not None and not run.manifest.has_begun:
+                fill(run)
             began = True
             return _Completion(run, target, calibrations, loaded, load, events).result()
     except KeyboardInterrupt as stop:

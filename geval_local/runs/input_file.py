@@ -72,10 +72,16 @@ def fingerprint_inputs(paths: Sequence[Path]) -> InputFile:
     )
 
 
-def fingerprint_share(share: Share) -> InputFile:
-    """Fingerprint a share of an input: what it reads of its files, and which files there are beside them."""
-    files = [_fingerprint_stretch(stretch) for stretch in share.stretches]
-    told = [share.listing, *(repr((file.sha256, one.start, one.stop)) for file, one in zip(files, share.stretches, strict=True))]
+def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = None) -> InputFile:
+    """Fingerprint a share of an input: what it reads of its files, and which files there are beside them.
+
+    `hashes` keeps what is known of the files for other shares.
+    """
+    files = [_fingerprint_stretch(stretch, {} if hashes is None else hashes) for stretch in share.stretches]
+    told = [
+        share.listing,
+        *(repr((file.sha256, one.start, one.stop)) for file, one in zip(files, share.stretches, strict=True)),
+    ]
     told.append(repr((share.first, share.last, share.end, share.samples)))
     paths = [Path(file.path) for file in files]
     return InputFile(
@@ -90,10 +96,12 @@ def fingerprint_share(share: Share) -> InputFile:
     )
 
 
-def _fingerprint_stretch(stretch: Stretch) -> InputFile:
-    if stretch.by_bytes:
-        return fingerprint_input(Path(stretch.path), stretch.start, stretch.stop)
-    return fingerprint_input(Path(stretch.path))
+def _fingerprint_stretch(stretch: Stretch, hashes: dict[Stretch, InputFile]) -> InputFile:
+    read = stretch if stretch.by_bytes else Stretch(path=stretch.path)
+    if read not in hashes:
+        start, stop = (read.start, read.stop) if read.by_bytes else (0, None)
+        hashes[read] = fingerprint_input(Path(read.path), start, stop)
+    return hashes[read]
 
 
 def fingerprint_input(path: Path, start: int = 0, stop: int | None = None) -> InputFile:

@@ -118,7 +118,7 @@ def score_file(
     given = [file] if isinstance(file, str | os.PathLike) else list(file)
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
-    maps = _calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
+    maps = read_calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
     settings = Settings(
         **_given(options),
         window=options.window or WINDOW,
@@ -325,7 +325,7 @@ def _judges(given: Any) -> tuple[list[JudgeRecord], dict[str, Judge]]:
     return records, {labels[place]: judge for place, judge in loaded.items()}
 
 
-def _calibrations(
+def read_calibrations(
     files: Sequence[Path], load_calibration: LoadCalibration | None, metrics: Sequence[str]
 ) -> dict[str, Calibrator]:
     """Read the calibrations of a run: metric -> map."""
@@ -400,7 +400,7 @@ def resume(
     """
     manifest = read_run(run)
     settings = manifest.settings
-    maps = _calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
+    maps = read_calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
     if settings.distributed is not None:
         if accept_version:
             raise ConfigurationError(

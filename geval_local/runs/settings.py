@@ -128,12 +128,12 @@ class Settings(RunOptions):
             raise ConfigurationError(f"{self.output} is not of the format {', '.join(self.formats)}")
         return self
 
-    def differences(self, other: Settings) -> list[str]:
-        """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
+    def differences(self, other: Settings, *, results: bool = False) -> list[str]:
+        """List differences of other settings that affect outcomes, and with `results` results; `self` is on record."""
         found = []
         names = ["window", "limit", "distributed", "encoding", "fields", "pairs", "reasons"]
         names += ["id", "system_columns", "turns", "shard"]
-        if self.distributed is not None and other.distributed is not None:
+        if results or (self.distributed is not None and other.distributed is not None):
             names += _FINAL_IN_PARTS
         for name in names:
             before, after = getattr(self, name), getattr(other, name)
