@@ -326,7 +326,9 @@ class _Input:
         borders = _borders(before[-1], sizes)
         found = []
         for part in (number - 1, number):
-            windows = bisect_left(borders, before[-1] * part // count)
+            target = before[-1] * part // count
+            windows = bisect_left(borders, target)
+            windows -= windows > 0 and target - borders[windows - 1] < borders[windows] - target
             file = bisect_right(before, borders[windows]) - 1 if part < count else len(self.paths)
             row = 0 if file >= len(self.paths) else borders[windows] - before[file]
             place, line = self._row_at(file, row) if row else (0, 1)

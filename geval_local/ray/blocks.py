@@ -13,8 +13,9 @@ import re
 from array import array
 from base64 import b64decode, b64encode
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -69,6 +70,8 @@ MANY_BLOCKS = 20_000
 BYTES_PER_TOKEN = 4
 #: Largest number of rows in a block.
 MOST_ROWS = 1 << 16
+#: Files beyond which small ones are joined.
+MANY_FILES = 256
 #: Number of changed files that are named.
 _NAMED = 5
 
@@ -100,6 +103,8 @@ class Block:
     schema: str = ""
     #: Why the file cannot be used; the block then stands for all of it, and has no rows.
     error: str = ""
+    #: Further small files whose rows are scored with it; each is a block that is scored by itself if this one fails.
+    more: Sequence[Block] = ()
 
     @property
     def place(self) -> Place:
@@ -109,12 +114,27 @@ class Block:
     @property
     def where(self) -> str:
         """The rows' location, for messages."""
+        if self.more:
+            return f"{self.address} and {len(self.more)} files after it"
         return f"{self.address}, rows {self.line} to {self.line + self.rows - 1}"
 
     @property
     def identity(self) -> dict[str, Any]:
         """What tells the block from others; its part contains it."""
+        if self.more:
+            told = "\n".join(f"{one.sha256} {one.rows}" for one in self.members)
+            return {"file": hashlib.sha256(told.encode()).hexdigest(), "first": 0, "rows": self.all_rows}
         return {"file": self.sha256, "first": self.first, "rows": self.rows}
+
+    @property
+    def members(self) -> list[Block]:
+        """The block by itself, and those of the files that are scored with it."""
+        return [replace(self, more=()), *self.more] if self.more else [self]
+
+    @property
+    def all_rows(self) -> int:
+        """Number of rows, with those of all its files."""
+        return self.rows + sum(one.rows for one in self.more)
 
 
 class Cut(NamedTuple):
@@ -356,16 +376,19 @@ def block_columns(block: Block, settings: Settings) -> Iterator[SourceColumns | 
 
     from geval_local.io.parquet import SourceColumns
 
-    with ExitStack() as stack:
-        with _readable(block):
-            table = stack.enter_context(pq.ParquetFile(stack.enter_context(block.place.open())))
-        yield SourceColumns(table.schema_arrow, _batches(block, table, settings), block.first + 1)
+    with _readable(block), block.place.open() as source, pq.ParquetFile(source) as table:
+        schema = table.schema_arrow
+    with closing(_batches(block, settings)) as batches:
+        yield SourceColumns(schema, batches, block.first + 1, [one.rows for one in block.members])
 
 
-def _batches(block: Block, table: Any, settings: Settings) -> Iterator[Any]:
-    columns = _columns(settings, table.schema_arrow.names)
-    with _readable(block):
-        yield from parquet_batches(table, first=block.first, count=block.rows, columns=columns)
+def _batches(block: Block, settings: Settings) -> Generator[Any, None, None]:
+    import pyarrow.parquet as pq
+
+    for one in block.members:
+        with _readable(one), one.place.open() as source, pq.ParquetFile(source) as table:
+            columns = _columns(settings, table.schema_arrow.names)
+            yield from parquet_batches(table, first=one.first, count=one.rows, columns=columns)
 
 
 def schema_of(blocks: Iterable[Block]) -> Any:
@@ -380,8 +403,9 @@ def schema_of(blocks: Iterable[Block]) -> Any:
 
 def block_samples(block: Block, settings: Settings) -> Iterator[Sample]:
     """Read the rows of a block as samples."""
-    rows = block_rows(block, partial(_columns, settings))
-    return samples_of(rows, block.place.name, settings.fields, dict(block.repeated))
+    for one in block.members:
+        rows = block_rows(one, partial(_columns, settings))
+        yield from samples_of(rows, one.place.name, settings.fields, dict(one.repeated))
 
 
 def _columns(settings: Settings, there: list[str]) -> list[str] | None:
@@ -434,7 +458,44 @@ def choose_cut(settings: Settings, size: int, workers: Callable[[], int]) -> Cut
 
 def rows_in(blocks: Iterable[Block]) -> int:
     """Count the rows of blocks."""
-    return sum(block.rows for block in blocks)
+    return sum(block.all_rows for block in blocks)
+
+
+def single(blocks: Iterable[Block]) -> list[Block]:
+    """List blocks with those of further files by themselves."""
+    return [one for block in blocks for one in block.members]
+
+
+def joined(blocks: Sequence[Block], known: Iterable[Block], new: Collection[str], cut: Cut | None) -> list[Block]:
+    """Join the blocks of small files that follow each other, so that there are not as many blocks as files.
+
+    Those that are `known` to be joined stay so. Of others only those of `new` files are joined, by their addresses, up
+    to the size of `cut`, and only where there are more than `MANY_FILES` files.
+    """
+    groups = {block.address: [one.address for one in block.more] for block in known if block.more}
+    files = Counter(block.address for block in blocks)
+    found: list[list[Block]] = []
+    last: tuple[str, str] | None = None  # what a file has to be to join the last block
+    rows = size = place = 0
+    while place < len(blocks):
+        block = blocks[place]
+        group = groups.get(block.address, [])
+        whole = blocks[place : place + 1 + len(group)]
+        if group and [one.address for one in whole[1:]] == group:
+            found.append([*whole])
+            last, place = None, place + len(whole)
+            continue
+        suffix = format_of(block.place.name) or ""
+        kind = (suffix, block.schema if suffix == ".parquet" else "")
+        is_small = cut is not None and block.address in new and files[block.address] == 1 and not block.error
+        rows, size = rows + block.rows, size + block.bytes
+        if is_small and kind == last and cut is not None and rows <= cut.rows and size <= cut.bytes:
+            found[-1].append(block)
+        else:
+            found.append([block])
+            last, rows, size = (kind if is_small and len(files) > MANY_FILES else None), block.rows, block.bytes
+        place += 1
+    return [replace(head, more=tuple(rest)) if rest else head for head, *rest in found]
 
 
 def limited(blocks: Sequence[Block], limit: int) -> list[Block]:
@@ -473,17 +534,16 @@ def to_lines(blocks: Iterable[Block]) -> bytes:
 
 def from_lines(content: bytes) -> list[Block]:
     """Read what `to_lines` wrote."""
-    records = map(orjson.loads, content.splitlines())
-    return [
-        Block(
-            **record
-            | {
-                "repeated": [(row, first) for row, first in record["repeated"]],
-                "schema": intern(record.get("schema", "")),
-            }
-        )
-        for record in records
-    ]
+    return [_from_record(orjson.loads(line)) for line in content.splitlines()]
+
+
+def _from_record(record: dict[str, Any]) -> Block:
+    own = {
+        "repeated": [(row, first) for row, first in record["repeated"]],
+        "schema": intern(record.get("schema", "")),
+        "more": tuple(map(_from_record, record.get("more", ()))),
+    }
+    return Block(**record | own)
 
 
 def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list[Block]:

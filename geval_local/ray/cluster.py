@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 
+#: Most bytes and most files that one task surveys, unless it is a single file.
+_BUNDLE_BYTES, _BUNDLE_FILES = 1 << 22, 200
+
+
 class WorkerShare(NamedTuple):
     """Number of workers, and the resources of each."""
 
@@ -79,11 +83,26 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
 def survey_files(files: Sequence[Block], cut: Cut) -> Generator[list[Block], None, None]:
     """Survey files on the connected cluster, in any order; see `geval_local.ray.blocks.survey`."""
     with working("the survey of the input"):
-        yield from results_of(handed_out(files).map(partial(_survey, cut=cut)))
+        for found in results_of(handed_out(list(_bundled(files))).map(partial(_survey, cut=cut))):
+            yield from found
 
 
-def _survey(row: dict[str, Any], cut: Cut) -> dict[str, list[Block]]:
-    return {"item": survey(row["item"], cut)}
+def _bundled(files: Sequence[Block]) -> Iterator[list[Block]]:
+    """Put small files together, so that a task costs less than what it does."""
+    bundle: list[Block] = []
+    size = 0
+    for file in files:
+        if bundle and (size + file.bytes > _BUNDLE_BYTES or len(bundle) == _BUNDLE_FILES):
+            yield bundle
+            bundle, size = [], 0
+        bundle.append(file)
+        size += file.bytes
+    if bundle:
+        yield bundle
+
+
+def _survey(row: dict[str, Any], cut: Cut) -> dict[str, list[list[Block]]]:
+    return {"item": [survey(file, cut) for file in row["item"]]}
 
 
 def score_blocks(

@@ -148,9 +148,9 @@ class BlockScorer:
                         tally.add(sample.where, row, score, document)
                     writer.write(_kept(sample, settings.columns), figures)
                 _count(run, window, counts)
-            if counts.rows != block.rows:
+            if counts.rows != block.all_rows:
                 raise DataError(
-                    f"{block.where}: {counts.rows} rows were read instead of {block.rows}",
+                    f"{block.where}: {counts.rows} rows were read instead of {block.all_rows}",
                     hint="Has the file changed? Restore its former content.",
                 )
             counts.sums, counts.documents = [tally.sums() for tally in tallies], documents.counts
