@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 from array import array
 from base64 import b64decode, b64encode
 from bisect import bisect_left
@@ -29,10 +28,10 @@ from geval_local.conversation import CHATS
 from geval_local.errors import DataError, GevalError, first_line
 from geval_local.fields import resolve
 from geval_local.files import bounded_lines
+from geval_local.io.input_files import find_entries
 from geval_local.io.parts import file_number, part_name
-from geval_local.io.places import Entry, Place, is_address, is_pattern
+from geval_local.io.places import Place, is_address
 from geval_local.io.rows import (
-    FORMATS,
     RawRow,
     format_of,
     line_rows,
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
 MOST_PIECES = 16
 #: Most repeated ids of a file that are reported row by row; more reject the file.
 MOST_REPEATED = 10_000
-#: Files beside the parts in a directory that this tool wrote.
-_NO_INPUT = (".meta.json", "manifest.json")
-_HIDDEN = re.compile(r"/[._]")
 _READ_BYTES = 1 << 20
 
 #: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
@@ -145,51 +141,14 @@ class Cut(NamedTuple):
 
 
 def find_files(given: Sequence[str]) -> list[Block]:
-    """List the files of an input, which may be given as files, directories and patterns; sorted within each.
-
-    From a directory, files with a known extension are taken at any depth, except those whose name, or the name of a
-    directory above them, begins with ``.`` or ``_``.
-    """
+    """List the files of an input by paths and addresses, as `geval_local.io.input_files.find_entries` finds them."""
     files: dict[str, Block] = {}
-    for one in given:
-        try:
-            found = _files_of(Place(one))
-        except OSError as error:
-            raise DataError(f"cannot list {one}: {error}", hint="Check the address and your rights to it.") from error
-        for entry in found:
-            address = entry.place.address if is_address(entry.place.address) else entry.place.path
-            if address in files:
-                raise DataError(f"{address} is named twice", hint="Name every file once; patterns may overlap.")
-            files[address] = Block(address, entry.bytes, entry.changed)
+    for entry in (entry for one in given for entry in find_entries(Place(one))):
+        address = entry.place.address if is_address(entry.place.address) else entry.place.path
+        if address in files:
+            raise DataError(f"{address} is named twice", hint="Name every file once; patterns may overlap.")
+        files[address] = Block(address, entry.bytes, entry.changed)
     return list(files.values())
-
-
-def _files_of(place: Place) -> list[Entry]:
-    known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
-    entry = place.entry()
-    if entry is not None and entry.is_file:
-        if format_of(place.name) is None:
-            raise DataError(f"cannot tell the format of {place} by its extension", hint=known)
-        return [entry]
-    if entry is None and not is_pattern(place.address):
-        raise DataError(
-            f"there is no file {place}",
-            hint="Write names in an address as they are: a space is a space, not %20."
-            if is_address(place.address) and "%" in place.address
-            else "Check the path, and the directory it starts from.",
-        )
-    base = len(place.path.rstrip("/"))
-    found = place.matches() if entry is None else place.entries(recursive=True)
-    files = [
-        one
-        for one in found
-        if one.is_file and format_of(one.place.name) is not None and not one.place.name.endswith(_NO_INPUT)
-        # `matches` has left hidden names out.
-        if entry is None or not _HIDDEN.search(one.place.path[base:])
-    ]
-    if not files:
-        raise DataError(f"no file of rows {'matches' if entry is None else 'is in'} {place}", hint=known)
-    return files
 
 
 # --- the survey -------------------------------------------------------------------------------------------------------

@@ -418,7 +418,7 @@ def test_a_schema_that_does_not_fit_is_refused_before_anything(tmp_path, workers
     with pytest.raises(DataError, match=message):
         carry_out(tmp_path / "run", [tmp_path / "in"])
     assert workers.connections == 0
-    for given, told in (("none/*.jsonl", "no file of rows matches"), ("nowhere", "there is no file")):
+    for given, told in (("none/*.jsonl", "no data file matches"), ("nowhere", "there is no file")):
         with pytest.raises(DataError, match=told):
             carry_out(tmp_path / "run", [tmp_path / given])
     with pytest.raises(DataError, match="is named twice"):
