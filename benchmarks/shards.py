@@ -41,15 +41,16 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 class Dying(MockEngine):
-    """Kills its process after some packs."""
+    """Kills its process after some rows."""
 
-    def __init__(self, packs: int) -> None:
+    def __init__(self, rows: int) -> None:
         super().__init__(batch_tokens=16_384)
-        self.packs = packs
+        self.left = rows
 
     def read(self, requests):  # type: ignore[no-untyped-def]
         """See `MockEngine.read`."""
-        if self.executed_packs >= self.packs:
+        self.left -= len(requests)
+        if self.left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().read(requests)
 
@@ -98,11 +99,10 @@ def main() -> None:
         measured("one run", rows, lambda: score(here / "once/"))
         for number in range(1, count + 1):
             if number == 2:
-                packs = rows // count // 2 * 55 // 16_384  # some 55 tokens a row
                 measured(
                     "share 2, killed at half",
                     rows // count,
-                    lambda packs=packs: score(here / "out", Dying(packs), shard=f"2/{count}"),
+                    lambda: score(here / "out", Dying(rows // count // 2), shard=f"2/{count}"),
                 )
             name = f"share {number}" + (" resumed" if number == 2 else "")
             measured(name, rows // count, lambda number=number: score(here / "out", shard=f"{number}/{count}"))

@@ -420,6 +420,18 @@ def rows_in(blocks: Iterable[Block]) -> int:
     return sum(block.all_rows for block in blocks)
 
 
+def longest_first(blocks: Iterable[Block]) -> list[Block]:
+    """Sort blocks by how many bytes their rows have, about, so that no long one begins when all others are done."""
+    blocks = list(blocks)
+    rows = Counter[str]()
+    for one in single(blocks):
+        rows[one.address] += one.rows
+    sizes = {
+        block.part: sum(one.bytes * one.rows / max(1, rows[one.address]) for one in block.members) for block in blocks
+    }
+    return sorted(blocks, key=lambda block: -sizes[block.part])
+
+
 def single(blocks: Iterable[Block]) -> list[Block]:
     """List blocks with those of further files by themselves."""
     return [one for block in blocks for one in block.members]

@@ -20,7 +20,7 @@ from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
-from geval_local.ray.blocks import Block, Cut, survey
+from geval_local.ray.blocks import Block, Cut, longest_first, survey
 from geval_local.ray.gather import rows_of_block, write_bucket
 from geval_local.ray.job import Job, PartReport
 from geval_local.ray.worker import BlockScorer
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 #: Most bytes and most files that one task surveys, unless it is a single file.
 _BUNDLE_BYTES, _BUNDLE_FILES = 1 << 22, 200
+
+
+logger = logging.getLogger("geval_local")
 
 
 class WorkerShare(NamedTuple):
@@ -52,6 +55,13 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice:
             f"`device={device}` names one GPU, and `distributed` gives every worker one of its own",
             hint="Leave `device` out.",
         )
+    if device == "cuda" and workers is None and not any(node.get("GPU", 0) >= 1 for node in nodes):
+        raise ConfigurationError(
+            "`device=cuda` asks for GPUs, and no machine of the cluster has one now",
+            hint="Start those that have, or say by `workers` how many GPUs an autoscaler is to bring.",
+        )
+    if device == "cuda" and workers is not None and not any(node.get("GPU", 0) >= 1 for node in nodes):
+        return WorkerShare(workers, 0, 1)
     gpus, cpus = ([int(node.get(name, 0)) for node in nodes] for name in ("GPU", "CPU"))
     on_gpus = sum(gpus) > 0 and device != "cpu"
     units = gpus if on_gpus else cpus
@@ -78,6 +88,19 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
     import ray
 
     return share_out([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, record.choice)
+
+
+def check_gpus(share: WorkerShare, device: str | None, address: str | None, gpus: float) -> None:
+    """Say that a judge is put on CPUs because no GPU is there; refuse to wait for GPUs that nobody would bring."""
+    if share.gpus and not gpus and address is None:
+        raise ConfigurationError(
+            "`device=cuda` asks for GPUs, and this machine has none", hint="Leave `device` out to compute on CPUs."
+        )
+    if not share.gpus and device is None and address is not None:
+        logger.warning(
+            "no machine of the cluster has a GPU: the judge computes on CPUs. If an autoscaler is to bring GPUs, add "
+            "`device=cuda` and `workers`; `device=cpu` says that CPUs are meant"
+        )
 
 
 def survey_files(files: Sequence[Block], cut: Cut) -> Generator[list[Block], None, None]:
@@ -109,24 +132,35 @@ def score_blocks(
     blocks: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job
 ) -> Generator[PartReport, None, None]:
     """Score blocks on the connected cluster, in any order."""
+    import ray
     from ray.data import ActorPoolStrategy
 
     (record,) = job.manifest.judges
-    share = cluster_share(job.manifest.settings.workers, record)
+    settings = job.manifest.settings
+    share = cluster_share(settings.workers, record)
+    check_gpus(share, record.choice.get("device"), settings.address, ray.cluster_resources().get("GPU", 0))
     with working(f"the workers of {record.name}"):
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if job.alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
         if not job.alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
-        scored = handed_out(blocks).map(
+        scored = handed_out(longest_first(blocks)).map(
             BlockScorer,
-            fn_constructor_args=(load, job),
+            fn_constructor_args=(load, job, _nodes),
             compute=ActorPoolStrategy(size=min(share.workers, len(blocks)), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
         yield from results_of(scored)
+
+
+def _nodes() -> tuple[str, frozenset[str]]:
+    """Name the machine of this worker, and all that are there."""
+    import ray
+
+    alive = frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    return ray.get_runtime_context().get_node_id(), alive
 
 
 def gather_blocks(blocks: Sequence[Block], job: Job) -> Generator[Block, None, None]:
