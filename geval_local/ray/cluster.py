@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ from geval_local.ray.gather import rows_of_block, write_bucket
 from geval_local.ray.job import Job, PartReport
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord
+from geval_local.runs.settings import Settings
 
 if TYPE_CHECKING:
     import ray
@@ -148,11 +149,18 @@ def score_blocks(
         scored = handed_out(longest_first(blocks)).map(
             BlockScorer,
             fn_constructor_args=(load, job, _nodes),
-            compute=ActorPoolStrategy(size=min(share.workers, len(blocks)), **options),
+            compute=ActorPoolStrategy(**pool_of(min(share.workers, len(blocks)), len(blocks), settings), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
         yield from results_of(scored)
+
+
+def pool_of(workers: int, blocks: int, settings: Settings) -> dict[str, int]:
+    """Say how many workers there are; of a cluster that may grow, as many as machines that join have room for."""
+    if settings.address is None or settings.workers is not None:
+        return {"size": workers}
+    return {"min_size": workers, "max_size": blocks}
 
 
 def _nodes() -> tuple[str, frozenset[str]]:
@@ -201,7 +209,16 @@ def working(what: str) -> Iterator[None]:
     }
     try:
         logger.setLevel(logging.CRITICAL)
-        with patch.multiple(DataContext.get_current(), create=True, **settings):
+        context = DataContext.get_current()
+        with (
+            patch.multiple(context, create=True, **settings),
+            # A worker whose places are all taken is busy, by which Ray Data tells that another one is of use.
+            patch.object(
+                getattr(context, "autoscaling_config", None), "actor_pool_util_upscaling_threshold", 1.0, create=True
+            )
+            if hasattr(context, "autoscaling_config")
+            else nullcontext(),
+        ):
             yield
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None)

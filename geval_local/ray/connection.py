@@ -101,7 +101,7 @@ def _check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
     except subprocess.TimeoutExpired as error:
         raise ConfigurationError(
             f"the Ray cluster at {address} has not answered for {seconds:g} s",
-            hint="Is it another machine's, or behind a firewall? `ray status --address HOST:PORT` there tells its "
+            hint="Is it another machine's, or behind a firewall? `ray status` on it tells its "
             "address. A cluster that was started for 127.0.0.1 is reached by `auto` only.",
         ) from error
 

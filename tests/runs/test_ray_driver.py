@@ -30,7 +30,7 @@ from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.ray import connection, driver
 from geval_local.ray.blocks import Block, choose_cut, longest_first
-from geval_local.ray.cluster import WorkerShare, check_gpus, share_out
+from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out
 from geval_local.ray.connection import PRIVATE_NAMES, own_settings, remove_abandoned, watched_head
 from geval_local.ray.job import Job, PartReport
 from geval_local.ray.merge import merge_parts
@@ -677,6 +677,16 @@ def test_a_machine_that_is_taken_away_is_no_block_that_kills(file, tmp_path, wor
     assert not list((tmp_path / "run").glob(".part*"))
 
 
+def test_machines_that_join_a_cluster_later_have_room_in_the_pool():
+    """On a real cluster, a machine that joined after the first part scored 36 of 120 windows."""
+
+    def pool(**settings):
+        return pool_of(2, 60, Settings(metrics=[definition(METRICS[0])], window=8, **settings))
+
+    assert pool() == pool(workers=2, address="head:6379") == {"size": 2}
+    assert pool(address="head:6379") == {"min_size": 2, "max_size": 60}
+
+
 def test_blocks_of_most_bytes_go_first(file, tmp_path, workers):
     long = tmp_path / "long.jsonl"
     long.write_text(
@@ -701,5 +711,6 @@ def test_names_inside_of_ray_that_are_replaced_are_there():
     data = import_module("ray.data").DataContext
     for name in ("enable_progress_bars", "print_on_execution_start", "raise_original_map_exception"):
         assert name in data.__dataclass_fields__, f"this Ray Data has no {name}"
+    assert hasattr(data.get_current().autoscaling_config, "actor_pool_util_upscaling_threshold")
     known = inspect.signature(import_module("ray.data").ActorPoolStrategy.__init__).parameters
     assert {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known)
