@@ -47,6 +47,7 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
     child = os.fork()
     if child == 0:
         os.close(told)
+        os.setpgid(0, 0)  # or else a terminal's signal would come twice: from it, and handed on
         _die_with_parent()
         try:
             work()
@@ -54,12 +55,12 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
             os.write(tells, b"1")  # what ends Python itself does not come here
         return
     os.close(tells)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
 
     def forward(number: int, frame: Any) -> None:
         os.kill(child, number)
 
-    signal.signal(signal.SIGTERM, forward)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, forward)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     os.set_blocking(told, False)  # processes of the cluster may hold the other end

@@ -7,6 +7,7 @@ import gzip
 import inspect
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -621,6 +622,32 @@ def test_a_command_that_ray_ends_is_an_interrupted_one(tmp_path):
     done = command("os._exit(1)", "resume", tmp_path / "run")
     assert done.returncode == 3
     assert f"geval-local resume {tmp_path / 'run'}" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_started(number):
+    code = (
+        "import os, signal, sys, time, geval_local.cli as cli\n"
+        "def work():\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    try:\n        time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n        sys.exit(3)\n"
+        "cli._run = work\ncli.main()"
+    )
+    command = [sys.executable, "-c", code, "score", "in.jsonl", "--distributed=ray"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout.readline()
+        os.killpg(process.pid, number)  # as a terminal does
+        assert process.stdout.read() == "stopped\n"
+        assert process.wait(timeout=20) == 3
+    if sys.platform != "linux":
+        return
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline()
+        process.kill()
+        process.stdout.read()  # ends with the last process that could write
+        assert process.wait(timeout=20) == -signal.SIGKILL
 
 
 def test_a_cluster_that_never_answers_is_given_up(monkeypatch):
