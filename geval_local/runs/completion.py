@@ -106,7 +106,7 @@ def complete(
 ) -> RunResult:
     """Open a run and follow it to its end; an interruption or an error says how to go on with it.
 
-    `fill` brings outcomes into a run that has not begun.
+    `fill` brings outcomes into the run before anything else is done.
     """
     directory = target.directory
     began = False
@@ -114,7 +114,7 @@ def complete(
         with open_run(
             directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
         ) as run:
-            if fill is not None and not run.manifest.has_begun:
+            if fill is not None:
                 fill(run)
             began = True
             return _Completion(run, target, calibrations, loaded, load, events).result()

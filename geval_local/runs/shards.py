@@ -21,7 +21,7 @@ from geval_local.io.shares import Stretch, listing_of
 from geval_local.metric import Metric
 from geval_local.options import RunOptions
 from geval_local.runs.completion import RunResult, complete
-from geval_local.runs.directory import STORE_NAME
+from geval_local.runs.directory import STORE_NAME, look_at
 from geval_local.runs.events import RunEvents
 from geval_local.runs.input_file import InputFile, fingerprint_inputs, fingerprint_share
 from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory, read_manifest
@@ -98,6 +98,11 @@ def merge_shards(
     )
     is_file = find_target(output, stem=settings.stem).output is not None
     target = find_target(output, options.formats or ([] if is_file else settings.formats), settings.stem)
+    before = None if target.directory is None else look_at(target.directory)
+    if before is not None and before.has_begun and not before.shares:
+        raise OutputError(
+            f"{target.directory} holds a run that is not made of shares", hint="Name another directory, or a file."
+        )
     paths = find_files(settings.inputs)
     for path in paths:
         target.refuse_input(path)
@@ -182,6 +187,9 @@ def _differences(one: Shard, other: Shard) -> list[str]:
     found = before.settings.model_copy(update={"shard": None}).differences(
         after.settings.model_copy(update={"shard": None}), results=True
     )
+    old, new = ([metric.get("threshold") for metric in run.settings.metrics] for run in (before, after))
+    if not found and old != new:
+        found.append(f"the metrics' thresholds were {old}, are {new}")
     mine, theirs = before.input.share, after.input.share
     if mine is None or theirs is None or (mine.listing, mine.end) != (theirs.listing, theirs.end):
         found.append("they are of another input")
@@ -256,6 +264,7 @@ def _fill(run: Run, shards: Sequence[Shard]) -> None:
             setattr(record, name, getattr(its, name))
         record.complete = True
     run.manifest.input.rows = rows
+    run.manifest.shares = [shard.manifest.run for shard in shards]
     run.save()
     for record in run.manifest.judges:
         run.write_steps(record, [Metric.model_validate(one) for one in record.definitions.values()])

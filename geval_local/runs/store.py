@@ -508,12 +508,14 @@ class Store:
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
     def take_over(self, shares: Sequence[StoredShare], forms: Sequence[int], refused: Mapping[int, str]) -> None:
-        """Take the outcomes of shares over, in one transaction; `forms` are those of a row, per metric.
+        """Hold the outcomes of shares and no others, by one transaction; `forms` are those of a row, per metric.
 
         Rows that are `refused`, by their reasons, have no figures, whatever a share has computed.
         """
         with plain_errors(self.path), transaction(self._connection):
             windows = 0
+            self._connection.execute("DELETE FROM outcomes")
+            self._connection.execute("DELETE FROM plans")
             for share in shares:
                 windows += self._take_share(share, forms, refused, windows)
 

@@ -14,6 +14,7 @@ import pytest
 from cli_run import judge_directory, run
 from run_kit import METRICS, kills_itself
 
+from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.input_files import read_input
 from geval_local.io.pairs import PairPlan
@@ -221,6 +222,24 @@ def test_an_id_of_another_share_is_found_when_shares_are_merged(tmp_path):
     score_all(documents, tmp_path / "parts", 3)
     merge_shards([tmp_path / "parts"], tmp_path / "joined/")
     assert contents(tmp_path / "joined") == contents(tmp_path / "second")
+
+
+def test_shares_that_changed_are_merged_again(tmp_path):
+    class Failing(MockEngine):
+        def read(self, requests):
+            return [Readout(None, error="out of luck")] * len(requests)
+
+    file, out, merged = write(tmp_path / "in.jsonl", rows(24)), tmp_path / "shares", tmp_path / "merged/"
+    for number in (1, 2):
+        broken = MockJudge(Failing(batch_tokens=6000))
+        score_file(file, METRICS, judge() if number == 1 else broken, out, use_cache=False, shard=f"{number}/2")
+    assert merge_shards([out], merged).summaries[0].unscored > 8
+    score_file(file, METRICS, judge(), out, use_cache=False, shard="2/2", retry_errors=True)
+    assert merge_shards([out], merged).summaries[0].unscored == 2
+    score_file(file, METRICS, judge(), tmp_path / "once/", use_cache=False)
+    assert contents(tmp_path / "merged") == contents(tmp_path / "once")
+    with pytest.raises(OutputError, match="holds a run that is not made of shares"):
+        merge_shards([out], tmp_path / "once/")
 
 
 def test_several_judges_pairs_and_systems_side_by_side(tmp_path):
