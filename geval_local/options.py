@@ -290,6 +290,21 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
+_MOST_SHARDS = 9999
+
+
+def _shard(text: str | None) -> str | None:
+    if text is None:
+        return None
+    number, slash, count = (part.strip() for part in text.partition("/"))
+    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= _MOST_SHARDS):
+        raise ValueError(
+            f"{text!r} is no share: write I/N with I from 1 to N, such as 3/8; add 1 where a scheduler counts from 0: "
+            "$((JOB_COMPLETION_INDEX + 1))/8"
+        )
+    return f"{int(number)}/{int(count)}"
+
+
 class RunOptions(Options):
     """How a file is scored, and what is written."""
 
@@ -409,6 +424,15 @@ class RunOptions(Options):
             "only what its manifest names is removed. Not needed for a file that is a result of this tool, unchanged."
         ),
     ] = False
+    shard: Annotated[
+        str | None,
+        AfterValidator(_shard),
+        Flag(metavar="I/N", panel=SPREADING),
+        Field(
+            description="Score the I-th of N shares of the rows, I from 1, into OUT/shard-I-of-N; `merge OUT` joins "
+            "them. Shares begin at documents, and with --window at windows."
+        ),
+    ] = None
     distributed: Annotated[
         Literal["ray"] | None,
         Flag(panel=SPREADING),
@@ -446,7 +470,11 @@ class RunOptions(Options):
                 hint="`geval-local merge` makes one file of a distributed run; `geval-local report FILE --by COLUMN` "
                 "shows its slices.",
             )
-        for name in ("id", "system_columns", "turns"):
+        if self.shard is not None and self.limit is not None:
+            raise ConfigurationError(
+                "`shard` and `limit` exclude each other: a share is one of all rows", hint="Leave one of them out."
+            )
+        for name in ("id", "system_columns", "turns", "shard"):
             if self.distributed is not None and getattr(self, name) is not None:
                 raise ConfigurationError(
                     f"`{name}` is for runs on one machine", hint="Write the rows as it would make them first."

@@ -3,6 +3,7 @@
 - `app`, `ending`: the verbs put together with their examples, and how a command ends, also when nobody takes its output
 - `commands`: one module per verb, or per group of verbs; `output`: what they print
 - `options`: made of `geval_local.options`, shared by verbs, and what the shell offers
+- `guarded`: a command that Ray may end
 - `scoring`: the work around ``score``, ``resume`` and ``decide``, and their signals; `standard_input`; `progress`
 
 Importing this package imports neither torch nor transformers; the verbs do when they run.
@@ -11,6 +12,12 @@ Importing this package imports neither torch nor transformers; the verbs do when
 from __future__ import annotations
 
 __all__ = ["main"]
+
+
+def _run() -> None:
+    from geval_local.cli.app import app
+
+    app(prog_name="geval-local")
 
 
 def main() -> None:
@@ -24,9 +31,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         open_closed_streams()
-        from geval_local.cli.app import app
+        from geval_local.cli.guarded import guarded, is_distributed
 
-        app(prog_name="geval-local")
+        if is_distributed(sys.argv[1:]):
+            guarded(_run, sys.argv[1:])
+        else:
+            _run()
     except KeyboardInterrupt:  # during start-up, or again while a command ends
         print("interrupted", file=sys.stderr)
         raise SystemExit(3) from None

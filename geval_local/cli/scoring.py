@@ -16,6 +16,7 @@ from geval_local.cli.output.console import note
 from geval_local.cli.output.run_summary import LOWEST_SHOWN, show_reasons, show_result
 from geval_local.cli.progress import Progress, show_progress
 from geval_local.evaluation.gates import Gate, outcomes
+from geval_local.io.shares import EmptyShareError
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
 
@@ -89,7 +90,11 @@ def follow(
     reports: GateReports | None = None,
 ) -> None:
     """Execute a run, show its figures, and exit with 1 if a gate failed."""
-    result = watch(run, file, results=results, judges=judges)
+    try:
+        result = watch(run, file, results=results, judges=judges)
+    except EmptyShareError as empty:
+        note(f"{empty.message}; nothing is to be done")
+        return
     if (reasons := result.manifest.settings.reasons) is not None:
         show_reasons(result.files[0], reasons.result, as_json=as_json)
         return

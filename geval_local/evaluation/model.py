@@ -173,6 +173,10 @@ class Evaluation(RunOptions):
 
     @model_validator(mode="after")
     def _hold_together(self) -> Evaluation:
+        if any(one.shard is not None for one in (self, *self.data.values())):
+            raise ValueError(
+                "`shard` is an option of `score`, whose shares `merge` joins: an evaluation has whole runs"
+            )
         folded = [name.casefold() for name in self.data]
         if len(set(folded)) < len(folded):
             raise ValueError("names of data files differ in upper and lower case only")

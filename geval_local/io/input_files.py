@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from geval_local.errors import DataError
 from geval_local.io.columns import free_name
-from geval_local.io.places import is_pattern
+from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, format_of, read_rows
 from geval_local.io.samples import Sample, ids_of_documents, read_samples, samples_of
 from geval_local.io.shapes import Shape
@@ -22,38 +22,68 @@ from geval_local.options import RunOptions
 FILE = "file"
 #: Endings of files that stand beside results and hold no rows of their own.
 _BESIDE = (".meta.json", ".rows.jsonl")
+#: A directory with this file holds a run.
+_RUN = "manifest.json"
+_HIDDEN = re.compile(r"/[._]")
 
 Given = str | os.PathLike[str]
 
 
 def find_files(given: Given | Iterable[Given]) -> list[Path]:
-    """List the files that are named: files, the data files of directories, and those that match patterns; each once."""
+    """List the files on this machine that are named, each once; see `find_entries`."""
     listed = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not listed:
         raise DataError("no file is named")
-    return list(dict.fromkeys(path for one in listed for path in _found(Path(one))))
+    found: dict[Path, None] = {}
+    for one in map(Path, listed):
+        if one.is_dir() or (is_pattern(str(one)) and not one.exists()):
+            found |= dict.fromkeys(Path(entry.place.address) for entry in find_entries(Place(str(one))))
+        else:  # what is wrong with it is told where it is read
+            found[one] = None
+    return list(found)
 
 
-def _found(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = [one for one in sorted(path.iterdir()) if _is_data(one)]
-        if not found:
+def find_entries(place: Place) -> list[Entry]:
+    """List the data files that a path or address stands for: itself, or those in a directory or of a pattern, sorted.
+
+    From a directory, files with a known extension are taken at any depth, except those whose name, or the name of a
+    directory above them, begins with ``.`` or ``_``, those that describe others, and the files of runs in it. Patterns
+    are those of `Place.matches`.
+    """
+    known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
+    try:
+        entry = place.entry()
+        if entry is not None and entry.is_file:
+            if format_of(place.name) is None:
+                raise DataError(f"cannot tell the format of {place} by its extension", hint=known)
+            return [entry]
+        if entry is None and not is_pattern(place.address):
             raise DataError(
-                f"{path} is a directory that holds no data files", hint=f"Known extensions: {', '.join(FORMATS)}."
+                f"there is no file {place}",
+                hint="Write names in an address as they are: a space is a space, not %20."
+                if is_address(place.address) and "%" in place.address
+                else "Check the path, and the directory it starts from.",
             )
-        return found
-    if is_pattern(str(path)) and not path.exists():
-        found = [one for name in sorted(glob.glob(str(path), recursive=True)) if _is_data(one := Path(name))]
-        if not found:
-            raise DataError(f"no data file matches {str(path)!r}", hint=f"Known extensions: {', '.join(FORMATS)}.")
-        return found
-    return [path]
+        found = place.matches() if entry is None else _in_directory(place)
+    except OSError as error:
+        raise DataError(f"cannot list {place}: {error}", hint="Check the address and your rights to it.") from error
+    files = [one for one in found if one.is_file and _is_data(one.place.name)]
+    if not files:
+        raise DataError(f"no data file {'matches' if entry is None else 'is in'} {place}", hint=known)
+    return files
 
 
-def _is_data(path: Path) -> bool:
-    name = path.name
-    is_shown = not name.startswith((".", "_")) and not name.endswith(_BESIDE)
-    return is_shown and format_of(name) is not None and path.is_file()
+def _in_directory(place: Place) -> list[Entry]:
+    base = len(place.path.rstrip("/"))
+    # What begins with these marks is not shown. `Place.matches` has left it out.
+    shown = [one for one in place.entries(recursive=True) if not _HIDDEN.search(one.place.path[base:])]
+    runs = {one.place.path.rpartition("/")[0] for one in shown if one.place.name == _RUN}
+    runs.discard(place.path.rstrip("/"))
+    return [one for one in shown if one.place.path.rpartition("/")[0] not in runs]
+
+
+def _is_data(name: str) -> bool:
+    return format_of(name) is not None and name != _RUN and not name.endswith(_BESIDE)
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

@@ -74,13 +74,13 @@ class SourceColumns:
 
     @classmethod
     @contextlib.contextmanager
-    def of_files(cls, paths: Sequence[Path]) -> Iterator[SourceColumns]:
-        """Open those of Parquet files, as far as all files have them."""
+    def of_files(cls, paths: Sequence[Path], start: int = 0) -> Iterator[SourceColumns]:
+        """Open those of Parquet files, as far as all files have them; `start` is the first row of the first file."""
         sizes = {path: pq.read_metadata(path).num_rows for path in paths}
         full = [path for path, size in sizes.items() if size] or list(paths)
         schema = reduce(shared_schema, map(pq.read_schema, full))
-        with contextlib.closing(_batches(full, schema.names)) as batches:
-            yield cls(schema, batches, sizes=[sizes[path] for path in full])
+        with contextlib.closing(_batches(full, schema.names, start)) as batches:
+            yield cls(schema, batches, start + 1, sizes=[sizes[path] for path in full])
 
     @classmethod
     @contextlib.contextmanager
@@ -111,10 +111,10 @@ class SourceColumns:
         return self._before + number
 
 
-def _batches(paths: Sequence[Path], names: Sequence[str]) -> Generator[Any, None, None]:
-    for path in paths:
+def _batches(paths: Sequence[Path], names: Sequence[str], start: int) -> Generator[Any, None, None]:
+    for place, path in enumerate(paths):
         with pq.ParquetFile(path) as file:
-            for batch in parquet_batches(file):
+            for batch in parquet_batches(file, first=0 if place else start):
                 yield batch.select(names)
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -127,6 +128,16 @@ class Place:
         return self.address
 
     @property
+    def _is_path(self) -> bool:
+        """Whether it is a path on this machine, for which nothing needs to be installed."""
+        return not is_address(self.address)
+
+    @property
+    def _plain(self) -> str:
+        """The address without options."""
+        return self.address if self._is_path else _opened(self.address).plain
+
+    @property
     def system(self) -> Any:
         """The pyarrow file system."""
         return _opened(self.address).system
@@ -134,29 +145,31 @@ class Place:
     @property
     def path(self) -> str:
         """The path on the file system."""
-        return _opened(self.address).path
+        return os.path.abspath(self.address) if self._is_path else _opened(self.address).path
 
     @property
     def name(self) -> str:
         """The last component of the path."""
-        return _opened(self.address).plain.rstrip("/").rpartition("/")[2] or self.address
+        return self._plain.rstrip("/").rpartition("/")[2] or self.address
 
     @property
     def local(self) -> Path | None:
         """The path on this machine; None if it is elsewhere."""
-        return Path(self.path) if self.system.type_name == "local" else None
+        return Path(self.path) if self._is_path or self.system.type_name == "local" else None
 
     def child(self, name: str) -> Place:
         """Return a place in this directory."""
-        plain = _opened(self.address).plain
+        plain = self._plain
         return self._with(f"{plain.rstrip('/')}/{name}" if plain.strip("/") else f"/{name}")
 
     def _with(self, plain: str) -> Place:
         """Return another place by its address, with the options of this one."""
-        return Place(plain + self.address[len(_opened(self.address).plain) :])
+        return Place(plain + self.address[len(self._plain) :])
 
     def entry(self) -> Entry | None:
         """Return the entry; None if it does not exist."""
+        if self._is_path:
+            return _entry_of_path(self)
         from pyarrow import fs
 
         info = self.system.get_file_info(self.path)
@@ -164,6 +177,8 @@ class Place:
 
     def entries(self, *, recursive: bool = False) -> list[Entry]:
         """List the entries of the directory, sorted by path; empty if it does not exist."""
+        if self._is_path:
+            return _entries_of_path(self, recursive=recursive)
         from pyarrow import fs
 
         base = self.path.rstrip("/")
@@ -181,7 +196,7 @@ class Place:
         """
         from fsspec.utils import glob_translate
 
-        plain = _opened(self.address).plain
+        plain = self._plain
         fixed, _, _ = plain[: min(plain.index(char) for char in _MAGIC if char in plain)].rpartition("/")
         pattern = plain[len(fixed) :].lstrip("/")
         base = self._with(fixed or ("/" if plain.startswith("/") else "."))
@@ -265,7 +280,43 @@ class Place:
     def delete(self) -> None:
         """Remove the file, if it exists."""
         with suppress(FileNotFoundError):
-            self.system.delete_file(self.path)
+            if self._is_path:
+                os.unlink(self.path)
+            else:
+                self.system.delete_file(self.path)
+
+
+def _entry_of_path(place: Place) -> Entry | None:
+    try:
+        status = os.stat(place.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Entry(place, stat.S_ISREG(status.st_mode), status.st_size, status.st_mtime_ns)
+
+
+def _entries_of_path(place: Place, *, recursive: bool) -> list[Entry]:
+    found: list[Entry] = []
+    waiting, seen = [place], {os.path.realpath(place.path)}
+    while waiting:
+        directory = waiting.pop()
+        try:
+            names = os.listdir(directory.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for name in names:
+            try:
+                name.encode()
+            except UnicodeEncodeError as error:
+                raise OSError(f"a name in it is not UTF-8: {name!r}; rename that file") from error
+            entry = _entry_of_path(directory.child(name))
+            if entry is None:  # a link to nowhere
+                continue
+            found.append(entry)
+            real = "" if entry.is_file or not recursive else os.path.realpath(entry.place.path)
+            if real and real not in seen and os.path.isdir(real):
+                seen.add(real)  # a link may lead back
+                waiting.append(entry.place)
+    return sorted(found, key=lambda entry: entry.place.path)
 
 
 def _entry(place: Place, info: Any) -> Entry:

@@ -297,7 +297,7 @@ def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
         path.open("rb").close()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
-    return _guarded(reader, path, encoding)
+    return guarded(reader, path, encoding)
 
 
 def format_of(name: str) -> str | None:
@@ -307,7 +307,8 @@ def format_of(name: str) -> str | None:
     return None if suffix not in FORMATS or (suffix == ".parquet" and name.endswith(".gz")) else suffix
 
 
-def _guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRow]:
+def guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRow]:
+    """Read rows; errors of files become a `DataError` that says how far the file could be read."""
     last = 0
     try:
         for row in reader(path, encoding):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 from array import array
 from base64 import b64decode, b64encode
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -27,20 +27,20 @@ import orjson
 from geval_local.conversation import CHATS
 from geval_local.errors import DataError, GevalError, first_line
 from geval_local.fields import resolve
-from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
+from geval_local.files import bounded_lines
+from geval_local.io.input_files import find_entries
 from geval_local.io.parts import file_number, part_name
-from geval_local.io.places import Entry, Place, is_address, is_pattern
+from geval_local.io.places import Place, is_address
 from geval_local.io.rows import (
-    FORMATS,
     RawRow,
     format_of,
-    is_over_lines,
     line_rows,
     parquet_batches,
     parquet_rows,
     read_rows,
 )
 from geval_local.io.samples import Sample, id_hash, name_documents, samples_of
+from geval_local.io.shares import has_a_line_a_row, is_blank
 from geval_local.metric import Metric
 from geval_local.runs.settings import Settings
 
@@ -51,10 +51,6 @@ if TYPE_CHECKING:
 MOST_PIECES = 16
 #: Most repeated ids of a file that are reported row by row; more reject the file.
 MOST_REPEATED = 10_000
-#: Files beside the parts in a directory that this tool wrote.
-_NO_INPUT = (".meta.json", "manifest.json")
-_HIDDEN = re.compile(r"/[._]")
-_HEAD_BYTES = 4096
 _READ_BYTES = 1 << 20
 
 #: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
@@ -70,6 +66,8 @@ MANY_BLOCKS = 20_000
 BYTES_PER_TOKEN = 4
 #: Largest number of rows in a block.
 MOST_ROWS = 1 << 16
+#: Files beyond which small ones are joined.
+MANY_FILES = 256
 #: Number of changed files that are named.
 _NAMED = 5
 
@@ -101,6 +99,8 @@ class Block:
     schema: str = ""
     #: Why the file cannot be used; the block then stands for all of it, and has no rows.
     error: str = ""
+    #: Further small files whose rows are scored with it; each is a block that is scored by itself if this one fails.
+    more: Sequence[Block] = ()
 
     @property
     def place(self) -> Place:
@@ -110,12 +110,27 @@ class Block:
     @property
     def where(self) -> str:
         """The rows' location, for messages."""
+        if self.more:
+            return f"{self.address} and {len(self.more)} files after it"
         return f"{self.address}, rows {self.line} to {self.line + self.rows - 1}"
 
     @property
     def identity(self) -> dict[str, Any]:
         """What tells the block from others; its part contains it."""
+        if self.more:
+            told = "\n".join(f"{one.sha256} {one.rows}" for one in self.members)
+            return {"file": hashlib.sha256(told.encode()).hexdigest(), "first": 0, "rows": self.all_rows}
         return {"file": self.sha256, "first": self.first, "rows": self.rows}
+
+    @property
+    def members(self) -> list[Block]:
+        """The block by itself, and those of the files that are scored with it."""
+        return [replace(self, more=()), *self.more] if self.more else [self]
+
+    @property
+    def all_rows(self) -> int:
+        """Number of rows, with those of all its files."""
+        return self.rows + sum(one.rows for one in self.more)
 
 
 class Cut(NamedTuple):
@@ -126,51 +141,14 @@ class Cut(NamedTuple):
 
 
 def find_files(given: Sequence[str]) -> list[Block]:
-    """List the files of an input, which may be given as files, directories and patterns; sorted within each.
-
-    From a directory, files with a known extension are taken at any depth, except those whose name, or the name of a
-    directory above them, begins with ``.`` or ``_``.
-    """
+    """List the files of an input by paths and addresses, as `geval_local.io.input_files.find_entries` finds them."""
     files: dict[str, Block] = {}
-    for one in given:
-        try:
-            found = _files_of(Place(one))
-        except OSError as error:
-            raise DataError(f"cannot list {one}: {error}", hint="Check the address and your rights to it.") from error
-        for entry in found:
-            address = entry.place.address if is_address(entry.place.address) else entry.place.path
-            if address in files:
-                raise DataError(f"{address} is named twice", hint="Name every file once; patterns may overlap.")
-            files[address] = Block(address, entry.bytes, entry.changed)
+    for entry in (entry for one in given for entry in find_entries(Place(one))):
+        address = entry.place.address if is_address(entry.place.address) else entry.place.path
+        if address in files:
+            raise DataError(f"{address} is named twice", hint="Name every file once; patterns may overlap.")
+        files[address] = Block(address, entry.bytes, entry.changed)
     return list(files.values())
-
-
-def _files_of(place: Place) -> list[Entry]:
-    known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
-    entry = place.entry()
-    if entry is not None and entry.is_file:
-        if format_of(place.name) is None:
-            raise DataError(f"cannot tell the format of {place} by its extension", hint=known)
-        return [entry]
-    if entry is None and not is_pattern(place.address):
-        raise DataError(
-            f"there is no file {place}",
-            hint="Write names in an address as they are: a space is a space, not %20."
-            if is_address(place.address) and "%" in place.address
-            else "Check the path, and the directory it starts from.",
-        )
-    base = len(place.path.rstrip("/"))
-    found = place.matches() if entry is None else place.entries(recursive=True)
-    files = [
-        one
-        for one in found
-        if one.is_file and format_of(one.place.name) is not None and not one.place.name.endswith(_NO_INPUT)
-        # `matches` has left hidden names out.
-        if entry is None or not _HIDDEN.search(one.place.path[base:])
-    ]
-    if not files:
-        raise DataError(f"no file of rows {'matches' if entry is None else 'is in'} {place}", hint=known)
-    return files
 
 
 # --- the survey -------------------------------------------------------------------------------------------------------
@@ -195,7 +173,7 @@ def survey(file: Block, cut: Cut) -> list[Block]:
 def _surveyed(file: Block, cut: Cut) -> list[Block]:
     with _readable(file):
         found = _Found(file.address)
-        blocks = (_survey_lines if _is_lines(file) else _survey_rows)(file, cut, found)
+        blocks = (_survey_lines if has_a_line_a_row(file.place, file.bytes) else _survey_rows)(file, cut, found)
     if not blocks:
         raise DataError(f"{file.address} holds no rows", hint="Was the file written completely?")
     repeated = found.ids.repeated()
@@ -257,19 +235,6 @@ class _Ids:
         return pairs
 
 
-def _is_lines(file: Block) -> bool:
-    """Whether a file has one row per line, so that it can be cut anywhere and read by bytes."""
-    place = file.place
-    if format_of(place.name) not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
-        return False
-    head = place.read(0, min(_HEAD_BYTES, file.bytes))
-    if encoding_of(head) != "utf-8-sig" or kind_of_no_text(head) is not None:
-        return False
-    with place.lines_file() as source:
-        text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-        return not is_over_lines(bounded_lines(text, file.address))
-
-
 def _survey_lines(file: Block, cut: Cut, found: _Found) -> list[Block]:
     digest, blocks = hashlib.sha256(), list[Block]()
     first = rows = start = 0
@@ -277,7 +242,7 @@ def _survey_lines(file: Block, cut: Cut, found: _Found) -> list[Block]:
     with file.place.lines_file() as source:
         for number, raw in enumerate(bounded_lines(source, file.address), start=1):
             digest.update(raw)
-            if not _is_blank(raw):
+            if not is_blank(raw):
                 if rows == 0:
                     start, line = offset, number
                 rows += 1
@@ -289,11 +254,6 @@ def _survey_lines(file: Block, cut: Cut, found: _Found) -> list[Block]:
     if rows:
         blocks.append(replace(file, first=first, rows=rows, line=line, start=start, stop=offset))
     return [replace(block, sha256=digest.hexdigest()) for block in blocks]
-
-
-def _is_blank(raw: bytes) -> bool:
-    # Text has more white-space characters than bytes.
-    return not raw.strip() or (len(raw) < 64 and not raw.decode("utf-8-sig", "surrogateescape").strip())
 
 
 def _value_of_line(raw: bytes, number: int) -> Any:
@@ -349,7 +309,7 @@ def block_rows(block: Block, choose: Callable[[list[str]], list[str] | None] | N
     """
     with _readable(block):
         place = block.place
-        if block.stop or _is_lines(block):
+        if block.stop or has_a_line_a_row(place, block.bytes):
             source = io.BytesIO(place.read(block.start, block.stop)) if block.stop else place.lines_file()
             encoding = "utf-8-sig" if block.first == 0 else "utf-8"
             with io.TextIOWrapper(source, encoding=encoding, errors="surrogateescape", newline="\n") as text:
@@ -375,16 +335,19 @@ def block_columns(block: Block, settings: Settings) -> Iterator[SourceColumns | 
 
     from geval_local.io.parquet import SourceColumns
 
-    with ExitStack() as stack:
-        with _readable(block):
-            table = stack.enter_context(pq.ParquetFile(stack.enter_context(block.place.open())))
-        yield SourceColumns(table.schema_arrow, _batches(block, table, settings), block.first + 1)
+    with _readable(block), block.place.open() as source, pq.ParquetFile(source) as table:
+        schema = table.schema_arrow
+    with closing(_batches(block, settings)) as batches:
+        yield SourceColumns(schema, batches, block.first + 1, [one.rows for one in block.members])
 
 
-def _batches(block: Block, table: Any, settings: Settings) -> Iterator[Any]:
-    columns = _columns(settings, table.schema_arrow.names)
-    with _readable(block):
-        yield from parquet_batches(table, first=block.first, count=block.rows, columns=columns)
+def _batches(block: Block, settings: Settings) -> Generator[Any, None, None]:
+    import pyarrow.parquet as pq
+
+    for one in block.members:
+        with _readable(one), one.place.open() as source, pq.ParquetFile(source) as table:
+            columns = _columns(settings, table.schema_arrow.names)
+            yield from parquet_batches(table, first=one.first, count=one.rows, columns=columns)
 
 
 def schema_of(blocks: Iterable[Block]) -> Any:
@@ -399,8 +362,9 @@ def schema_of(blocks: Iterable[Block]) -> Any:
 
 def block_samples(block: Block, settings: Settings) -> Iterator[Sample]:
     """Read the rows of a block as samples."""
-    rows = block_rows(block, partial(_columns, settings))
-    return samples_of(rows, block.place.name, settings.fields, dict(block.repeated))
+    for one in block.members:
+        rows = block_rows(one, partial(_columns, settings))
+        yield from samples_of(rows, one.place.name, settings.fields, dict(one.repeated))
 
 
 def _columns(settings: Settings, there: list[str]) -> list[str] | None:
@@ -453,7 +417,56 @@ def choose_cut(settings: Settings, size: int, workers: Callable[[], int]) -> Cut
 
 def rows_in(blocks: Iterable[Block]) -> int:
     """Count the rows of blocks."""
-    return sum(block.rows for block in blocks)
+    return sum(block.all_rows for block in blocks)
+
+
+def longest_first(blocks: Iterable[Block]) -> list[Block]:
+    """Sort blocks by how many bytes their rows have, about, so that no long one begins when all others are done."""
+    blocks = list(blocks)
+    rows = Counter[str]()
+    for one in single(blocks):
+        rows[one.address] += one.rows
+    sizes = {
+        block.part: sum(one.bytes * one.rows / max(1, rows[one.address]) for one in block.members) for block in blocks
+    }
+    return sorted(blocks, key=lambda block: -sizes[block.part])
+
+
+def single(blocks: Iterable[Block]) -> list[Block]:
+    """List blocks with those of further files by themselves."""
+    return [one for block in blocks for one in block.members]
+
+
+def joined(blocks: Sequence[Block], known: Iterable[Block], new: Collection[str], cut: Cut | None) -> list[Block]:
+    """Join the blocks of small files that follow each other, so that there are not as many blocks as files.
+
+    Those that are `known` to be joined stay so. Of others only those of `new` files are joined, by their addresses, up
+    to the size of `cut`, and only where there are more than `MANY_FILES` files.
+    """
+    groups = {block.address: [one.address for one in block.more] for block in known if block.more}
+    files = Counter(block.address for block in blocks)
+    found: list[list[Block]] = []
+    last: tuple[str, str] | None = None  # what a file has to be to join the last block
+    rows = size = place = 0
+    while place < len(blocks):
+        block = blocks[place]
+        group = groups.get(block.address, [])
+        whole = blocks[place : place + 1 + len(group)]
+        if group and [one.address for one in whole[1:]] == group:
+            found.append([*whole])
+            last, place = None, place + len(whole)
+            continue
+        suffix = format_of(block.place.name) or ""
+        kind = (suffix, block.schema if suffix == ".parquet" else "")
+        is_small = cut is not None and block.address in new and files[block.address] == 1 and not block.error
+        rows, size = rows + block.rows, size + block.bytes
+        if is_small and kind == last and cut is not None and rows <= cut.rows and size <= cut.bytes:
+            found[-1].append(block)
+        else:
+            found.append([block])
+            last, rows, size = (kind if is_small and len(files) > MANY_FILES else None), block.rows, block.bytes
+        place += 1
+    return [replace(head, more=tuple(rest)) if rest else head for head, *rest in found]
 
 
 def limited(blocks: Sequence[Block], limit: int) -> list[Block]:
@@ -492,17 +505,16 @@ def to_lines(blocks: Iterable[Block]) -> bytes:
 
 def from_lines(content: bytes) -> list[Block]:
     """Read what `to_lines` wrote."""
-    records = map(orjson.loads, content.splitlines())
-    return [
-        Block(
-            **record
-            | {
-                "repeated": [(row, first) for row, first in record["repeated"]],
-                "schema": intern(record.get("schema", "")),
-            }
-        )
-        for record in records
-    ]
+    return [_from_record(orjson.loads(line)) for line in content.splitlines()]
+
+
+def _from_record(record: dict[str, Any]) -> Block:
+    own = {
+        "repeated": [(row, first) for row, first in record["repeated"]],
+        "schema": intern(record.get("schema", "")),
+        "more": tuple(map(_from_record, record.get("more", ()))),
+    }
+    return Block(**record | own)
 
 
 def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list[Block]:

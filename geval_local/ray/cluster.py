@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,16 +20,24 @@ from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
-from geval_local.ray.blocks import Block, Cut, survey
+from geval_local.ray.blocks import Block, Cut, longest_first, survey
 from geval_local.ray.gather import rows_of_block, write_bucket
 from geval_local.ray.job import Job, PartReport
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord
+from geval_local.runs.settings import Settings
 
 if TYPE_CHECKING:
     import ray
 
     from geval_local.judge.judge import Judge
+
+
+#: Most bytes and most files that one task surveys, unless it is a single file.
+_BUNDLE_BYTES, _BUNDLE_FILES = 1 << 22, 200
+
+
+logger = logging.getLogger("geval_local")
 
 
 class WorkerShare(NamedTuple):
@@ -48,6 +56,13 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice:
             f"`device={device}` names one GPU, and `distributed` gives every worker one of its own",
             hint="Leave `device` out.",
         )
+    if device == "cuda" and workers is None and not any(node.get("GPU", 0) >= 1 for node in nodes):
+        raise ConfigurationError(
+            "`device=cuda` asks for GPUs, and no machine of the cluster has one now",
+            hint="Start those that have, or say by `workers` how many GPUs an autoscaler is to bring.",
+        )
+    if device == "cuda" and workers is not None and not any(node.get("GPU", 0) >= 1 for node in nodes):
+        return WorkerShare(workers, 0, 1)
     gpus, cpus = ([int(node.get(name, 0)) for node in nodes] for name in ("GPU", "CPU"))
     on_gpus = sum(gpus) > 0 and device != "cpu"
     units = gpus if on_gpus else cpus
@@ -76,38 +91,84 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
     return share_out([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, record.choice)
 
 
+def check_gpus(share: WorkerShare, device: str | None, address: str | None, gpus: float) -> None:
+    """Say that a judge is put on CPUs because no GPU is there; refuse to wait for GPUs that nobody would bring."""
+    if share.gpus and not gpus and address is None:
+        raise ConfigurationError(
+            "`device=cuda` asks for GPUs, and this machine has none", hint="Leave `device` out to compute on CPUs."
+        )
+    if not share.gpus and device is None and address is not None:
+        logger.warning(
+            "no machine of the cluster has a GPU: the judge computes on CPUs. If an autoscaler is to bring GPUs, add "
+            "`device=cuda` and `workers`; `device=cpu` says that CPUs are meant"
+        )
+
+
 def survey_files(files: Sequence[Block], cut: Cut) -> Generator[list[Block], None, None]:
     """Survey files on the connected cluster, in any order; see `geval_local.ray.blocks.survey`."""
     with working("the survey of the input"):
-        yield from results_of(handed_out(files).map(partial(_survey, cut=cut)))
+        for found in results_of(handed_out(list(_bundled(files))).map(partial(_survey, cut=cut))):
+            yield from found
 
 
-def _survey(row: dict[str, Any], cut: Cut) -> dict[str, list[Block]]:
-    return {"item": survey(row["item"], cut)}
+def _bundled(files: Sequence[Block]) -> Iterator[list[Block]]:
+    """Put small files together, so that a task costs less than what it does."""
+    bundle: list[Block] = []
+    size = 0
+    for file in files:
+        if bundle and (size + file.bytes > _BUNDLE_BYTES or len(bundle) == _BUNDLE_FILES):
+            yield bundle
+            bundle, size = [], 0
+        bundle.append(file)
+        size += file.bytes
+    if bundle:
+        yield bundle
+
+
+def _survey(row: dict[str, Any], cut: Cut) -> dict[str, list[list[Block]]]:
+    return {"item": [survey(file, cut) for file in row["item"]]}
 
 
 def score_blocks(
     blocks: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job
 ) -> Generator[PartReport, None, None]:
     """Score blocks on the connected cluster, in any order."""
+    import ray
     from ray.data import ActorPoolStrategy
 
     (record,) = job.manifest.judges
-    share = cluster_share(job.manifest.settings.workers, record)
+    settings = job.manifest.settings
+    share = cluster_share(settings.workers, record)
+    check_gpus(share, record.choice.get("device"), settings.address, ray.cluster_resources().get("GPU", 0))
     with working(f"the workers of {record.name}"):
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if job.alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
         if not job.alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
-        scored = handed_out(blocks).map(
+        scored = handed_out(longest_first(blocks)).map(
             BlockScorer,
-            fn_constructor_args=(load, job),
-            compute=ActorPoolStrategy(size=min(share.workers, len(blocks)), **options),
+            fn_constructor_args=(load, job, _nodes),
+            compute=ActorPoolStrategy(**pool_of(min(share.workers, len(blocks)), len(blocks), settings), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
         yield from results_of(scored)
+
+
+def pool_of(workers: int, blocks: int, settings: Settings) -> dict[str, int]:
+    """Say how many workers there are; of a cluster that may grow, as many as machines that join have room for."""
+    if settings.address is None or settings.workers is not None:
+        return {"size": workers}
+    return {"min_size": workers, "max_size": blocks}
+
+
+def _nodes() -> tuple[str, frozenset[str]]:
+    """Name the machine of this worker, and all that are there."""
+    import ray
+
+    alive = frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    return ray.get_runtime_context().get_node_id(), alive
 
 
 def gather_blocks(blocks: Sequence[Block], job: Job) -> Generator[Block, None, None]:
@@ -148,7 +209,16 @@ def working(what: str) -> Iterator[None]:
     }
     try:
         logger.setLevel(logging.CRITICAL)
-        with patch.multiple(DataContext.get_current(), create=True, **settings):
+        context = DataContext.get_current()
+        with (
+            patch.multiple(context, create=True, **settings),
+            # A worker whose places are all taken is busy, by which Ray Data tells that another one is of use.
+            patch.object(
+                getattr(context, "autoscaling_config", None), "actor_pool_util_upscaling_threshold", 1.0, create=True
+            )
+            if hasattr(context, "autoscaling_config")
+            else nullcontext(),
+        ):
             yield
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None)

@@ -13,15 +13,19 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+from filelock import FileLock, Timeout
 
 from geval_local.errors import ConfigurationError
 
@@ -31,6 +35,20 @@ logger = logging.getLogger("geval_local")
 _TOKEN = secrets.token_hex(32)
 #: Longest temporary directory behind which Ray's sockets still fit into the 107 characters of a socket's name.
 _LONGEST_BASE = 24
+#: Seconds that Ray's processes may take to begin: on a busy machine Ray's own 30 are too few.
+_START_SECONDS = 180
+#: Seconds after which a cluster that does not answer is given up.
+_ANSWER_SECONDS = 60
+#: Names inside of Ray, public for nobody, that are replaced while an own cluster begins: module and name.
+PRIVATE_NAMES = (
+    ("ray._private.services", "start_api_server"),
+    ("ray._private.services", "get_node"),
+    ("ray._private.ray_constants", "ENABLE_RAY_CLUSTER"),
+)
+#: How the directories of own clusters begin.
+_PREFIX = "geval-ray-"
+#: File in an own cluster's directory that its driver keeps locked.
+_LOCK = "driver.lock"
 #: Seconds in which Ray's processes have let go of their files.
 _REMOVAL_SECONDS = 10.0
 #: Seconds between two looks at the head of a cluster, and looks in vain after which it counts as gone.
@@ -60,7 +78,9 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
                 "Ray is not installed, and `distributed=ray` needs it", hint="pip install 'geval-local[ray]'"
             ) from error
         options: dict[str, Any] = {"address": address or "local"}
-        if address is None:
+        if address is not None:
+            _check_answers(address)
+        else:
             _confine(stack)
             options |= {"include_dashboard": False, "_temp_dir": str(stack.enter_context(_private_directory()))}
             if workers is not None and workers > (os.cpu_count() or 1):
@@ -69,6 +89,21 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
         stack.callback(ray.shutdown)
         stack.enter_context(watched_head(ray.get_runtime_context().gcs_address))
         yield
+
+
+def _check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
+    """Connect to a cluster in another process first: Ray waits without end for some that never answer."""
+    code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
+    try:
+        subprocess.run(
+            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigurationError(
+            f"the Ray cluster at {address} has not answered for {seconds:g} s",
+            hint="Is it another machine's, or behind a firewall? `ray status` on it tells its "
+            "address. A cluster that was started for 127.0.0.1 is reached by `auto` only.",
+        ) from error
 
 
 def _initialize(options: dict[str, Any]) -> None:
@@ -125,6 +160,9 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
 def own_settings() -> dict[str, str]:
     """Say what an own cluster's processes find in their environment; what the user has set stays."""
     settings = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    for name in ("RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s"):
+        if name not in os.environ:
+            settings[name] = str(_START_SECONDS)
     if "RAY_worker_niceness" not in os.environ:
         # Ray's workers are 15 times nicer than everybody else, and get next to nothing beside other work. Here they are
         # the command itself, whose first process only waits for them.
@@ -157,9 +195,12 @@ def _private_directory() -> Iterator[Path]:
     """
     base = tempfile.gettempdir()
     short = base if len(base) <= _LONGEST_BASE or not os.path.isdir("/tmp") else "/tmp"
-    directory = Path(tempfile.mkdtemp(prefix="geval-ray-", dir=short))
+    remove_abandoned(Path(short))
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=short))
+    lock = FileLock(directory / _LOCK, mode=0o600)
     try:
-        yield directory / "r"
+        with lock:
+            yield directory / "r"
     finally:
         end = time.monotonic() + _REMOVAL_SECONDS
         while directory.exists() and time.monotonic() < end:
@@ -168,17 +209,43 @@ def _private_directory() -> Iterator[Path]:
                 time.sleep(0.1)
 
 
+def remove_abandoned(base: Path) -> None:
+    """Remove the directories of own clusters whose drivers were killed; nobody holds their locks."""
+    for directory in base.glob(f"{_PREFIX}*"):
+        try:
+            if directory.is_symlink() or directory.stat().st_uid != os.getuid() or not (directory / _LOCK).is_file():
+                continue
+            with FileLock(directory / _LOCK, timeout=0):
+                shutil.rmtree(directory, ignore_errors=True)
+        except (OSError, Timeout, AttributeError):  # in use, or just removed; other systems know no users
+            continue
+
+
 def _confine(stack: ExitStack) -> None:
     """Keep an own cluster on the loopback address, and start no dashboard process.
 
     Even without its pages the dashboard process looks for a cloud's metadata address, and no option switches it off. A
     Ray that names these things otherwise is not affected: tests/house/test_network.py tells.
     """
-    from ray._private import ray_constants, services
+    from ray._private import services
 
-    stack.enter_context(patch.object(services, "start_api_server", lambda *_, **__: (None, None), create=True))
+    get_node = getattr(services, "get_node", None)
+
+    def patient(*given: Any, **named: Any) -> Any:
+        """Wait for the node as long as it takes to begin here: Ray asks again for 30 s only."""
+        end = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return get_node(*given, **named)  # type: ignore[misc]  # only called where it is one
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
     # The constant is read when Ray is imported, which may be long ago.
-    stack.enter_context(patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False, create=True))
+    instead = {"start_api_server": lambda *_, **__: (None, None), "get_node": patient, "ENABLE_RAY_CLUSTER": False}
+    for module, name in PRIVATE_NAMES:
+        stack.enter_context(patch.object(import_module(module), name, instead[name], create=True))
 
 
 @contextmanager

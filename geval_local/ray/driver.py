@@ -35,10 +35,12 @@ from geval_local.ray.blocks import (
     changed_files,
     choose_cut,
     find_files,
+    joined,
     limited,
     named,
     rows_in,
     schema_of,
+    single,
     to_lines,
 )
 from geval_local.ray.cluster import cluster_share, gather_blocks, score_blocks, steps_by_worker, survey_files
@@ -146,15 +148,17 @@ class PartsRun:
         known = [] if begun is None else directory.blocks(begun)
         blocks = self._surveyed(files, known)
         if begun is not None:
-            self._refuse(changed_files(known, blocks), overwrite, "replaces the parts of what has changed")
+            self._refuse(
+                changed_files(single(known), single(blocks)), overwrite, "replaces the parts of what has changed"
+            )
             self.manifest = begun.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
         else:
             if before is not None:
                 directory.remove(before)
             self.manifest.made = {}
-        described = {block.address: block for block in blocks}.values()
+        described = {block.address: block for block in single(blocks)}.values()
         self._several = len(described) > 1
-        self._schema = schema_of(blocks)
+        self._schema = schema_of(single(blocks))
         self.manifest.input = input_of(wanted.settings.inputs, described, rows_in(blocks))
         directory.save(self.manifest)
         self._has_begun = True
@@ -173,12 +177,13 @@ class PartsRun:
     def _surveyed(self, files: Sequence[Block], known: Sequence[Block]) -> list[Block]:
         """Have workers survey the files that are new or may have changed; list the blocks with the names of parts."""
         state = attrgetter("address", "bytes", "changed")
-        before = {key: list(blocks) for key, blocks in groupby(known, state)}
+        before = {key: list(blocks) for key, blocks in groupby(single(known), state)}
         # What kept a file from being read may be gone: a right, a failing disk.
         before = {key: blocks for key, blocks in before.items() if not blocks[0].error}
         found = {file.address: before[state(file)] for file in files if state(file) in before}
         new = [file for file in files if file.address not in found]
         settings, judge = self.manifest.settings, self.manifest.judges[0]
+        surveyed, cut = {file.address for file in new}, None
         while new and (settings.limit is None or sum(map(rows_in, found.values())) < settings.limit):
             self._connect()
             size = sum(file.bytes for file in files)
@@ -188,8 +193,10 @@ class PartsRun:
             some, new = new[:step], new[step:]
             for blocks in self._until_stopped(survey_files(some, cut)):
                 found[blocks[0].address] = blocks
-        blocks = named((found[file.address] for file in files if file.address in found), known)
-        return blocks if settings.limit is None else limited(blocks, settings.limit)
+        blocks = named((found[file.address] for file in files if file.address in found), single(known))
+        if settings.limit is not None:
+            return limited(blocks, settings.limit)
+        return joined(blocks, known, surveyed, cut)
 
     def _gathered(self, blocks: Sequence[Block]) -> list[Block]:
         """Bring the rows of a document into one block, unless all are there, scored or not; list these blocks."""
@@ -261,12 +268,17 @@ class PartsRun:
         ):
             if report.part not in missing:
                 continue  # scored twice, which is one part
+            if report.error is not None and missing[report.part].more:
+                self._split(missing, missing[report.part])  # the next pass scores each file by itself
+                continue
             if report.error is not None:
                 # A worker died over this block, or over the one that it scored beside it.
                 if alone or not isinstance(report.error, KilledError):
                     failures.append((missing.pop(report.part), report.error.message))
                 continue
             assert report.counts is not None
+            if report.counts.rows != missing[report.part].all_rows:
+                continue  # of a block that was split meanwhile
             self._meet(report, metrics)
             del missing[report.part]
             self.totals.add(report.counts)
@@ -277,6 +289,14 @@ class PartsRun:
                 is_met = True
             self._events.on_progress(done)
         return failures
+
+    def _split(self, missing: dict[str, Block], block: Block) -> None:
+        """Put the files of a block that failed in its place, on record too."""
+        del missing[block.part]
+        missing.update((one.part, one) for one in block.members)
+        blocks = self.directory.blocks(self.manifest)
+        blocks = [own for one in blocks for own in (one.members if one.part == block.part else [one])]
+        self.directory.write(BLOCKS_NAME, to_lines(blocks), self.manifest)
 
     def _meet(self, report: PartReport, metrics: Sequence[Metric]) -> None:
         """Check that all workers have the same judge; record its identity and its steps from the first report."""

@@ -43,24 +43,34 @@ if TYPE_CHECKING:
 ATTEMPTS = 4
 
 
+#: Names the machine of a worker, and all that there are.
+Nodes = Callable[[], tuple[str, frozenset[str]]]
+
+
 class KilledError(DataError):
     """Too many workers died while they scored a block."""
 
 
 @contextmanager
-def _attempt(job: Job, block: Block) -> Iterator[None]:
+def _attempt(job: Job, block: Block, nodes: Nodes) -> Iterator[None]:
     """Keep a marker file beside the parts while a block is scored; it outlives only a killed process.
+
+    It names the worker's machine: one that is gone, such as a preempted one, was not killed by a block.
 
     Ray reassigns the block of a dead worker without limit, so the next worker counts the markers. (Ray's own limit,
     `max_task_retries`, is no longer taken by Ray Data from 2.64 on.)
     """
     kind, run = "alone" if job.alone else "try", job.manifest.run
     marks = [job.output.child(f".{block.part}.{kind}{number}.{run}.tmp") for number in range(ATTEMPTS)]
+    here, there = nodes()
+    for mark in marks:
+        if mark.entry() is not None and (node := mark.read().decode("utf-8", "replace")) and node not in there:
+            mark.delete()
     free = next((mark for mark in marks if mark.entry() is None), None)
     try:
         if free is None:
             raise KilledError(f"{ATTEMPTS} workers were killed while they scored it")
-        free.write(b"", mark=run)
+        free.write(here.encode(), mark=run)
         yield
     finally:
         for mark in marks:
@@ -71,10 +81,13 @@ def _attempt(job: Job, block: Block) -> Iterator[None]:
 class BlockScorer:
     """Scorer of blocks."""
 
-    def __init__(self, load: Callable[[JudgeRecord], Judge], job: Job) -> None:
+    def __init__(
+        self, load: Callable[[JudgeRecord], Judge], job: Job, nodes: Nodes = lambda: ("", frozenset())
+    ) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub client
         self._load = load
         self._job = job
+        self._nodes = nodes
         self._ready: tuple[Judge, Identity] | None = None
         self._loading = threading.Lock()
         # The next block is read and tokenized while the model computes, as in one process.
@@ -105,7 +118,7 @@ class BlockScorer:
         if found is not None:
             return PartReport(block.part, found)
         judge, identity = self._met()
-        with _attempt(self._job, block):
+        with _attempt(self._job, block, self._nodes):
             content, counts = self._scored(block, judge, identity)
         write_file(self._job.output.child(block.part), content, self._job.manifest)
         return PartReport(block.part, counts, judge=identity)
@@ -148,9 +161,9 @@ class BlockScorer:
                         tally.add(sample.where, row, score, document)
                     writer.write(_kept(sample, settings.columns), figures)
                 _count(run, window, counts)
-            if counts.rows != block.rows:
+            if counts.rows != block.all_rows:
                 raise DataError(
-                    f"{block.where}: {counts.rows} rows were read instead of {block.rows}",
+                    f"{block.where}: {counts.rows} rows were read instead of {block.all_rows}",
                     hint="Has the file changed? Restore its former content.",
                 )
             counts.sums, counts.documents = [tally.sums() for tally in tallies], documents.counts

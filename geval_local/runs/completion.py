@@ -124,17 +124,23 @@ def complete(
     events: RunEvents,
     *,
     load: Callable[[JudgeOptions], Judge] | None = None,
+    fill: Callable[[Run], object] | None = None,
     retry_errors: bool,
     overwrite: bool,
     accept_version: bool = False,
 ) -> RunResult:
-    """Open a run and follow it to its end; an interruption or an error says how to go on with it."""
+    """Open a run and follow it to its end; an interruption or an error says how to go on with it.
+
+    `fill` brings outcomes into the run before anything else is done.
+    """
     directory = target.directory
     began = False
     try:
         with open_run(
             directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
         ) as run:
+            if fill is not None:
+                fill(run)
             began = True
             return _Completion(run, target, calibrations, loaded, load, events).result()
     except KeyboardInterrupt as stop:
@@ -293,6 +299,10 @@ class _Completion:
             limit = None  # a row of the file is not one of the run
         elif settings.chosen:
             rows = len(settings.chosen)
+        elif file.share is not None:
+            names = [path.name.lower() for path in file.paths]
+            # Of other files the rows of a share are not known before they are read.
+            rows = rows or (max(1, file.lines) if all(name.endswith((".jsonl", ".ndjson")) for name in names) else None)
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:

@@ -18,7 +18,8 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
-from geval_local.runs.input_file import InputFile, fingerprint_inputs
+from geval_local.runs.input_file import InputFile
+from geval_local.runs.inputs import input_of, paths_of
 from geval_local.runs.manifest import RunManifest, is_run_directory, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
@@ -140,7 +141,7 @@ def _held(
 def _input_of(directory: Path, on_record: RunManifest) -> InputFile:
     """Fingerprint the input of a run at the place on record."""
     try:
-        return fingerprint_inputs(on_record.input.paths)
+        return input_of(paths_of(on_record), on_record.settings)
     except DataError as error:
         if not all(path.exists() for path in on_record.input.paths):
             output = directory.parent / on_record.settings.output if on_record.settings.output else f"{directory}/"

@@ -49,12 +49,16 @@ class Window:
 
 
 def read_windows(
-    samples: Iterable[Sample], rows: int, preparers: Sequence[Preparer | None], done: Callable[[int, int, int], bool]
+    samples: Iterable[Sample],
+    rows: int,
+    preparers: Sequence[Preparer | None],
+    done: Callable[[int, int, int], bool],
+    before: int = 0,
 ) -> Iterator[Window]:
-    """Cut the input into windows and prepare rows without an outcome."""
+    """Cut the input, which begins after some windows, into windows and prepare rows without an outcome."""
     stream = iter(samples)
     first = 0
-    for number, size in enumerate(window_sizes(rows)):
+    for number, size in enumerate(islice(window_sizes(rows), before, None)):
         window = list(islice(stream, size))
         if not window:
             return

@@ -81,7 +81,8 @@ class Exporter:
         is_shaped = settings.pairs or settings.id or settings.system_columns or settings.turns
         if is_shaped or {format_of(file.name) for file in files} != {".parquet"}:
             return nullcontext()
-        return SourceColumns.of_files(files)
+        share = self._run.manifest.input.share
+        return SourceColumns.of_files(files, 0 if share is None else share.stretches[0].start)
 
     def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
         """Append one row."""

@@ -14,6 +14,7 @@ from geval_local.errors import DataError
 from geval_local.files import check_is_file
 from geval_local.io.input_checks import told_files
 from geval_local.io.input_files import names_of
+from geval_local.io.shares import Share, Stretch
 
 _BLOCK = 1 << 20
 
@@ -45,6 +46,8 @@ class InputFile(ManifestPart):
     rows: Count | None = None
     #: The files, if there are several; all else is then of all of them together, and the path their directory.
     files: list[InputFile] = Field(default_factory=list)
+    #: The rows that are scored, if they are a share of those of an input; the files are those that have some of them.
+    share: Share | None = None
 
     @property
     def paths(self) -> list[Path]:
@@ -69,8 +72,40 @@ def fingerprint_inputs(paths: Sequence[Path]) -> InputFile:
     )
 
 
-def fingerprint_input(path: Path) -> InputFile:
-    """Fingerprint an input file by its content."""
+def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = None) -> InputFile:
+    """Fingerprint a share of an input: what it reads of its files, and which files there are beside them.
+
+    `hashes` keeps what is known of the files for other shares.
+    """
+    files = [_fingerprint_stretch(stretch, {} if hashes is None else hashes) for stretch in share.stretches]
+    told = [
+        share.listing,
+        *(repr((file.sha256, one.start, one.stop)) for file, one in zip(files, share.stretches, strict=True)),
+    ]
+    told.append(repr((share.first, share.last, share.end, share.samples)))
+    paths = [Path(file.path) for file in files]
+    return InputFile(
+        path=files[0].path if len(files) == 1 else os.path.commonpath([path.parent for path in paths]),
+        name=told_files([Path(path.name) for path in paths]),
+        sha256=hashlib.sha256("\n".join(told).encode()).hexdigest(),
+        bytes=sum(file.bytes for file in files),
+        lines=sum(file.lines for file in files),
+        changed=max(file.changed for file in files),
+        files=files,
+        share=share,
+    )
+
+
+def _fingerprint_stretch(stretch: Stretch, hashes: dict[Stretch, InputFile]) -> InputFile:
+    read = stretch if stretch.by_bytes else Stretch(path=stretch.path)
+    if read not in hashes:
+        start, stop = (read.start, read.stop) if read.by_bytes else (0, None)
+        hashes[read] = fingerprint_input(Path(read.path), start, stop)
+    return hashes[read]
+
+
+def fingerprint_input(path: Path, start: int = 0, stop: int | None = None) -> InputFile:
+    """Fingerprint an input file by its content, or by that of some of its bytes; size and time are the file's."""
     digest, lines = hashlib.sha256(), 0
     try:
         str(path.resolve()).encode()
@@ -80,9 +115,11 @@ def fingerprint_input(path: Path) -> InputFile:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            while block := file.read(_BLOCK):
+            left = (status.st_size if stop is None else stop) - file.seek(start)
+            while block := file.read(_BLOCK if stop is None else min(_BLOCK, left)):
                 digest.update(block)
                 lines += block.count(b"\n")
+                left -= len(block)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
     return InputFile(

@@ -76,6 +76,8 @@ class RunManifest(ManifestPart):
     input: InputFile
     settings: Settings
     judges: Annotated[list[JudgeRecord], Field(min_length=1)]
+    #: Identifiers of the shares that were merged into this run.
+    shares: list[str] = Field(default_factory=list)
     #: Of a distributed run: metric -> signature, definition, counts.
     results: dict[str, dict[str, Any]] = Field(default_factory=dict)
     #: Names of the result files.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path, rows_path
 from geval_local.io.results import numbered, read_result_rows
 from geval_local.io.samples import Sample
+from geval_local.io.shares import read_share
 from geval_local.judge.steps import OnSteps, read_pinned
 from geval_local.metric import Metric
 from geval_local.runs.asked import Result, asked_of
@@ -131,8 +133,13 @@ class Run:
                 for number, row in numbered(read_result_rows(file.path))
                 if not chosen or number in chosen
             )
+        share = file.share
+        if share is not None and share.samples is None:
+            return read_share(share, settings)
         samples = read_input(file.paths, settings)
-        return samples if settings.pairs is None else pair_samples(samples, settings.pairs)
+        if settings.pairs is not None:
+            samples = pair_samples(samples, settings.pairs)
+        return samples if share is None or share.samples is None else islice(samples, *share.samples)
 
     @property
     def keys(self) -> list[str]:
@@ -266,7 +273,9 @@ class Run:
 
             regrow(judge.engine)
             worker = self.asked.worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
-        windows = read_windows(self.samples(), settings.window, preparers, is_done)
+        share = self.manifest.input.share
+        before = 0 if share is None else share.windows
+        windows = read_windows(self.samples(), settings.window, preparers, is_done, before)
         rows = 0
         with closing(run_ahead(windows)) as ahead:
             for window in ahead:

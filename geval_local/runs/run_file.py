@@ -47,6 +47,7 @@ from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.input_file import fingerprint_inputs
+from geval_local.runs.inputs import input_of
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
@@ -121,7 +122,7 @@ def score_file(
     given = [file] if isinstance(file, str | os.PathLike) else list(file)
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
-    maps = _calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
+    maps = read_calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
     settings = _settings(chosen, options, list(metric_names or names), evaluation)
     if options.distributed is not None:
         if pairs is not None:
@@ -139,7 +140,7 @@ def score_file(
             given, chosen, records, output, options, settings, maps, events or RunEvents()
         )
     paths = find_files(given)
-    target = find_target(output, options.formats)
+    target = find_target(output, options.formats, shard=options.shard)
     for path in paths:
         target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
@@ -153,7 +154,7 @@ def score_file(
         settings = settings.model_copy(update=update)
     if "csv" in target.formats:
         _tell_of_names(first, chosen)
-    return run_file(paths, settings, judges, target, options, events, maps=maps, load=load)
+    return run_file(paths, settings, judges, target, options, events, given=given, maps=maps, load=load)
 
 
 def _settings(
@@ -166,7 +167,7 @@ def _settings(
     return Settings(
         **_given(options),
         window=options.window or WINDOW,
-        block_rows=options.window if options.distributed else None,
+        block_rows=options.window if options.distributed or options.shard else None,
         metrics=[definition(metric) for metric in metrics],
         metric_names=list(metric_names),
         evaluation=evaluation,
@@ -224,7 +225,7 @@ def decide_file(
     """
     options = _options(options, named)
     path = Path(file)
-    target = find_target(output, options.formats, "decisions")
+    target = find_target(output, options.formats, "decisions", options.shard)
     target.refuse_input(path)
     given = Path(questions) if isinstance(questions, str | os.PathLike) else questions
     asked = load_questions(given) if isinstance(given, Path) else named_questions(given)
@@ -240,6 +241,7 @@ def decide_file(
         **_given(options),
         # Prompts are held by the window, and a row has as many as there are forms.
         window=options.window or max(1, WINDOW // len(metrics)),
+        block_rows=options.window if options.shard else None,
         metrics=[definition(metric) for metric in metrics],
         questions=QuestionSettings(
             asked=[question.model_dump(mode="json", exclude_none=True) for question in asked],
@@ -290,17 +292,22 @@ def run_file(
     options: RunOptions | None = None,
     events: RunEvents | None = None,
     *,
+    given: Sequence[str | os.PathLike[str]] = (),
     maps: Mapping[str, Calibrator] | None = None,
     load: Callable[[JudgeOptions], Judge] | None = None,
 ) -> RunResult:
-    """Run what the settings ask of files that were checked: scores, answers, preferences, or reasons."""
+    """Run what the settings ask of files that were checked: scores, answers, preferences, or reasons.
+
+    `given` are the directories and patterns that the files were found by.
+    """
     output = None if target.output is None else target.output.name
-    settings = settings.model_copy(update={"formats": list(target.formats), "output": output})
+    inputs = [] if settings.shard is None else [os.path.abspath(one) for one in (given or paths)]
+    settings = settings.model_copy(update={"formats": list(target.formats), "output": output, "inputs": inputs})
     options = options or RunOptions()
     records, loaded = _judges(judges)
     return complete(
         target,
-        RunManifest.new(fingerprint_inputs(paths), settings, records),
+        RunManifest.new(input_of(paths, settings), settings, records),
         maps or {},
         loaded,
         events or RunEvents(),
@@ -345,7 +352,7 @@ def _judges(given: Any) -> tuple[list[JudgeRecord], dict[str, Judge]]:
     return records, {labels[place]: judge for place, judge in loaded.items()}
 
 
-def _calibrations(
+def read_calibrations(
     files: Sequence[Path], load_calibration: LoadCalibration | None, metrics: Sequence[str]
 ) -> dict[str, Calibrator]:
     """Read the calibrations of a run: metric -> map."""
@@ -429,7 +436,7 @@ def resume(
     """
     manifest = read_run(run)
     settings = manifest.settings
-    maps = _calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
+    maps = read_calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
     if settings.distributed is not None:
         if accept_version:
             raise ConfigurationError(

@@ -102,15 +102,23 @@ class Settings(RunOptions):
     reasons: ReasonSettings | None = None
     #: Numbers of the rows that are asked, of a file that is read as results are (`read_result_rows`); all if empty.
     chosen: list[int] | None = None
-    #: Files, directories and patterns of a distributed run, as given.
+    #: Files, directories and patterns of a distributed run as given, and of a share with absolute paths.
     inputs: list[str] = Field(default_factory=list)
-    #: Rows of a block of a distributed run; None if blocks go by size.
+    #: Rows of a block of a distributed run, or of the windows at which shares begin; None if these go by size.
     block_rows: Positive | None = None
 
     @property
     def stem(self) -> str:
         """How the result files of a run directory are called, without their endings."""
         return "scores" if self.questions is None else "decisions"
+
+    @property
+    def shard_numbers(self) -> tuple[int, int] | None:
+        """The number of the share, from 1, and how many there are."""
+        if self.shard is None:
+            return None
+        number, count = map(int, self.shard.split("/"))
+        return number, count
 
     def _checked(self) -> Self:
         names = [metric["name"] for metric in self.metrics]
@@ -120,12 +128,12 @@ class Settings(RunOptions):
             raise ConfigurationError(f"{self.output} is not of the format {', '.join(self.formats)}")
         return self
 
-    def differences(self, other: Settings) -> list[str]:
-        """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
+    def differences(self, other: Settings, *, results: bool = False) -> list[str]:
+        """List differences of other settings that affect outcomes, and with `results` results; `self` is on record."""
         found = []
         names = ["window", "limit", "distributed", "encoding", "fields", "pairs", "reasons"]
-        names += ["id", "system_columns", "turns"]
-        if self.distributed is not None and other.distributed is not None:
+        names += ["id", "system_columns", "turns", "shard"]
+        if results or (self.distributed is not None and other.distributed is not None):
             names += _FINAL_IN_PARTS
         for name in names:
             before, after = getattr(self, name), getattr(other, name)

@@ -17,7 +17,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -507,10 +507,80 @@ class Store:
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
+    def take_over(self, shares: Sequence[StoredShare], forms: Sequence[int], refused: Mapping[int, str]) -> None:
+        """Hold the outcomes of shares and no others, by one transaction; `forms` are those of a row, per metric.
+
+        Rows that are `refused`, by their reasons, have no figures, whatever a share has computed.
+        """
+        with plain_errors(self.path), transaction(self._connection):
+            windows = 0
+            self._connection.execute("DELETE FROM outcomes")
+            self._connection.execute("DELETE FROM plans")
+            for share in shares:
+                windows += self._take_share(share, forms, refused, windows)
+
+    def _take_share(self, share: StoredShare, forms: Sequence[int], refused: Mapping[int, str], windows: int) -> int:
+        with closing(_connect_finished(share.path)) as source, plain_errors(share.path):
+            if source.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (share.run,):
+                raise OutputError(
+                    f"{share.path} belongs to another run than the manifest beside it",
+                    hint="Put back the file that belongs here, or score that share again.",
+                )
+            rows = source.execute(f"SELECT {_SEALED}, checksum FROM outcomes ORDER BY judge, metric, row")
+            while some := rows.fetchmany(_VERIFIED_AT_ONCE):
+                self._connection.executemany(
+                    f"{_INSERT} {_MARKS}", [_moved(one, share, forms, refused) for one in some]
+                )
+            last = -1
+            for *plan, _ in source.execute("SELECT * FROM plans"):
+                last = max(last, plan[2])
+                plan[2] += windows
+                self._connection.execute("INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?)", (*plan, plan_checksum(*plan)))
+        return last + 1
+
     def take_errors_back(self) -> int:
         """Delete unscored rows so that they are scored again; return their number."""
         with plain_errors(self.path), transaction(self._connection):
             return self._connection.execute("DELETE FROM outcomes WHERE error IS NOT NULL").rowcount
+
+
+class StoredShare(NamedTuple):
+    """The store of a share that is finished."""
+
+    path: Path
+    #: The share's own identifier.
+    run: str
+    #: Rows before it.
+    before: int
+
+
+def _connect_finished(path: Path) -> sqlite3.Connection:
+    """Open the database of a run that has ended, which may be on a disk that nobody can write to."""
+    log = path.with_name(f"{path.name}-wal")
+    if not path.is_file() or (log.is_file() and log.stat().st_size):
+        raise OutputError(
+            f"{path} is {'in use, or its run was killed at its end' if path.is_file() else 'missing'}",
+            hint=f"Resume that share first: geval-local resume {path.parent}",
+        )
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+
+
+def _moved(
+    sealed: Sequence[Any], share: StoredShare, forms: Sequence[int], refused: Mapping[int, str]
+) -> tuple[Any, ...]:
+    """Return a stored outcome of a share as one of the whole input."""
+    *values, seal = sealed
+    if not is_intact(values, seal):
+        raise OutputError(
+            f"{share.path} is damaged: row {values[2] + 1}, judge {values[0] + 1}, metric {values[1] + 1}",
+            hint=f"Resume that share, which computes it again: geval-local resume {share.path.parent}",
+        )
+    each = forms[values[1]]
+    values[2] += share.before * each
+    reason = refused.get(values[2] // each)
+    if reason is not None and values[4] is not None:
+        values[3:] = [Origin.INPUT, *to_columns(Outcome(error=reason))]
+    return (*values, checksum(*values))
 
 
 class MemoryStore(Store):

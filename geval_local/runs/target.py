@@ -51,8 +51,13 @@ class Target:
             raise OutputError(f"cannot write {self.results}: it is the input", hint="Name another file.")
 
 
-def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (), stem: str = "scores") -> Target:
-    """Read where results are to go: ``scores.jsonl`` is a file; ``runs/NAME/``, or a name without extension, a run."""
+def find_target(
+    place: str | os.PathLike[str] | None, formats: Sequence[str] = (), stem: str = "scores", shard: str | None = None
+) -> Target:
+    """Read where results are to go: ``scores.jsonl`` is a file; ``runs/NAME/``, or a name without extension, a run.
+
+    The share `shard` of a run, as ``3/8``, has its directory in this one.
+    """
     unknown = sorted(set(formats) - set(EXPORT_FORMATS))
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
@@ -65,7 +70,20 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     suffix = "" if text is None else Path(text).suffix.lower()
     is_format = suffix.removeprefix(".") in EXPORT_FORMATS
     if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):
-        return Target(Path(text), None, tuple(dict.fromkeys(formats)) or ("jsonl",), stem)
+        directory = Path(text)
+        if shard is not None:
+            if is_run_directory(directory):
+                raise OutputError(
+                    f"{directory} holds a run, and shares have their directories in one of their own",
+                    hint="Name another directory.",
+                )
+            directory /= shard_name(shard)
+        return Target(directory, None, tuple(dict.fromkeys(formats)) or ("jsonl",), stem)
+    if shard is not None:
+        raise OutputError(
+            "a share of a run is kept in a directory",
+            hint="Name one with -o for all shares, such as `-o runs/big/`; `merge` makes one file of them.",
+        )
     if formats:
         raise ConfigurationError(
             "`formats` goes with a run directory; the extension of a file tells its format",
@@ -77,6 +95,12 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     ResultWriter.check(output)
     check_manifest(output, overwrite=True)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
+
+
+def shard_name(shard: str) -> str:
+    """Name the directory of a share: ``shard-0003-of-0008``."""
+    number, count = map(int, shard.split("/"))
+    return f"shard-{number:04d}-of-{count:04d}"
 
 
 def find_run(place: str | os.PathLike[str]) -> Path:

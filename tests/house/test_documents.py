@@ -63,6 +63,7 @@ NOT_RUN_COUNTS = {
     "judges.md": 7,
     "runs.md": 1,
     "clusters.md": 4,
+    "shards.md": 2,
     "gpu.md": 2,
     "engines.md": 2,
     "analysis.md": 2,

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from parts_kit import Workers, carry_out
+from parts_kit import Workers, carry_out, rows_of
 
 from geval_local.errors import ConfigurationError, DataError, JudgeError, OutputError
 from geval_local.io.places import Place
 from geval_local.io.rows import read_rows
-from geval_local.ray.blocks import MOST_PIECES, Cut, block_rows, find_files, from_lines, named, survey, to_lines
+from geval_local.ray import driver
+from geval_local.ray.blocks import (
+    MANY_FILES,
+    MOST_PIECES,
+    Cut,
+    block_rows,
+    find_files,
+    from_lines,
+    named,
+    survey,
+    to_lines,
+)
 
 pa = pytest.importorskip("pyarrow", reason="places are those of pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -153,6 +165,58 @@ def test_a_run_goes_on_when_its_files_are_put_right_or_removed(tmp_path, monkeyp
     workers.scored.clear()
     assert carry_out(tmp_path / "run", [tmp_path / "in"]).totals.rows == 8
     assert workers.scored == []
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_many_small_files_are_joined_and_one_that_fails_fails_alone(tmp_path, monkeypatch, suffix):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    workers = Workers(monkeypatch)
+    (tmp_path / "in").mkdir()
+    rows = [{"id": row, "source": "A tale.", "output": f"It ends at {row}."} for row in range(2 * MANY_FILES + 20)]
+
+    def put(number: int, records: list[dict]) -> Path:
+        path = tmp_path / "in" / f"{number:04}.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(pa.Table.from_pylist(records), path)
+        else:
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return path
+
+    paths = [put(number, rows[2 * number : 2 * number + 2]) for number in range(MANY_FILES + 10)]
+    carry_out(tmp_path / "run", [tmp_path / "in"], rows=None)
+    parts = sorted(path.name for path in (tmp_path / "run").glob("part-*"))
+    assert len(parts) < 8
+    assert [(row["id"], row["output"]) for row in rows_of(tmp_path / "run")] == [
+        (row["id"], row["output"]) for row in rows
+    ]
+    workers.scored.clear()
+    assert carry_out(tmp_path / "run", [tmp_path / "in"], rows=None).totals.rows == len(rows)
+    assert workers.scored == []
+
+    survey_files = driver.survey_files
+
+    def damaging(files, cut):
+        yield from survey_files(files, cut)
+        state = paths[7].stat()
+        paths[7].write_bytes(b"x" * state.st_size)  # as a disk does it
+        os.utime(paths[7], ns=(state.st_atime_ns, state.st_mtime_ns))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "survey_files", damaging)
+        if suffix == "parquet":
+            with pytest.raises(JudgeError, match=r"could not be scored.*\n.*0007\.parquet"):
+                carry_out(tmp_path / "second", [tmp_path / "in"], rows=None)
+            assert len(rows_of(tmp_path / "second")) == len(rows) - 2
+            workers.scored.clear()
+            with pytest.raises(JudgeError, match=r"1 of \d+ blocks could not be scored"):
+                carry_out(tmp_path / "second", [tmp_path / "in"], rows=None)
+            assert workers.scored == ["part-000007-000000.parquet"], "nothing else is tried again"
+    put(7, rows[14:16])
+    put(MANY_FILES + 10, [{"id": -1, "source": "A tale.", "output": "It begins."}])
+    workers.scored.clear()
+    again = carry_out(tmp_path / "run", [tmp_path / "in"], rows=None, overwrite=True)
+    assert again.totals.rows == len(rows) + 1
+    assert len(workers.scored) <= 2, "what is known and did not change stays"
 
 
 def test_an_input_without_a_readable_file_begins_no_run(tmp_path, monkeypatch):

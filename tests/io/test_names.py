@@ -13,6 +13,7 @@ import pytest
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io import input_files
 from geval_local.io.places import Place
+from geval_local.io.shares import has_a_line_a_row
 from geval_local.ray.blocks import Cut, block_rows, find_files, survey
 
 fs = pytest.importorskip("pyarrow.fs", reason="places are those of pyarrow")
@@ -60,7 +61,7 @@ def check_names(base: str, options: str = "") -> None:
         assert read(f"{base}/{name}{options}") == [name], "a name is itself before it is a pattern"
     for name, pattern in PATTERNS.items():
         assert read(f"{base}/{pattern}{options}") == [name]
-    with pytest.raises(DataError, match="no file of rows matches"):
+    with pytest.raises(DataError, match="no data file matches"):
         find_files([f"{base}/[2].jsonl{options}"])
     with pytest.raises(DataError, match="there is no file"):
         find_files([f"{base}/missing%20.jsonl{options}"])
@@ -170,3 +171,29 @@ def test_a_file_on_this_machine_needs_no_pyarrow(tmp_path, monkeypatch):
     file.write_text("{}\n")
     assert input_files.find_files(file) == [file]
     assert input_files.find_files([str(tmp_path / "*.jsonl"), tmp_path]) == [file]
+    assert has_a_line_a_row(Place(str(file)), 3)
+
+
+def test_paths_and_addresses_find_the_same_files(tmp_path):
+    """By directory and by pattern; runs inside are left out, and a link that leads back ends nothing."""
+    names = ("a.jsonl", "b/1.jsonl", "b/2.csv", "b/c/3.parquet", "b/run/scores.jsonl", "b/run/manifest.json")
+    hidden = ("_x/1.jsonl", "b/.y.jsonl", "b/2.csv.rows.jsonl", "a.jsonl.meta.json", "notes.txt")
+    for name in (*names, *hidden):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("{}")
+    (tmp_path / "in" / "b" / "back").symlink_to(tmp_path / "in")
+    base = tmp_path / "in"
+    for given, expected in (
+        ("", ["a.jsonl", "b/1.jsonl", "b/2.csv", "b/c/3.parquet"]),
+        ("/*.jsonl", ["a.jsonl"]),
+        ("/*/?.[!p]*", ["b/1.jsonl", "b/2.csv"]),
+        ("/b/**/3.*", ["b/c/3.parquet"]),
+        ("/b/run", ["b/run/scores.jsonl"]),
+    ):
+        paths = [path.relative_to(base).as_posix() for path in input_files.find_files(f"{base}{given}")]
+        assert paths == expected
+        if not given:
+            (base / "b" / "back").unlink()
+        for scheme in ("", "file://"):
+            found = find_files([f"{scheme}{base}{given}"])
+            assert [block.address.removeprefix(f"{scheme}{base}/") for block in found] == expected

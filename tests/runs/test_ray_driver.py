@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import csv
 import gzip
+import inspect
 import json
+import os
+import signal
 import socket
+import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from cli_run import run as run_command
+from filelock import FileLock
 from parts_kit import Workers, carry_out, directory_of, mock, rows_of
 from run_kit import METRICS, execute, read, wanted, write_input
 
@@ -23,11 +29,11 @@ from geval_local.io.parts import part_names
 from geval_local.io.places import Place
 from geval_local.io.results import load_results
 from geval_local.metric import Metric
-from geval_local.ray import driver
-from geval_local.ray.blocks import Block, choose_cut
-from geval_local.ray.cluster import WorkerShare, share_out
-from geval_local.ray.connection import own_settings, watched_head
-from geval_local.ray.job import Job
+from geval_local.ray import connection, driver
+from geval_local.ray.blocks import Block, choose_cut, longest_first
+from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out
+from geval_local.ray.connection import PRIVATE_NAMES, own_settings, remove_abandoned, watched_head
+from geval_local.ray.job import Job, PartReport
 from geval_local.ray.merge import merge_parts
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
@@ -418,7 +424,7 @@ def test_a_schema_that_does_not_fit_is_refused_before_anything(tmp_path, workers
     with pytest.raises(DataError, match=message):
         carry_out(tmp_path / "run", [tmp_path / "in"])
     assert workers.connections == 0
-    for given, told in (("none/*.jsonl", "no file of rows matches"), ("nowhere", "there is no file")):
+    for given, told in (("none/*.jsonl", "no data file matches"), ("nowhere", "there is no file")):
         with pytest.raises(DataError, match=told):
             carry_out(tmp_path / "run", [tmp_path / given])
     with pytest.raises(DataError, match="is named twice"):
@@ -583,3 +589,155 @@ def test_a_head_that_is_gone_is_told_once(caplog):
     (record,) = caplog.records
     assert address in record.getMessage()
     assert "repeat the command" in record.getMessage()
+
+
+# --- a cluster that is gone, or never there ---------------------------------------------------------------------------
+
+
+def command(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Start the command line with `body` in place of its verbs."""
+    code = (
+        "import os, signal, sys, geval_local.cli as cli\n"
+        f"def work():\n    {body}\n"
+        "cli._run = work\ncli.main()"  # the verbs would import torch
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_command_that_ray_ends_is_an_interrupted_one(tmp_path):
+    score = ["score", "in.jsonl", "--distributed", "ray", "-o", "runs/a b/"]
+    for body in ("os._exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"):
+        done = command(body, *score)
+        assert done.returncode == 3, done.stderr
+        assert done.stderr.endswith("Continue with:\n  geval-local resume 'runs/a b/'\n")
+    for code in (0, 1, 2, 3):  # a gate that failed stays one
+        done = command(f"sys.exit({code})", *score)
+        assert (done.returncode, done.stderr) == (code, "")
+    assert command("os._exit(1)", "score", "in.jsonl").returncode == 1, "other commands are not guarded"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text('{"settings": {"distributed": "ray"}}')
+    done = command("os._exit(1)", "resume", tmp_path / "run")
+    assert done.returncode == 3
+    assert f"geval-local resume {tmp_path / 'run'}" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_started(number):
+    code = (
+        "import os, signal, sys, time, geval_local.cli as cli\n"
+        "def work():\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    try:\n        time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n        sys.exit(3)\n"
+        "cli._run = work\ncli.main()"
+    )
+    command = [sys.executable, "-c", code, "score", "in.jsonl", "--distributed=ray"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout.readline()
+        os.killpg(process.pid, number)  # as a terminal does
+        assert process.stdout.read() == "stopped\n"
+        assert process.wait(timeout=20) == 3
+    if sys.platform != "linux":
+        return
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline()
+        process.kill()
+        process.stdout.read()  # ends with the last process that could write
+        assert process.wait(timeout=20) == -signal.SIGKILL
+
+
+def test_a_cluster_that_never_answers_is_given_up(monkeypatch):
+    with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1:6379 has not answered for 0\.05 s") as caught:
+        connection._check_answers("10.0.0.1:6379", seconds=0.05)
+    assert "ray status" in caught.value.hint
+
+
+def test_directories_of_drivers_that_were_killed_are_removed(tmp_path):
+    for name in ("geval-ray-dead", "geval-ray-alive", "geval-ray-older", "other"):
+        (tmp_path / name / "r").mkdir(parents=True)
+    for name in ("dead", "alive"):
+        (tmp_path / f"geval-ray-{name}" / "driver.lock").touch()
+    with FileLock(tmp_path / "geval-ray-alive" / "driver.lock"):
+        remove_abandoned(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["geval-ray-alive", "geval-ray-older", "other"]
+
+
+def test_a_judge_that_wants_a_gpu_is_not_put_on_a_cpu_in_silence(caplog):
+    with pytest.raises(ConfigurationError, match=r"asks for GPUs, and no machine of the cluster has one now"):
+        share_out([CPU, CPU], None, {"device": "cuda"})
+    share = share_out([CPU], 3, {"device": "cuda"})  # an autoscaler is to bring them
+    assert share == WorkerShare(3, 0, 1)
+    check_gpus(share, "cuda", "auto", 0)
+    with pytest.raises(ConfigurationError, match="this machine has none"):
+        check_gpus(share, "cuda", None, 0)
+    assert not caplog.records
+    check_gpus(WorkerShare(1, 4, 0), None, "auto", 0)
+    assert "the judge computes on CPUs" in caplog.text
+    caplog.clear()
+    check_gpus(WorkerShare(1, 4, 0), "cpu", "auto", 0)
+    check_gpus(WorkerShare(1, 4, 0), None, None, 0)
+    assert not caplog.records
+
+
+def test_a_machine_that_is_taken_away_is_no_block_that_kills(file, tmp_path, workers):
+    run = carry_out(tmp_path / "run", [file])
+    block = run.directory.blocks(run.manifest)[0]
+    part = tmp_path / "run" / block.part
+    content = part.read_bytes()
+
+    def score(*nodes: str) -> PartReport:
+        """Score the block once more, after workers on these machines have died over it."""
+        part.unlink(missing_ok=True)
+        for number, node in enumerate(nodes):
+            (tmp_path / "run" / f".{block.part}.try{number}.{run.manifest.run}.tmp").write_text(node)
+        job = Job(run.manifest, Place(str(tmp_path / "run")))
+        return BlockScorer(mock, job, lambda: ("here", frozenset({"here", "there"})))({"item": block})["item"]
+
+    assert score("gone", "gone", "lost", "gone").error is None
+    assert part.read_bytes() == content
+    assert score("here", "gone", "there", "here").error is None
+    assert "4 workers were killed" in str(score("here", "there", "here", "here").error)
+    assert not list((tmp_path / "run").glob(".part*"))
+
+
+def test_machines_that_join_a_cluster_later_have_room_in_the_pool():
+    """On a real cluster, a machine that joined after the first part scored 36 of 120 windows."""
+
+    def pool(**settings):
+        return pool_of(2, 60, Settings(metrics=[definition(METRICS[0])], window=8, **settings))
+
+    assert pool() == pool(workers=2, address="head:6379") == {"size": 2}
+    assert pool(address="head:6379") == {"min_size": 2, "max_size": 60}
+
+
+def test_blocks_of_most_bytes_go_first(file, tmp_path, workers):
+    long = tmp_path / "long.jsonl"
+    long.write_text(
+        "".join(json.dumps({"id": row, "source": "A tale. " * 400, "output": "It ends."}) + "\n" for row in range(24))
+    )
+    run = carry_out(tmp_path / "run", [file, long])
+    blocks = run.directory.blocks(run.manifest)
+    ordered = longest_first(blocks)
+    assert [block.address for block in ordered[:2]] == [str(long)] * 2
+    assert sorted(block.part for block in ordered) == [block.part for block in blocks]
+
+
+def test_names_inside_of_ray_that_are_replaced_are_there():
+    """A release of Ray that renames one is found here by its name; docs of that release tell what takes its place."""
+    pytest.importorskip("ray")
+    for module, name in PRIVATE_NAMES:
+        found = getattr(import_module(module), name, None)
+        assert found is not None, f"this Ray has no {module}.{name}"
+    node = inspect.getsource(import_module("ray._private.node"))
+    assert "services.get_node(" in node, "Ray asks in another way whether its node has begun"
+    assert "services.start_api_server(" in node
+    data = import_module("ray.data").DataContext
+    for name in ("enable_progress_bars", "print_on_execution_start", "raise_original_map_exception"):
+        assert name in data.__dataclass_fields__, f"this Ray Data has no {name}"
+    assert hasattr(data.get_current().autoscaling_config, "actor_pool_util_upscaling_threshold")
+    known = inspect.signature(import_module("ray.data").ActorPoolStrategy.__init__).parameters
+    assert {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,6 +12,10 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RatingOptions, RunOptions
+
+if TYPE_CHECKING:
+    from geval_local.runs.completion import RunResult
+    from geval_local.runs.events import RunEvents
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Rules:
         "overwrite",
         "retry_errors",
         "use_cache",
+        "shard",
     )
 )
 def pairs(
@@ -78,7 +83,7 @@ def pairs(
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.run_summary import gates_record, run_record, show_result
     from geval_local.cli.output.tables import show_study
-    from geval_local.cli.scoring import EXIT_GATE, watch
+    from geval_local.cli.scoring import EXIT_GATE, follow, watch
     from geval_local.evaluation.gates import outcomes
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan
@@ -93,15 +98,18 @@ def pairs(
     rule = chosen[0] if chosen else "all"
     plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
     gates = options.Gates(max_unscored=max_unscored).read()
-    columns = [EVERYTHING] if "csv" in find_target(output).formats else None
-    result = watch(
-        lambda events: score_file(
+    columns = [EVERYTHING] if "csv" in find_target(output, shard=run.shard).formats else None
+
+    def judged(events: RunEvents) -> RunResult:
+        return score_file(
             file, metrics, judges, output, run, columns=columns, metric_names=metric or (), pairs=plan, events=events
-        ),
-        Path(file[0]).name if len(file) == 1 else "the files",
-        results=2 * len(metrics) * len(judges),
-        judges=len(judges),
-    )
+        )
+
+    name, results = Path(file[0]).name if len(file) == 1 else "the files", 2 * len(metrics) * len(judges)
+    if run.shard is not None:  # which system is the best only all pairs tell
+        follow(judged, name, gates, results=results, judges=len(judges), as_json=as_json, lowest=0)
+        return
+    result = watch(judged, name, results=results, judges=len(judges))
     held = outcomes(gates, result.summaries)
     written = result.files[0]
     keys = [summary.metric for summary in result.summaries if summary.scored]

@@ -67,29 +67,66 @@ def resume(
     )
 
 
+@takes_options(run_only=("formats", "columns", "csv_safe", "overwrite"))
 def merge(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The directory of a distributed run, by path or address.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The .jsonl, .csv or .parquet file to write.")
-    ],
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Columns of a CSV file, by commas, of those that the parts have: input columns, row, figures such as "
-            "score or probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
-            "input,score,error.",
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN [RUN ...]",
+            help="The directories of the shares of a run, or one that holds them; or the directory of a distributed "
+            "run, by path or address.",
         ),
-    ] = None,
-    csv_safe: options.CsvSafe = False,
-    overwrite: options.Overwrite = False,
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="The .jsonl, .csv or .parquet file to write; of shares also a directory for the run, NAME/.",
+        ),
+    ],
+    lowest: options.Lowest = 3,
+    *,
+    gates: options.Gates,
+    as_json: options.Json = False,
+    run_options: RunOptions,
 ) -> None:
-    """Merge the parts of a distributed run into one file, in input order, with a manifest beside it."""
-    from geval_local.ray.merge import merge_parts
+    """Merge the shares of a run (`score --shard`), or the parts of a distributed run, into one result in input order.
 
-    wanted = RunOptions(columns=columns).columns
-    rows = merge_parts(run, output, columns=wanted, csv_safe=csv_safe, overwrite=overwrite)
-    note(f"{rows} rows in {output}")
+    Shares become the run that one process would have made: one result, one summary, one signature.
+    """
+    from geval_local.analysis.calibration import read_calibration
+    from geval_local.cli.scoring import follow
+    from geval_local.runs.shards import holds_shards, merge_shards
+
+    limits = gates.read()  # first: they may be wrong
+    if len(run) == 1 and not holds_shards(run[0]):
+        if limits or run_options.formats:
+            raise ConfigurationError(
+                f"{run[0]} holds no shares: gates and formats are for these",
+                hint="`score` and `resume` check the gates of a distributed run; its parts become one file.",
+            )
+        from geval_local.ray.merge import merge_parts
+
+        rows = merge_parts(
+            run[0],
+            output,
+            columns=run_options.columns,
+            csv_safe=run_options.csv_safe,
+            overwrite=run_options.overwrite,
+        )
+        note(f"{rows} rows in {output}")
+        return
+    follow(
+        lambda events: merge_shards(run, output, run_options, load_calibration=read_calibration, events=events),
+        output,
+        limits,
+        results=1,
+        judges=1,
+        as_json=as_json,
+        lowest=lowest,
+    )
 
 
 @takes_options(run_only=("fields", "overwrite"))

@@ -67,8 +67,10 @@ def score(
     from geval_local.runs.run_file import cluster_room, score_file
     from geval_local.runs.target import find_target
 
-    find = cluster_room().find_parts_target if run.distributed else find_target
-    target = find(output, run.formats)
+    if run.distributed:
+        target = cluster_room().find_parts_target(output, run.formats)
+    else:
+        target = find_target(output, run.formats, shard=run.shard)
     options.check_csv(run, target.formats)
     with input_files(file, keep=target.directory is not None, keep_after=target.is_directory) as given:
         follow(
@@ -92,7 +94,18 @@ def score(
         )
 
 
-_OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit", "encoding")
+_OPTIONS = (
+    "overwrite",
+    "formats",
+    "window",
+    "columns",
+    "csv_safe",
+    "retry_errors",
+    "use_cache",
+    "limit",
+    "encoding",
+    "shard",
+)
 
 
 @takes_options(run_only=_OPTIONS)
@@ -144,7 +157,7 @@ def decide(
 
     gates = options.Gates(max_unscored=max_unscored).read()
     asked = load_questions(questions)
-    target = find_target(output, run.formats, "decisions")
+    target = find_target(output, run.formats, "decisions", run.shard)
     options.check_csv(run, target.formats)
     with input_file(file, keep=target.directory is not None, keep_after=target.is_directory) as path:
         follow(

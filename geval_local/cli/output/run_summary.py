@@ -317,6 +317,9 @@ def _show_next(result: RunResult, lowest: int) -> None:
     if result.target.results is None:
         what, file = ("answers", "decisions.jsonl") if result.answers else ("figures", "scores.jsonl")
         note(f"  keep every row's {what}     {command_given()} -o {file}")
+    elif settings.shard is not None:
+        shares = shlex.quote(str(Path(result.target.results).parent.parent))
+        note(f"  all shares are there?        geval-local merge {shares} -o FILE")
     elif result.answers:
         note(f"  every row's answers          {output}")
     else:

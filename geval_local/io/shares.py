@@ -1,0 +1,452 @@
+"""Shares: the rows of an input that one of several runs scores, cut so that all of them together are every row once.
+
+Each run finds its own share; nothing is exchanged. A cut stands at a fixed part of the files' bytes, moved on to the
+next row whose document is another one than that of the row before. So a run reads its own rows, and of the file in
+which it begins the bytes before, to know the numbers of its rows. Where windows are asked for, rows are counted in all
+files, and cuts stand at the borders of the windows of an undivided run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from geval_local.errors import DataError
+from geval_local.fields import lookup
+from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
+from geval_local.grouping import EVERY_ROW, ID_FIELD, document_field
+from geval_local.io.columns import free_name
+from geval_local.io.input_files import FILE, names_of, read_input
+from geval_local.io.pairs import PairPlan, pair_samples
+from geval_local.io.places import Place
+from geval_local.io.rows import RawRow, format_of, guarded, is_over_lines, line_rows, parquet_rows, read_rows
+from geval_local.io.samples import Sample, samples_of
+from geval_local.io.shapes import Shape
+from geval_local.options import RunOptions
+
+_HEAD_BYTES = 4096
+_BLOCK = 1 << 20
+
+Count = Annotated[int, Field(ge=0)]
+#: A cut: the number of a file, from 0, and the place in it, a byte or a row, from 0.
+At = tuple[Count, Count]
+
+
+class EmptyShareError(DataError):
+    """A share without rows: there are fewer documents than shares."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Stretch(_Record):
+    """Rows of one file."""
+
+    #: Absolute path.
+    path: str
+    #: Name of the file among several; empty if it is the only one.
+    name: str = ""
+    #: The first row, and the one after the last: by bytes or by rows, from 0; None is the end of the file.
+    start: Count = 0
+    stop: Count | None = None
+    #: Number of the first row: the line if the file is read by bytes.
+    number: Annotated[int, Field(ge=1)] = 1
+    by_bytes: bool = False
+
+
+class Share(_Record):
+    """Rows of an input that one run scores."""
+
+    #: Hash of the names and sizes of all files of the input.
+    listing: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    #: Where the share begins and ends, and the end of the input: the shares of an input follow each other.
+    first: At
+    last: At
+    end: At
+    #: The files that have rows of it, all of them if `samples` is set.
+    stretches: Annotated[list[Stretch], Field(min_length=1)]
+    #: Windows of an undivided run before it, if it begins with one.
+    windows: Count = 0
+    #: Where only what is made of rows can be counted, as pairs: numbers, from 0, of the first of it and after the last.
+    samples: tuple[Count, Count] | None = None
+
+
+class _Cut(NamedTuple):
+    """Place in the input."""
+
+    file: int
+    #: A byte of a file that is read by bytes, else a row.
+    place: int = 0
+    #: Number of the row there.
+    number: int = 1
+    #: Windows before it.
+    windows: int = 0
+
+
+def has_a_line_a_row(place: Place, size: int) -> bool:
+    """Whether a file has one row per line, so that it can be cut anywhere and read by bytes."""
+    if format_of(place.name) not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
+        return False
+    head = place.read(0, min(_HEAD_BYTES, size))
+    if encoding_of(head) != "utf-8-sig" or kind_of_no_text(head) is not None:
+        return False
+    with place.lines_file() as source:
+        text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+        return not is_over_lines(bounded_lines(text, place.address))
+
+
+def is_blank(raw: bytes) -> bool:
+    """Whether a line holds nothing but white space, and so no row."""
+    # Text has more white-space characters than bytes.
+    return not raw.strip() or (len(raw) < 64 and not raw.decode("utf-8-sig", "surrogateescape").strip())
+
+
+def share_of(
+    paths: Sequence[Path],
+    options: RunOptions,
+    *,
+    sizes: Iterable[int] | None = None,
+    pairs: PairPlan | None = None,
+) -> Share:
+    """Find the share that the options name, ``shard="3/8"``.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The files of the input.
+    options : RunOptions
+        How they are read.
+    sizes : iterable of int, optional
+        Rows of the windows of an undivided run; shares then begin with windows.
+    pairs : PairPlan, optional
+        The pairs of rows that are judged; shares are then shares of the pairs.
+
+    Raises
+    ------
+    EmptyShareError
+        If no row is left for this share.
+    DataError
+        If a file cannot be read.
+    """
+    number, count = map(int, str(options.shard).split("/"))
+    given = _Input(paths, options)
+    is_shaped = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None).multiplies
+    if pairs is not None or (is_shaped and sizes is not None):
+        return _share_of_samples(given, number, count, sizes, pairs)
+    if sizes is None:
+        first, last = given.cut_by_size(number - 1, count), given.cut_by_size(number, count)
+    else:
+        first, last = given.cuts_by_windows(number, count, sizes)
+    if first[:2] == last[:2]:
+        raise _empty(options)
+    return Share(
+        listing=given.listing,
+        first=first[:2],
+        last=last[:2],
+        end=(len(paths), 0),
+        stretches=list(given.stretches(first, last)),
+        windows=first.windows,
+    )
+
+
+def listing_of(paths: Sequence[Path], options: RunOptions) -> str:
+    """Hash the names and sizes of the files of an input."""
+    return _Input(paths, options).listing
+
+
+def _share_of_samples(
+    given: _Input, number: int, count: int, sizes: Iterable[int] | None, pairs: PairPlan | None
+) -> Share:
+    """Find a share of what is made of rows, all of which are read for it."""
+
+    def samples() -> Iterator[Sample]:
+        found = read_input(given.paths, given.options)
+        return found if pairs is None else pair_samples(found, pairs)
+
+    borders, windows = [0], 0
+    total = sum(1 for _ in samples())
+    if sizes is not None:
+        borders = _borders(total, sizes)
+    else:
+        before: Any = None
+        for place, sample in enumerate(samples()):
+            document = given.document(sample.fields)
+            if place and (document is None or document != before):
+                borders.append(place)
+            before = document
+        borders.append(total)
+    ends = [0 if part == 0 else borders[bisect_left(borders, total * part // count)] for part in (number - 1, number)]
+    if ends[0] == ends[1]:
+        raise _empty(given.options)
+    if sizes is not None:
+        windows = borders.index(ends[0])
+    return Share(
+        listing=given.listing,
+        first=(0, ends[0]),
+        last=(0, ends[1]),
+        end=(0, total),
+        stretches=list(given.stretches(_Cut(0), _Cut(len(given.paths)))),
+        windows=windows,
+        samples=(ends[0], ends[1]),
+    )
+
+
+def _empty(options: RunOptions) -> EmptyShareError:
+    return EmptyShareError(
+        f"no row is left for the share {options.shard}: there are fewer documents, or windows, than shares",
+        hint="`merge` does without it; fewer shares would leave none idle.",
+    )
+
+
+def _borders(rows: int, sizes: Iterable[int]) -> list[int]:
+    """List the rows at which windows begin, and the end."""
+    borders, ends = [0], accumulate(sizes)
+    while borders[-1] < rows:
+        borders.append(min(rows, next(ends)))
+    return borders
+
+
+class _Input:
+    """The files of an input, which are looked into as far as a cut needs it."""
+
+    def __init__(self, paths: Sequence[Path], options: RunOptions) -> None:
+        self.paths = paths
+        self.options = options
+        self._names = names_of(paths) if len(paths) > 1 else [""] * len(paths)
+        try:
+            self._sizes = [path.stat().st_size for path in paths]
+        except OSError as error:
+            raise DataError(f"cannot read {error.filename}: {error.strerror}", hint="Check the path.") from error
+        self._before = [0, *accumulate(self._sizes)]
+        self._by_bytes: dict[int, bool] = {}
+
+    @property
+    def listing(self) -> str:
+        """Hash of names and sizes."""
+        names = (name or path.name for name, path in zip(self._names, self.paths, strict=True))
+        told = "\n".join(f"{size} {name}" for size, name in zip(self._sizes, names, strict=True))
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def document(self, fields: Any) -> Any:
+        """Tell the document of a row as far as a row alone tells it; None where no neighbour shares it."""
+        group_by = self.options.group_by
+        if group_by == EVERY_ROW and lookup(fields, EVERY_ROW) is None:
+            return None
+        return lookup(fields, document_field([fields], group_by) or ID_FIELD)
+
+    def stretches(self, first: _Cut, last: _Cut) -> Iterator[Stretch]:
+        """List the files between two cuts."""
+        for file in range(first.file, last.file + (last.place > 0)):
+            begins, ends = file == first.file and first.place > 0, file == last.file
+            yield Stretch(
+                path=os.path.abspath(self.paths[file]),
+                name=self._names[file],
+                start=first.place if begins else 0,
+                stop=last.place if ends else None,
+                number=first.number if begins else 1,
+                by_bytes=(begins or ends) and self._is_by_bytes(file),
+            )
+
+    def _is_by_bytes(self, file: int) -> bool:
+        if file not in self._by_bytes:
+            place = Place(str(self.paths[file]))
+            self._by_bytes[file] = self.options.encoding is None and has_a_line_a_row(place, self._sizes[file])
+        return self._by_bytes[file]
+
+    # --- by size ------------------------------------------------------------------------------------------------------
+
+    def cut_by_size(self, part: int, count: int) -> _Cut:
+        """Find the first beginning of a document at or after a part of all bytes."""
+        target = self._before[-1] * part // count
+        file = bisect_right(self._before, target) - 1
+        offset = 0 if file >= len(self.paths) else target - self._before[file]
+        if part in (0, count) or offset == 0:
+            return _Cut(0 if part == 0 else file if part < count else len(self.paths))
+        found = self._byte_cut(file, offset) if self._is_by_bytes(file) else self._row_cut(file, offset)
+        return _Cut(file + 1) if found is None else _Cut(file, *found)
+
+    def _byte_cut(self, file: int, offset: int) -> tuple[int, int] | None:
+        """Find a line, and its number, at or after a byte; None if there is none."""
+        path = self.paths[file]
+        with path.open("rb", buffering=_BLOCK) as source:
+            start = _line_at(source, offset)
+            source.seek(_line_before(source, start))
+            before = self._document_in(source.readline())
+            while line := source.readline():
+                document = None if is_blank(line) else self._document_in(line)
+                if not is_blank(line) and (document is None or document != before):
+                    return start, 1 + _lines_before(source, start)
+                start += len(line)
+        return None
+
+    def _document_in(self, line: bytes) -> Any:
+        row = next(line_rows([line.decode("utf-8-sig", "surrogateescape")]), None)
+        return None if row is None or row.error is not None else self.document(row.fields)
+
+    def _row_cut(self, file: int, offset: int) -> tuple[int, int] | None:
+        """Find a row, as its place from 0, and its number, at or after a byte, as if rows were of equal size."""
+        path = self.paths[file]
+        start = max(1, self._rows(file) * offset // max(1, self._sizes[file]))
+        rows = stretch_rows(Stretch(path=str(path), start=start - 1), self.options.encoding)
+        before = next(rows, None)
+        for place, row in enumerate(rows, start=start):
+            document = None if row.error is not None else self.document(row.fields)
+            if document is None or before is None or before.error or document != self.document(before.fields):
+                return place, row.number
+            before = row
+        return None
+
+    def _rows(self, file: int) -> int:
+        """Count the rows of a file."""
+        path = self.paths[file]
+        if format_of(path.name) == ".parquet":
+            import pyarrow.parquet as pq
+
+            return int(pq.read_metadata(path).num_rows)
+        if self._is_by_bytes(file):
+            with path.open("rb", buffering=_BLOCK) as source:
+                return sum(not is_blank(line) for line in source)
+        return sum(1 for _ in read_rows(path, self.options.encoding))
+
+    # --- by windows ---------------------------------------------------------------------------------------------------
+
+    def cuts_by_windows(self, number: int, count: int, sizes: Iterable[int]) -> tuple[_Cut, _Cut]:
+        """Find where a share begins and ends: at windows of an undivided run."""
+        before = [0, *accumulate(map(self._rows, range(len(self.paths))))]
+        borders = _borders(before[-1], sizes)
+        found = []
+        for part in (number - 1, number):
+            target = before[-1] * part // count
+            windows = bisect_left(borders, target)
+            windows -= windows > 0 and target - borders[windows - 1] < borders[windows] - target
+            file = bisect_right(before, borders[windows]) - 1 if part < count else len(self.paths)
+            row = 0 if file >= len(self.paths) else borders[windows] - before[file]
+            place, line = self._row_at(file, row) if row else (0, 1)
+            found.append(_Cut(file, place, line, windows))
+        return found[0], found[1]
+
+    def _row_at(self, file: int, row: int) -> tuple[int, int]:
+        """Find the place of a row and its number."""
+        if not self._is_by_bytes(file):
+            found = stretch_rows(Stretch(path=str(self.paths[file]), start=row), self.options.encoding)
+            return row, next(found).number
+        start = rows = 0
+        with self.paths[file].open("rb", buffering=_BLOCK) as source:
+            for number, line in enumerate(source, start=1):
+                if not is_blank(line):
+                    rows += 1
+                    if rows > row:
+                        return start, number
+                start += len(line)
+        raise DataError(
+            f"{self.paths[file]} was changed while it was read", hint="Try again once nothing writes to it."
+        )
+
+
+def _line_at(source: BinaryIO, offset: int) -> int:
+    """Find where the first line at or after a byte begins."""
+    source.seek(offset - 1)
+    source.readline()
+    return source.tell()
+
+
+def _line_before(source: BinaryIO, start: int) -> int:
+    """Find where the line begins that ends before `start`."""
+    end = max(0, start - 1)
+    while end:
+        low = max(0, end - _BLOCK)
+        source.seek(low)
+        found = source.read(end - low).rfind(b"\n")
+        if found >= 0:
+            return low + found + 1
+        end = low
+    return 0
+
+
+def _lines_before(source: BinaryIO, stop: int) -> int:
+    source.seek(0)
+    lines = 0
+    while stop > 0 and (block := source.read(min(_BLOCK, stop))):
+        lines, stop = lines + block.count(b"\n"), stop - len(block)
+    return lines
+
+
+# --- the rows of a share ----------------------------------------------------------------------------------------------
+
+
+class _Section(io.RawIOBase):
+    """Bytes of a file up to a place."""
+
+    def __init__(self, path: Path, start: int, stop: int | None) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._file.seek(start)
+        self._left = (self._file.seek(0, os.SEEK_END) if stop is None else stop) - self._file.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._file.readinto(memoryview(buffer)[: max(0, self._left)]) or 0
+        self._left -= read
+        return read
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def stretch_rows(stretch: Stretch, encoding: str | None = None) -> Iterator[RawRow]:
+    """Read the rows of a stretch, with the numbers that they have in their file."""
+    path = Path(stretch.path)
+    if stretch.by_bytes:
+        return guarded(lambda path, encoding: _line_section(stretch), path, encoding)
+    if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
+        return guarded(lambda path, encoding: _parquet_section(stretch), path, encoding)
+    return islice(read_rows(path, encoding), stretch.start, stretch.stop)
+
+
+def _line_section(stretch: Stretch) -> Iterator[RawRow]:
+    raw = io.BufferedReader(_Section(Path(stretch.path), stretch.start, stretch.stop), _BLOCK)
+    encoding = "utf-8-sig" if stretch.start == 0 else "utf-8"
+    with io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="\n") as text:
+        yield from line_rows(bounded_lines(text, stretch.path), stretch.number)
+
+
+def _parquet_section(stretch: Stretch) -> Iterator[RawRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = None if stretch.stop is None else stretch.stop - stretch.start
+    try:
+        with pq.ParquetFile(stretch.path) as file:
+            count = file.metadata.num_rows - stretch.start if count is None else count
+            yield from parquet_rows(file, stretch.path, first=stretch.start, count=count)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{stretch.path} is not a readable Parquet file: {error}", hint="Is the file complete?"
+        ) from error
+
+
+def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
+    """Read the rows of a share in order, as `geval_local.io.input_files.read_input` reads those of an input.
+
+    A repeated id is no error here: the row that has it first may be in another share. It is found when shares are
+    joined.
+    """
+    shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
+    for stretch in share.stretches:
+        rows = shape.identified(stretch_rows(stretch, options.encoding))
+        origin = stretch.name or Path(stretch.path).name
+        for sample in samples_of(rows, origin, options.fields, repeated={}):
+            named = {free_name(FILE, sample.fields): stretch.name} if stretch.name else {}
+            yield from shape.samples(replace(sample, fields={**sample.fields, **named}) if named else sample)

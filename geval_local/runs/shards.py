@@ -1,0 +1,270 @@
+"""Shares of a run that were scored each for itself, joined: one run with the figures of all of them.
+
+What is joined is what the shares' stores hold. Everything after that is the end of any run: the input is read again,
+scores are derived from the stored outcomes, and results, description and summary are written. So a joined run differs
+from an undivided one by nothing but its identifier and its times, as far as its windows were the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.io.input_files import find_files
+from geval_local.io.places import is_address
+from geval_local.io.shares import Stretch, listing_of
+from geval_local.metric import Metric
+from geval_local.options import RunOptions
+from geval_local.runs.completion import RunResult, complete
+from geval_local.runs.directory import STORE_NAME, look_at
+from geval_local.runs.events import RunEvents
+from geval_local.runs.input_file import InputFile, fingerprint_inputs, fingerprint_share
+from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory, read_manifest
+from geval_local.runs.run import Run
+from geval_local.runs.run_file import LoadCalibration, read_calibrations
+from geval_local.runs.store import StoredShare
+from geval_local.runs.target import find_target, shard_name
+from geval_local.signature import signature_differences
+
+#: Most problems of one kind that are named.
+_NAMED = 5
+
+
+class Shard(NamedTuple):
+    """A finished share."""
+
+    directory: Path
+    manifest: RunManifest
+
+
+def shard_directories(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """List the directories of shares: those given, or those in a directory that holds them."""
+    found: list[Path] = []
+    for one in map(Path, given):
+        # A share that was killed before it began has a directory without a run.
+        inside = sorted(filter(is_run_directory, one.glob("shard-*-of-*")))
+        found += [one] if is_run_directory(one) or not inside else inside
+    return list(dict.fromkeys(found))
+
+
+def holds_shards(given: str) -> bool:
+    """Whether a path is the directory of a share, or of shares."""
+    if is_address(given):
+        return False
+    directories = shard_directories([given])
+    manifest = read_manifest(directories[0])
+    return directories != [Path(given)] or (manifest is not None and manifest.settings.shard is not None)
+
+
+def merge_shards(
+    given: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    options: RunOptions | None = None,
+    *,
+    load_calibration: LoadCalibration | None = None,
+    events: RunEvents | None = None,
+) -> RunResult:
+    """Join the shares of a run into one run.
+
+    Parameters
+    ----------
+    given : sequence of path
+        Directories of shares, or directories that hold such.
+    output : path
+        A .jsonl, .csv or .parquet file, or a directory for the run, as for `geval_local.runs.run_file.score_file`.
+    options : RunOptions, optional
+        What is written (``formats``, ``columns``, ``csv_safe``) if not what the shares have, and ``overwrite``.
+    load_calibration : callable, optional
+        As for `geval_local.runs.run_file.score_file`.
+    events : RunEvents, optional
+        Receives the progress.
+
+    Raises
+    ------
+    GevalError
+        If shares are missing, not finished, named twice or not of one run, or their input has changed.
+    """
+    options = options or RunOptions()
+    shards = _checked([_read(directory) for directory in shard_directories(given)])
+    first = shards[0].manifest
+    settings = first.settings
+    maps = read_calibrations(
+        settings.calibrations, load_calibration, [str(metric["name"]) for metric in settings.metrics]
+    )
+    is_file = find_target(output, stem=settings.stem).output is not None
+    target = find_target(output, options.formats or ([] if is_file else settings.formats), settings.stem)
+    before = None if target.directory is None else look_at(target.directory)
+    if before is not None and before.has_begun and not before.shares:
+        raise OutputError(
+            f"{target.directory} holds a run that is not made of shares", hint="Name another directory, or a file."
+        )
+    paths = find_files(settings.inputs)
+    for path in paths:
+        target.refuse_input(path)
+    listing, hashes = listing_of(paths, settings), dict[Stretch, InputFile]()
+    for shard in shards:
+        _check_input(shard, listing, hashes)
+    whole = settings.model_copy(
+        update={
+            "shard": None,
+            "inputs": [],
+            "block_rows": None,
+            "formats": list(target.formats),
+            "output": None if target.output is None else target.output.name,
+            "columns": options.columns or settings.columns,
+            "csv_safe": options.csv_safe or settings.csv_safe,
+        }
+    )
+    judges = [JudgeRecord(name=judge.name, choice=judge.choice) for judge in first.judges]
+    return complete(
+        target,
+        RunManifest.new(fingerprint_inputs(paths), whole, judges),
+        maps,
+        {},
+        events or RunEvents(),
+        fill=lambda run: _fill(run, shards),
+        retry_errors=False,
+        overwrite=options.overwrite,
+    )
+
+
+def _read(directory: Path) -> Shard:
+    manifest = read_manifest(directory)
+    if manifest is None or manifest.settings.shard_numbers is None:
+        raise ConfigurationError(
+            f"{directory} is no share of a run",
+            hint="`geval-local score FILE ... --shard I/N -o OUT/` makes them; name OUT.",
+        )
+    return Shard(directory, manifest)
+
+
+def _numbers(shard: Shard) -> tuple[int, int]:
+    numbers = shard.manifest.settings.shard_numbers
+    assert numbers is not None
+    return numbers
+
+
+def _checked(shards: list[Shard]) -> list[Shard]:
+    """Check that shares are finished, of one run, and all there; return them in the order of the input."""
+    if not shards:
+        raise ConfigurationError("there are no shares to be merged", hint="Name the directory that holds them.")
+    shards = sorted(shards, key=_numbers)
+    first = shards[0]
+    for shard in shards[1:]:
+        differences = _differences(first, shard)
+        if differences:
+            raise ConfigurationError(
+                f"{shard.directory} and {first.directory} are no shares of one run: {'; '.join(differences)}",
+                hint="Score the one that is wrong again with the command of the others.",
+            )
+    for one, other in pairwise(shards):
+        if _numbers(one) == _numbers(other):
+            raise ConfigurationError(
+                f"{one.directory} and {other.directory} are the same share", hint="Name one of them."
+            )
+    _check_all_there(shards)
+    unfinished = [shard.directory for shard in shards if shard.manifest.ended is None]
+    if unfinished:
+        commands = [shlex.join(["geval-local", "resume", str(one)]) for one in unfinished[:_NAMED]]
+        more = f"\n  and {len(unfinished) - _NAMED} more" if len(unfinished) > _NAMED else ""
+        raise ConfigurationError(
+            f"{len(unfinished)} of {len(shards)} shares are not finished, among them {unfinished[0]}",
+            hint="Finish them, then merge again:\n  " + "\n  ".join(commands) + more,
+        )
+    return shards
+
+
+def _differences(one: Shard, other: Shard) -> list[str]:
+    """List what keeps two shares from being of one run."""
+    if _numbers(one)[1] != _numbers(other)[1]:
+        return [f"one is of {_numbers(one)[1]} shares, the other of {_numbers(other)[1]}"]
+    before, after = one.manifest, other.manifest
+    found = before.settings.model_copy(update={"shard": None}).differences(
+        after.settings.model_copy(update={"shard": None}), results=True
+    )
+    old, new = ([metric.get("threshold") for metric in run.settings.metrics] for run in (before, after))
+    if not found and old != new:
+        found.append(f"the metrics' thresholds were {old}, are {new}")
+    mine, theirs = before.input.share, after.input.share
+    if mine is None or theirs is None or (mine.listing, mine.end) != (theirs.listing, theirs.end):
+        found.append("they are of another input")
+    if [judge.name for judge in before.judges] != [judge.name for judge in after.judges]:
+        return [*found, "their judges have other names"]
+    for record, its in zip(before.judges, after.judges, strict=True):
+        for name in record.signatures.keys() & its.signatures.keys():
+            differing = signature_differences(record.signatures[name], its.signatures[name])
+            found += [f"{key} was {old}, is {new}" for key, (old, new) in differing.items()]
+        if record.definitions and its.definitions and record.definitions != its.definitions:
+            found.append(f"the evaluation steps of {record.name} are others")
+    return list(dict.fromkeys(found))
+
+
+def _check_all_there(shards: Sequence[Shard]) -> None:
+    """Check that every share begins where the one before it ends; a share without rows is none."""
+    count, place = _numbers(shards[0])[1], (0, 0)
+    number = 0
+    for shard in shards:
+        share = shard.manifest.input.share
+        assert share is not None
+        if share.first != place:
+            raise _missing(shards, number + 1, _numbers(shard)[0] - 1, count)
+        place, number = share.last, _numbers(shard)[0]
+        end = share.end
+    if place != end:
+        raise _missing(shards, number + 1, count, count)
+
+
+def _missing(shards: Sequence[Shard], first: int, last: int, count: int) -> ConfigurationError:
+    beside = shards[0].directory.parent
+    if first > last:
+        return ConfigurationError(
+            f"the shares in {beside} do not follow each other: their input was cut in other ways",
+            hint="Was it changed between them? Score all shares of it as it is now.",
+        )
+    told = f"{first}/{count}" + (f" to {last}/{count}" if last > first else "")
+    return ConfigurationError(
+        f"rows are missing: those of the share {told}, such as {beside / shard_name(f'{first}/{count}')}",
+        hint=f"Score it with the command of the others and `shard={first}/{count}`.",
+    )
+
+
+def _check_input(shard: Shard, listing: str, hashes: dict[Stretch, InputFile]) -> None:
+    """Check that the input of a share is still what it was."""
+    known = shard.manifest.input
+    assert known.share is not None
+    if known.share.listing != listing or fingerprint_share(known.share, hashes).sha256 != known.sha256:
+        raise DataError(
+            f"the input {known.path} has another content than when {shard.directory} was scored",
+            hint="Put the former content back, or score that share again.",
+        )
+
+
+def _fill(run: Run, shards: Sequence[Shard]) -> None:
+    """Bring the outcomes of shares into a run, and say that its judges have done their work."""
+    rows, stored = 0, []
+    for directory, manifest in shards:
+        stored.append(StoredShare(directory / STORE_NAME, manifest.run, rows))
+        rows += manifest.input.rows or 0
+    # What only the whole input tells: an id that a row of an earlier share has.
+    refused = {place: sample.error for place, sample in enumerate(run.samples()) if sample.error is not None}
+    run.store.take_over(stored, [metric.forms for metric in run.metrics], refused)
+    for place, record in enumerate(run.manifest.judges):
+        its = next(
+            (shard.manifest.judges[place] for shard in shards if shard.manifest.judges[place].fingerprint is not None),
+            None,
+        )
+        if its is None:
+            raise OutputError(f"no share has rows that {record.name} has scored", hint="Is the input empty?")
+        for name in ("fingerprint", "engine", "batch_tokens", "signatures", "earlier_versions", "definitions"):
+            setattr(record, name, getattr(its, name))
+        record.complete = True
+    run.manifest.input.rows = rows
+    run.manifest.shares = [shard.manifest.run for shard in shards]
+    run.save()
+    for record in run.manifest.judges:
+        run.write_steps(record, [Metric.model_validate(one) for one in record.definitions.values()])
