@@ -14,14 +14,26 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def brute_force_labels(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, form: str, spellings: Sequence[Sequence[str]]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    form: str,
+    spellings: Sequence[Sequence[str]],
+    *,
+    rendered: bool = False,
 ) -> np.ndarray:
-    """Compute P(l | form) for every label from its spellings after the form."""
-    prefix = tokenizer(form).input_ids
+    """Compute P(l | form) for every label from its spellings after the form.
+
+    A form that a chat template `rendered` has its special tokens already.
+    """
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=not rendered).input_ids)
+
+    prefix = encode(form)
     strings: dict[tuple[int, ...], int] = {}
     for label, texts in enumerate(spellings):
         for text in texts:
-            ids = tokenizer(form + text).input_ids
+            ids = encode(form + text)
             if ids[: len(prefix)] == prefix and len(ids) > len(prefix):
                 strings[tuple(ids[len(prefix) :])] = label
     seen: dict[tuple[int, ...], torch.Tensor] = {}
