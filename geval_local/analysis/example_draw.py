@@ -16,7 +16,6 @@ from geval_local.analysis.results import read_rows
 from geval_local.errors import DataError, UnscorableError
 from geval_local.examples import Example, content
 from geval_local.fields import check_mapping, lookup
-from geval_local.io.input_checks import check_columns
 from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -73,7 +72,6 @@ def draw_examples(
     mapping = dict(fields or {})
     check_mapping(mapping, metric.fields)
     rows = read_rows(file)
-    check_columns((Sample(row) for row in rows), mapping)
     found: dict[str, list[Example]] = defaultdict(list)
     left_out: dict[str, int] = defaultdict(int)
     seen, first = set[tuple[str, ...]](), ""
