@@ -1,4 +1,4 @@
-"""What docs/integrations.md and docs/evaluators.md show, run with the real tools and the embedded judge, in order."""
+"""What docs/integrations.md, docs/deepeval.md and docs/evaluators.md show, run with the real tools and the embedded judge, in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from offline import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 SNIPPETS: dict[str, list[Block]] = defaultdict(list)
-for _block in (*blocks(ROOT / "docs" / "integrations.md"), *blocks(ROOT / "docs" / "evaluators.md")):
+PAGES = ("integrations.md", "deepeval.md", "evaluators.md")
+for _block in (block for page in PAGES for block in blocks(ROOT / "docs" / page)):
     if _block.mark.startswith("snippet: "):
         SNIPPETS[_block.mark.removeprefix("snippet: ")].append(_block)
 

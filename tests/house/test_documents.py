@@ -1,22 +1,21 @@
 """The documents are correct: their commands run, their options, paths, links and tables are those of the package.
 
-Every ``bash`` and ``python`` block runs, in the order of its page, in a directory that holds what the pages speak of.
-A block that needs what a test lacks says so in a comment before it, ``<!-- not run: reason -->``; its commands are
-still checked against the command line.
+Every ``bash`` and ``python`` block runs, in the order of its page, in a directory that holds the checkout's examples
+and nothing else. ``<!-- file: NAME -->`` before a block says that the reader writes it into this file. A block that
+needs what a test lacks says so in a comment before it, ``<!-- not run: reason -->``; its commands are still checked
+against the command line.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import typer
-from cli_run import METRIC, run
+from cli_run import run
 from markdown_text import Block, anchors, blocks, commands, links, marked_table
 
 import geval_local
@@ -28,7 +27,7 @@ from geval_local.metric import Metric
 
 PACKAGE = Path(geval_local.__file__).parent
 ROOT = PACKAGE.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = [
     *PAGES,
     *(
@@ -78,48 +77,12 @@ RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def rated_rows() -> list[dict[str, object]]:
-    """Rows with ratings: six documents, two writers."""
-    return [
-        {
-            "id": f"{document}{system}",
-            "doc": f"d{document}",
-            "system": system,
-            "source": f"The ferry {document} stops for {document + 2} days. Two boats carry passengers.",
-            "output": f"The ferry stops for {document + 2} days."
-            if system == "a"
-            else f"{document} boats, perhaps cars.",
-            "rating": 1 + (document + 2 * (system == "a")) % 5,
-        }
-        for document in range(6)
-        for system in "ab"
-    ]
+FILE = "file: "
 
 
 def prepare(place: Path) -> None:
-    """Create the files that the pages mention."""
-    rows = rated_rows()
-    (place / "rated.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), encoding="utf-8")
-    (place / "data.csv").write_text(
-        "id,source,output\na,A ferry.,A boat.\nb,A ferry stops.,It stops.\n", encoding="utf-8"
-    )
-    own = {"doc": {"body": "A ferry stops."}, "turns": [{"role": "assistant", "content": "It stops."}]}
-    (place / "own.jsonl").write_text(json.dumps(own) + "\n", encoding="utf-8")
-    (place / "metric.yaml").write_text(METRIC, encoding="utf-8")
-    prompt = "Rate the coherence of the summary from 1 to 5.\n\n{{Document}}\n\n{{Summary}}\n\n- Coherence:"
-    (place / "coherence.txt").write_text(prompt, encoding="utf-8")
+    """Make the directory that a reader works in: a checkout's examples, and nothing else."""
     (place / "examples").symlink_to(ROOT / "examples")
-    for name in ("model", "chat"):
-        shutil.copytree(PACKAGE / "judges" / "nano", place / "path" / "to" / name)
-    template = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
-    (place / "path" / "to" / "chat" / "chat_template.jinja").write_text(template, encoding="utf-8")
-    for block in BLOCKS + [block for page in PAGES for block in blocks(page) if block.language == "yaml"]:
-        if block.language == "yaml" and block.text.startswith("default: "):
-            (place / "models-of-mine.yaml").write_text(block.text, encoding="utf-8")
-        named = re.match(r"# (\w+\.yaml)\n", block.text)
-        if block.language == "yaml" and named:  # a file that its page tells the reader to save
-            (place / named[1]).write_text(block.text, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +91,13 @@ def home(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-RUN_BLOCKS = [block for block in BLOCKS if not block.mark.startswith((NOT_RUN, *RUN_ELSEWHERE))]
+RUN_BLOCKS = [
+    block
+    for page in PAGES
+    for block in blocks(page)
+    if block.mark.startswith(FILE)
+    or (block.language in ("bash", "python") and not block.mark.startswith((NOT_RUN, *RUN_ELSEWHERE)))
+]
 
 
 @pytest.mark.slow
@@ -139,6 +108,9 @@ def test_the_commands_of_a_page_run(page, home, tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(home))
     for block in RUN_BLOCKS:
         if block.document.name != page:
+            continue
+        if block.mark.startswith(FILE):  # what the reader writes
+            (tmp_path / block.mark.removeprefix(FILE)).write_text(block.text, encoding="utf-8")
             continue
         if block.language == "python":
             exec(compile(block.text, block.where, "exec"), {"__name__": "block"})
@@ -156,7 +128,7 @@ def test_what_is_not_run_says_why():
     for block in marked:
         assert len(block.mark.removeprefix(NOT_RUN).split()) >= 3, f"{block.where}: say what the block needs"
     other = [f"{block.where}: {block.mark}" for block in BLOCKS if block.mark and block not in marked]
-    assert all(place.partition(": ")[2].startswith(RUN_ELSEWHERE) for place in other), other
+    assert all(place.partition(": ")[2].startswith((FILE, *RUN_ELSEWHERE)) for place in other), other
 
 
 def wrong_in(block: Block, line: str) -> str | None:
@@ -253,3 +225,40 @@ def test_every_folder_of_the_package_is_on_the_page_of_the_architecture():
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+#: Three jobs of a stranger: the page that does each, and the heading at which the answer is there.
+JOBS = {
+    "the worst answers": ("worst-rows.md", "## Which metric?"),
+    "which of two systems": ("which-system.md", "## With fewer doubts"),
+    "a gate": ("gate-in-ci.md", "## For whom?"),
+}
+
+
+def words_in(text: str) -> int:
+    """Words that a reader reads: no comments, no rules of tables."""
+    return len(re.sub(r"<!--.*?-->|[|`*#-]+", " ", text, flags=re.DOTALL).split())
+
+
+@pytest.mark.parametrize(("page", "end"), JOBS.values(), ids=JOBS)
+def test_a_job_takes_two_pages_and_nine_hundred_words(page, end):
+    first_screen = (ROOT / "README.md").read_text(encoding="utf-8").split("\nAlso:")[0]
+    assert f"(docs/{page})" in first_screen
+    job, found, _ = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(end)
+    assert found
+    assert words_in(first_screen) + words_in(job) <= 900
+
+
+#: Pages that are looked things up in, not read.
+REFERENCES = ("reference", "architectures.md", "data.md", "judges.md", "metrics.md", "runs.md", "clusters.md")
+
+
+def test_no_page_is_long():
+    read = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    long = {
+        page.name: count
+        for page in read
+        if page.relative_to(ROOT / "docs").parts[0] not in REFERENCES
+        and (count := len(page.read_text(encoding="utf-8").split())) > 1_250
+    }
+    assert not long
