@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
 
-import geval_local.models.load
 from geval_local import run_evaluation
 from geval_local.errors import ConfigurationError
 from geval_local.evaluation import history
@@ -49,7 +48,6 @@ def here(tmp_path, monkeypatch) -> Path:
     rows(tmp_path)
     (tmp_path / "evaluation.yaml").write_text(EVALUATION, encoding="utf-8")
     monkeypatch.setattr(Judge, "load", lambda options: MockJudge(name=label_of(options)))
-    monkeypatch.setattr(geval_local.models.load, "check_judge", lambda entry, options: None)
     return tmp_path
 
 
