@@ -59,11 +59,17 @@ estimator: exact
 # Figures: mean, mean_low (the lower end of its interval), passed, unscored, label_mass.
 gates:
   all: {{unscored: "<= 5%"}}
-  # {first}: {{mean: ">= 3.5"}}
+  # {first}:
+  #   mean: ">= 3.5"
+  #   not_worse: true                     # no drop against the baseline
+  #   by: {{language: {{mean: ">= 3"}}}}      # for every value of a column
+
+# An earlier run; `last` is the newest finished one, and needs a placeholder in outputs.
+# baseline: last
 
 # A run directory for each data file, and the reports.
 outputs:
-  directory: runs/{stem}
+  directory: runs/{stem}  # runs/{{date}}-{{commit}} gives every run a directory of its own
   formats: [jsonl]  # csv, parquet
 
 # A page for each data file, {data}.html beside its run.

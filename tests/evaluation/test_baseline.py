@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
 
-import geval_local.models.load
 from geval_local import run_evaluation
 from geval_local.errors import ConfigurationError
 from geval_local.evaluation import history
@@ -21,6 +20,7 @@ from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
 from geval_local.evaluation.gates import GateOutcome
 from geval_local.evaluation.reports import junit_text, markdown_text
+from geval_local.evaluation.start import start_evaluation
 from geval_local.judge.judge import Judge
 from geval_local.models.registry import label_of
 from geval_local.runs.events import RunEvents
@@ -49,7 +49,6 @@ def here(tmp_path, monkeypatch) -> Path:
     rows(tmp_path)
     (tmp_path / "evaluation.yaml").write_text(EVALUATION, encoding="utf-8")
     monkeypatch.setattr(Judge, "load", lambda options: MockJudge(name=label_of(options)))
-    monkeypatch.setattr(geval_local.models.load, "check_judge", lambda entry, options: None)
     return tmp_path
 
 
@@ -346,3 +345,17 @@ def test_a_junit_file_of_others_stays(here):
     assert go(here, "--junit", "own.xml").exit_code == 0
     assert go(here, "--junit", "own.xml", "--summary", "none/there.md").exit_code == 2
     assert go(here, "--junit", "own.xml").exit_code == 0
+
+
+def test_what_init_writes_as_comments_is_valid_without_the_marks(here):
+    text = start_evaluation(here / "started.yaml", here / "first.jsonl", metrics=["clarity.yaml"], judges=["tiny"]).text
+    text = re.sub(r"^( *)# ( *)(baseline|not_worse|by|mean|clarity):", r"\1\2\3:", text, flags=re.MULTILINE)
+    (here / "started.yaml").write_text(text.replace("runs/started", "runs/{date}-{commit}"), encoding="utf-8")
+    (plan,) = make_plan(read_evaluation("started.yaml")).data
+    assert [(gate.told, gate.by) for gate in plan.gates] == [
+        ("unscored <= 5.00%", None),
+        ("mean >= 3.5", None),
+        ("not_worse", None),
+        ("mean >= 3", "language"),
+    ]
+    assert plan.waits_for_baseline

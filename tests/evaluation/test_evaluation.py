@@ -15,6 +15,7 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
 from run_kit import killed_after
 
+import geval_local.engine.transformers_backend  # before a test replaces what it imports
 import geval_local.models.load
 from geval_local import run_evaluation, score_file
 from geval_local.errors import ConfigurationError
