@@ -193,7 +193,7 @@ _MADE_SYSTEM = "system"
 
 
 def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system: str | None) -> str:
-    """Return the field of the system in results of ``--system-columns``, after every column was found in it."""
+    """Return the field of the system in results that were scored with them, after every column was found in it."""
     if system is not None:
         raise ConfigurationError("`system` and `system_columns` both name the systems", hint="Take one of them.")
     for run in runs:
@@ -203,8 +203,7 @@ def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system:
                 told = ", ".join(filter(None, found)) or "not named"
                 raise DataError(
                     f"{run.path}: no row is of the system {name!r}{nearest(name, filter(None, found))}",
-                    hint=f"Its systems are: {told}. Score the wide file with the same columns: `score FILE "
-                    f"--system-columns {' '.join(columns)}`.",
+                    hint=f"Its systems are: {told}. Score the wide file with `system_columns={' '.join(columns)}`.",
                 )
     return _MADE_SYSTEM
 

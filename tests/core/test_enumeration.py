@@ -62,8 +62,8 @@ ROWS = (
     {"source": "The ferry stops for 10 days.", "output": "It stops."},
     {"source": "The ferry stops for 10 days.", "output": "It stops for 1 or 100 days; No, it is very good."},
 )
-#: The attention, scan or router of these models is computed in float32 whatever the dtype of the rest, and rounds by the
-#: shape of the pass.
+#: The attention, scan or router of these models is computed in float32 whatever the dtype of the rest, and rounds by
+#: the shape of the pass.
 TOLERANCE = dict.fromkeys(("mpt", "deepseek_v3", "gemma2", "gptj", "falcon_h1", "mamba2"), 1e-5)
 
 
