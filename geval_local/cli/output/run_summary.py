@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.cli.output.console import (
+    DROPPED,
     FIGURE,
     FOLDED,
     WHOLE,
@@ -22,6 +23,7 @@ from geval_local.cli.output.console import (
     say,
 )
 from geval_local.direction import Direction
+from geval_local.errors import GevalError
 from geval_local.fields import counted, output_text
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
@@ -131,6 +133,9 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -
         shares = [f"{p:.2f}" for p in (score.probabilities or {}).values()] if headings else []
         table.append((_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece)))
     texts = {"no_wrap": True, "overflow": "ellipsis", "max_width": piece}
+    if len(metric) > piece:  # its end names the judge
+        say(metric)
+        metric = "text"
     print_rows(
         [
             (shown[0][1].direction.worst, WHOLE),
@@ -158,11 +163,17 @@ def _piece(text: str, most: int) -> str:
 
 
 def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> None:
-    """Print the figures of runs, a row for each result; narrow enough for a terminal of 80 columns."""
+    """Print the figures of runs, a row for each result; a narrow terminal shows names and means."""
     has_threshold = any(summary.threshold is not None for summary in summaries)
-    columns = [("data", FOLDED), ("metric", FOLDED)][0 if data else 1 :]
-    figures = ("scored", "mean [95 % CI]", "std", "mass", f"<{summaries[0].low_mass:g}", "passed")
-    columns += [(name, FIGURE) for name in figures if name != "passed" or has_threshold]
+    columns: list[tuple[str, Mapping[str, Any]]] = [("data", FOLDED), ("metric", WHOLE)][0 if data else 1 :]
+    columns += [
+        ("scored", FIGURE | {DROPPED: 1}),
+        ("mean [95 % CI]", FIGURE),
+        ("std", FIGURE | {DROPPED: 4}),
+        ("mass", FIGURE | {DROPPED: 2}),
+        (f"<{summaries[0].low_mass:g}", FIGURE | {DROPPED: 3}),
+        *([("passed", FIGURE)] if has_threshold else []),
+    ]
     rows = [[*_cells(summary), *([_passed(summary)] if has_threshold else [])] for summary in summaries]
     print_rows(columns, [[*data[place : place + 1], *row] for place, row in enumerate(rows)])
     for summary in summaries:
@@ -262,7 +273,11 @@ def show_signatures(result: RunResult) -> None:
 
 def _show_next(result: RunResult, lowest: int) -> None:
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
+    if trying := _for_trying(result):
+        note(f"{trying} is for trying the tool: draw no conclusions about texts from it", "yellow")
     note("next:")
+    if trying:
+        note("  score with a better judge    -j smol (`geval-local judges list` has more), or -j DIR, a model of yours")
     output = shlex.quote(str(result.target.results))
     if result.target.results is None:
         what, file = ("answers", "decisions.jsonl") if result.answers else ("figures", "scores.jsonl")
@@ -282,6 +297,17 @@ def _show_next(result: RunResult, lowest: int) -> None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
         metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
+
+
+def _for_trying(result: RunResult) -> str:
+    """Name the judges of a run that are for trying the tool only."""
+    from geval_local.models.registry import load_registry
+
+    try:
+        known = load_registry().judges
+    except GevalError:  # a models file that is gone by now
+        return ""
+    return ", ".join(name for name in result.judges if name in known and known[name].for_trying)
 
 
 def why_worst(rows: Sequence[tuple[Sample, Score]]) -> str:
