@@ -58,9 +58,9 @@ DROPPED = "dropped"
 #: Least width that a column of words keeps before others are dropped for it.
 _WORDS = 14
 #: Layouts of columns: words, what is copied whole, figures.
-FOLDED: Mapping[str, Any] = {"overflow": "fold"}
-WHOLE: Mapping[str, Any] = {"no_wrap": True}
-FIGURE: Mapping[str, Any] = {"no_wrap": True, "justify": "right"}
+FOLDED: dict[str, Any] = {"overflow": "fold"}
+WHOLE: dict[str, Any] = {"no_wrap": True}
+FIGURE: dict[str, Any] = {"no_wrap": True, "justify": "right"}
 
 
 def new_table(*, narrow: bool = True) -> Table:

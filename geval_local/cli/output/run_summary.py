@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,7 @@ def _piece(text: str, most: int) -> str:
 def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> None:
     """Print the figures of runs, a row for each result; a narrow terminal shows names and means."""
     has_threshold = any(summary.threshold is not None for summary in summaries)
-    columns: list[tuple[str, Mapping[str, Any]]] = [("data", FOLDED), ("metric", WHOLE)][0 if data else 1 :]
+    columns: list[tuple[str, dict[str, Any]]] = [("data", FOLDED), ("metric", WHOLE)][0 if data else 1 :]
     columns += [
         ("scored", FIGURE | {DROPPED: 1}),
         ("mean [95 % CI]", FIGURE),
@@ -273,11 +274,8 @@ def show_signatures(result: RunResult) -> None:
 
 def _show_next(result: RunResult, lowest: int) -> None:
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
-    if trying := _for_trying(result):
-        note(f"{trying} is for trying the tool: draw no conclusions about texts from it", "yellow")
+    show_trying([result])
     note("next:")
-    if trying:
-        note("  score with a better judge    -j smol (`geval-local judges list` has more), or -j DIR, a model of yours")
     output = shlex.quote(str(result.target.results))
     if result.target.results is None:
         what, file = ("answers", "decisions.jsonl") if result.answers else ("figures", "scores.jsonl")
@@ -299,15 +297,22 @@ def _show_next(result: RunResult, lowest: int) -> None:
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
 
 
-def _for_trying(result: RunResult) -> str:
-    """Name the judges of a run that are for trying the tool only."""
+def show_trying(results: Iterable[RunResult]) -> None:
+    """Say once which judges of runs are for trying the tool only, and what to take instead."""
     from geval_local.models.registry import load_registry
 
-    try:
-        known = load_registry().judges
-    except GevalError:  # a models file that is gone by now
-        return ""
-    return ", ".join(name for name in result.judges if name in known and known[name].for_trying)
+    named: dict[str, None] = {}
+    for judge in (judge for result in results for judge in result.manifest.judges):
+        with suppress(GevalError):  # a models file that is gone by now
+            known = load_registry(judge.choice.get("models_file")).judges
+            if judge.name in known and known[judge.name].for_trying:
+                named[judge.name] = None
+    if named:
+        note(
+            f"{', '.join(named)} is for trying the tool: draw no conclusions about texts from it. Take -j smol, "
+            "another name of `geval-local judges list`, or -j DIR, a model of yours",
+            "yellow",
+        )
 
 
 def why_worst(rows: Sequence[tuple[Sample, Score]]) -> str:
