@@ -507,7 +507,7 @@ class Store:
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
-    def take_over(self, shares: Sequence[StoredShare], forms: Sequence[int], refused: Mapping[int, str]) -> None:
+    def take_over(self, shares: Sequence[StoredShare], forms: Sequence[int], refused: Mapping[int, Cause]) -> None:
         """Hold the outcomes of shares and no others, by one transaction; `forms` are those of a row, per metric.
 
         Rows that are `refused`, by their reasons, have no figures, whatever a share has computed.
@@ -519,7 +519,7 @@ class Store:
             for share in shares:
                 windows += self._take_share(share, forms, refused, windows)
 
-    def _take_share(self, share: StoredShare, forms: Sequence[int], refused: Mapping[int, str], windows: int) -> int:
+    def _take_share(self, share: StoredShare, forms: Sequence[int], refused: Mapping[int, Cause], windows: int) -> int:
         with closing(_connect_finished(share.path)) as source, plain_errors(share.path):
             if source.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (share.run,):
                 raise OutputError(
@@ -566,7 +566,7 @@ def _connect_finished(path: Path) -> sqlite3.Connection:
 
 
 def _moved(
-    sealed: Sequence[Any], share: StoredShare, forms: Sequence[int], refused: Mapping[int, str]
+    sealed: Sequence[Any], share: StoredShare, forms: Sequence[int], refused: Mapping[int, Cause]
 ) -> tuple[Any, ...]:
     """Return a stored outcome of a share as one of the whole input."""
     *values, seal = sealed

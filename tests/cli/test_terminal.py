@@ -12,11 +12,16 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, write_rows
 
+from geval_local import Metric
 from geval_local.cli.app import app
 from geval_local.cli.ending import guarded_streams
 from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.run_summary import show_summaries
 from geval_local.cli.progress import show_progress
 from geval_local.fields import visible
+from geval_local.metric_file import preset_names
+from geval_local.score import Score
+from geval_local.summary import Tally
 
 #: Writes the clipboard, rings, clears the screen, colours, by one character too, and turns the line round.
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x1b[31m\x9b31m\x7f\u202eEVIL"
@@ -177,3 +182,43 @@ def test_colours_of_help_texts_stay(terminal):
     assert run(terminal, "--help") == 0
     assert "\x1b[1m" in terminal.text
     assert "\\x1b" not in terminal.text
+
+
+def at_width(monkeypatch, width: int, *arguments: object) -> list[str]:
+    """Lines that a terminal of this width shows, without styles."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    screen = Terminal()
+    run(screen, *arguments)
+    return OWN.sub("", screen.text).splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_metrics_are_listed_with_whole_names_and_scales(monkeypatch, width):
+    lines = at_width(monkeypatch, width, "metrics", "list")
+    for name in preset_names():
+        (line,) = [line for line in lines if name in line.split()]
+        scale = Metric.load(name).scale.text
+        assert scale in line.split() or f"scale {scale}" in lines[lines.index(line) + 1]
+    assert not any("\u2026" in line for line in lines)
+    assert any(line.startswith("left out at this width: ") for line in lines) is (width < 200)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_means_of_judges_with_long_names_are_shown_whole(monkeypatch, width, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = [f"summarization/coherence@a-judge-with-a-long-name-{n}" for n in "12"]
+    tallies = [Tally(name) for name in names]
+    for tally, mean in zip(tallies, (2.0, 3.0), strict=True):
+        for row in range(4):
+            tally.add("x", row, Score(tally.metric, value=mean + row / 10, label_mass=0.99, probabilities={"1": 1.0}))
+    screen = Terminal()
+    with redirect_stdout(screen), redirect_stderr(screen):
+        show_summaries([tally.summary() for tally in tallies])
+    lines = OWN.sub("", screen.text).splitlines()
+    for name, mean in zip(names, ("2.150", "3.150"), strict=True):
+        (place,) = [place for place, line in enumerate(lines) if name in line]
+        assert mean in " ".join(lines[place : place + 2])
+    assert max(map(len, lines)) <= width
+    assert any("std" in line and "left out" not in line for line in lines) is (width == 200)

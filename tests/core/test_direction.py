@@ -10,7 +10,6 @@ import pytest
 from cli_run import METRIC as CLARITY
 from cli_run import good_rows, run, write_rows
 
-import geval_local.models.load
 from geval_local import Judge, Metric, Scale, compare, rank, score_file
 from geval_local.direction import Direction
 from geval_local.errors import MetricError
@@ -142,7 +141,6 @@ def test_pairs_ask_for_the_better_text_and_take_no_such_metric():
 def test_the_command_line_follows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Judge, "load", lambda options, **more: MockJudge(name=label_of(options)))
-    monkeypatch.setattr(geval_local.models.load, "check_judge", lambda entry, options: None)
     (tmp_path / "low.yaml").write_text(LOW.to_yaml(), encoding="utf-8")
     write_rows(tmp_path / "data.jsonl", good_rows(6))
     words = ("score", "data.jsonl", "-m", "low.yaml", "-j", "nano", "--no-steps")

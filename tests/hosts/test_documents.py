@@ -1,4 +1,4 @@
-"""What docs/integrations.md, docs/deepeval.md and docs/evaluators.md show, run with the real tools and the embedded judge, in order."""
+"""What the pages of other tools show, run with the real tools and the embedded judge, in order."""
 
 from __future__ import annotations
 

@@ -154,6 +154,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         show_signatures,
         show_slices,
         show_summaries,
+        show_trying,
         show_unscored,
         show_warnings,
     )
@@ -184,6 +185,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
             show_unscored(run, f" of {name}")
         for run in result.runs.values():
             show_signatures(run)
+        show_trying(result.runs.values())
         for run in result.runs.values():
             files = ", ".join(shlex.quote(str(file)) for file in run.files)
             note(f"wrote {files}", "dim")

@@ -14,7 +14,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import complete_judge, complete_metric, takes_options
 from geval_local.cli.output.audits import short
-from geval_local.cli.output.console import FIGURE, FOLDED, WHOLE, note, print_json, print_rows, show_text
+from geval_local.cli.output.console import DROPPED, FIGURE, FOLDED, WHOLE, note, print_json, print_rows, show_text
 from geval_local.errors import GevalError
 from geval_local.files import readable
 from geval_local.options import JudgeOptions
@@ -65,9 +65,9 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
             )
             for entry in entries
         ]
-    figures = [(name, FIGURE) for name in ("parameters", "weights", "context")]
+    figures = [(name, FIGURE | {DROPPED: rank}) for name, rank in (("parameters", 3), ("weights", 1), ("context", 2))]
     # Only a licence may be folded: a name or a figure that is cut cannot be copied.
-    words = [("kind", WHOLE), ("licence", FOLDED), ("here", WHOLE)]
+    words = [("kind", WHOLE | {DROPPED: 5}), ("licence", FOLDED | {DROPPED: 4}), ("here", WHOLE)]
     print_rows([("judge", WHOLE), *figures, *words], rows, narrow=False)
     if any(entry.unconfirmed for entry in registry.judges.values()):
         note("?: no source confirms it")

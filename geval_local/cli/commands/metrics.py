@@ -9,7 +9,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.options import complete_metric, takes_options
-from geval_local.cli.output.console import WHOLE, note, print_json, print_rows, show_text
+from geval_local.cli.output.console import DROPPED, WHOLE, note, print_json, print_rows, show_text
 from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, MetricError
 from geval_local.options import JudgeOptions
@@ -32,7 +32,8 @@ def list_metrics(as_json: options.Json = False) -> None:
     rows = [
         (one.name, one.scale.text, ", ".join(one.fields), one.criteria.split(". ")[0].strip(".")) for one in presets
     ]
-    print_rows([("metric", WHOLE), ("scale", WHOLE), ("fields", WHOLE), ("criteria", {})], rows, narrow=False)
+    columns = [("metric", WHOLE), ("scale", WHOLE), ("fields", WHOLE | {DROPPED: 1}), ("criteria", {DROPPED: 2})]
+    print_rows(columns, rows, narrow=False)
     note("next: geval-local metrics show NAME, or geval-local score FILE --metric NAME")
 
 

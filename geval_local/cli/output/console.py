@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
@@ -52,10 +53,14 @@ def print_table(table: Table) -> None:
         console.width = WIDTH
 
 
+#: In a layout: on a narrow terminal the column goes before those with a smaller number, and before all without one.
+DROPPED = "dropped"
+#: Least width that a column of words keeps before others are dropped for it.
+_WORDS = 14
 #: Layouts of columns: words, what is copied whole, figures.
-FOLDED: Mapping[str, Any] = {"overflow": "fold"}
-WHOLE: Mapping[str, Any] = {"no_wrap": True}
-FIGURE: Mapping[str, Any] = {"no_wrap": True, "justify": "right"}
+FOLDED: dict[str, Any] = {"overflow": "fold"}
+WHOLE: dict[str, Any] = {"no_wrap": True}
+FIGURE: dict[str, Any] = {"no_wrap": True, "justify": "right"}
 
 
 def new_table(*, narrow: bool = True) -> Table:
@@ -71,15 +76,72 @@ def new_table(*, narrow: bool = True) -> Table:
 def print_rows(
     columns: Iterable[tuple[str, Mapping[str, Any]]], rows: Iterable[Iterable[str]], *, narrow: bool = True
 ) -> None:
-    """Print rows of texts to stdout as a table; columns are headings, each with its layout."""
+    """Print rows of texts to stdout as a table; columns are headings, each with its layout.
+
+    On a terminal that is too narrow, columns are left out that their layout allows to drop, and named on stderr; if
+    that is not enough, a row becomes two lines, its name whole and its figures, since a name that is cut cannot be
+    copied.
+    """
+    listed, held = list(columns), [list(row) for row in rows]
+    shown, console = list(range(len(listed))), result_console()
+    if console.is_terminal:
+        while _width(listed, held, shown, narrow=narrow) > console.width:
+            free = [place for place in shown if DROPPED in listed[place][1]]
+            if not free:
+                _print_stacked([listed[place][0] for place in shown], [[row[place] for place in shown] for row in held])
+                break
+            shown.remove(max(free, key=lambda place: listed[place][1][DROPPED]))
+        else:
+            print_table(_table(listed, held, shown, narrow=narrow))
+        if left_out := [heading for place, (heading, _) in enumerate(listed) if place not in shown]:
+            note(f"left out at this width: {', '.join(left_out)}", "dim")
+        return
+    print_table(_table(listed, held, shown, narrow=narrow))
+
+
+def _table(
+    columns: Sequence[tuple[str, Mapping[str, Any]]],
+    rows: Sequence[Sequence[str]],
+    shown: Sequence[int],
+    *,
+    narrow: bool,
+    most: int | None = None,
+) -> Table:
+    """Lay out some columns; those of words get `most` characters at most."""
     from rich.text import Text
 
     table = new_table(narrow=narrow)
-    for heading, layout in columns:
-        table.add_column(Text(heading), **layout)
+    for place in shown:
+        heading, layout = columns[place]
+        own = {key: value for key, value in layout.items() if key != DROPPED}
+        if most is not None and not own.get("no_wrap"):
+            own["max_width"] = most
+        table.add_column(Text(heading), **own)
     for row in rows:
-        table.add_row(*map(Text, row))
-    print_table(table)
+        table.add_row(*(Text(row[place]) for place in shown))
+    return table
+
+
+def _width(
+    columns: Sequence[tuple[str, Mapping[str, Any]]],
+    rows: Sequence[Sequence[str]],
+    shown: Sequence[int],
+    *,
+    narrow: bool,
+) -> int:
+    """Measure the least width at which nothing of some columns is cut, and their words are not squeezed."""
+    from rich.measure import Measurement
+
+    console = result_console()
+    table = _table(columns, rows, shown, narrow=narrow, most=_WORDS)
+    return Measurement.get(console, console.options.update(width=_UNLIMITED), table).maximum
+
+
+def _print_stacked(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print each row as its name and, below it, its figures."""
+    for name, *figures in rows:
+        say(name)
+        say("  " + ", ".join(f"{heading} {one}" for heading, one in zip(headings[1:], figures, strict=True)), wrap=True)
 
 
 def say(text: str, *, wrap: bool = False) -> None:
@@ -171,12 +233,13 @@ def show_log() -> None:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
-    return _kept_console(stderr, Console(stderr=stderr).is_terminal)
+    return _kept_console(stderr, Console(stderr=stderr).is_terminal, os.environ.get("COLUMNS"))
 
 
 @cache
-def _kept_console(stderr: bool, terminal: bool) -> Console:
-    # One console per stream, so that messages appear above a running progress bar and not within it.
+def _kept_console(stderr: bool, terminal: bool, columns: str | None) -> Console:
+    # Rich reads COLUMNS once. One console per stream, so that messages appear above a running progress bar and not
+    # within it.
     from rich.console import Console
     from rich.segment import Segment
     from rich.text import Text

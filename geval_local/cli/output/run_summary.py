@@ -6,11 +6,13 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.cli.output.console import (
+    DROPPED,
     FIGURE,
     FOLDED,
     WHOLE,
@@ -22,7 +24,7 @@ from geval_local.cli.output.console import (
     say,
 )
 from geval_local.direction import Direction
-from geval_local.errors import ErrorCode
+from geval_local.errors import ErrorCode, GevalError
 from geval_local.evaluation.gates import NOT_WORSE
 from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.result_manifest import manifest_path
@@ -183,11 +185,17 @@ def _piece(text: str, most: int) -> str:
 
 
 def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> None:
-    """Print the figures of runs, a row for each result; narrow enough for a terminal of 80 columns."""
+    """Print the figures of runs, a row for each result; a narrow terminal shows names and means."""
     has_threshold = any(summary.threshold is not None for summary in summaries)
-    columns = [("data", FOLDED), ("metric", FOLDED)][0 if data else 1 :]
-    figures = ("scored", "mean [95 % CI]", "std", "mass", f"<{summaries[0].low_mass:g}", "passed")
-    columns += [(name, FIGURE) for name in figures if name != "passed" or has_threshold]
+    columns: list[tuple[str, dict[str, Any]]] = [("data", FOLDED), ("metric", WHOLE)][0 if data else 1 :]
+    columns += [
+        ("scored", FIGURE | {DROPPED: 1}),
+        ("mean [95 % CI]", FIGURE),
+        ("std", FIGURE | {DROPPED: 4}),
+        ("mass", FIGURE | {DROPPED: 2}),
+        (f"<{summaries[0].low_mass:g}", FIGURE | {DROPPED: 3}),
+        *([("passed", FIGURE)] if has_threshold else []),
+    ]
     rows = [[*_cells(summary), *([_passed(summary)] if has_threshold else [])] for summary in summaries]
     print_rows(columns, [[*data[place : place + 1], *row] for place, row in enumerate(rows)])
     for summary in summaries:
@@ -312,6 +320,7 @@ def show_signatures(result: RunResult) -> None:
 
 def _show_next(result: RunResult, lowest: int) -> None:
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
+    show_trying([result])
     note("next:")
     output = shlex.quote(str(result.target.results))
     if result.target.results is None:
@@ -337,6 +346,24 @@ def _show_next(result: RunResult, lowest: int) -> None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
         metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
+
+
+def show_trying(results: Iterable[RunResult]) -> None:
+    """Say once which judges of runs are for trying the tool only, and what to take instead."""
+    from geval_local.models.registry import load_registry
+
+    named: dict[str, None] = {}
+    for judge in (judge for result in results for judge in result.manifest.judges):
+        with suppress(GevalError):  # a models file that is gone by now
+            known = load_registry(judge.choice.get("models_file")).judges
+            if judge.name in known and known[judge.name].for_trying:
+                named[judge.name] = None
+    if named:
+        note(
+            f"{', '.join(named)} is for trying the tool: draw no conclusions about texts from it. Take -j smol, "
+            "another name of `geval-local judges list`, or -j DIR, a model of yours",
+            "yellow",
+        )
 
 
 def why_worst(rows: Sequence[tuple[Sample, Score]]) -> str:
