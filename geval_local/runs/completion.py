@@ -142,21 +142,23 @@ def complete(
             if fill is not None:
                 fill(run)
             began = True
-            return _Completion(run, target, calibrations, loaded, load, events).result()
+            try:
+                return _Completion(run, target, calibrations, loaded, load, events).result()
+            except GevalError as error:
+                if directory is not None and not directory.is_dir():  # whatever failed first, failed for this
+                    raise OutputError(
+                        f"{directory} was deleted or moved while its run was going on ({error.message})",
+                        hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted has "
+                        "to be scored again: figures already computed come from the cache where that is in use.",
+                    ) from error
+                raise
     except KeyboardInterrupt as stop:
         if began and directory is not None and is_run_directory(directory):
             raise Interrupted(directory) from stop
         raise
     except GevalError as error:
-        if began and directory is not None:
-            if not directory.is_dir():  # whatever failed first, failed for this
-                raise OutputError(
-                    f"{directory} was deleted or moved while its run was going on ({error.message})",
-                    hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted has to "
-                    "be scored again: figures already computed come from the cache where that is in use.",
-                ) from error
-            if is_run_directory(directory):
-                add_resume_hint(error, directory)
+        if began and directory is not None and is_run_directory(directory):
+            add_resume_hint(error, directory)
         raise
 
 

@@ -127,7 +127,8 @@ def test_a_directory_keeps_the_run_and_resume_shows_it_again(place):
     assert (place / "runs" / "a" / "decisions.jsonl").read_bytes() == kept
     header = (place / "runs" / "a" / "decisions.csv").read_text().splitlines()[0].split(",")
     assert header[:3] == ["id", "state", "decisions_input"]  # every column of the input comes first
-    assert header[3:6] == ["rain.probability", "rain.error", "mood.choice"]
+    figures = ("probability", "label_mass", "error", "error_code")
+    assert header[3:8] == [*(f"rain.{name}" for name in figures), "mood.choice"]
     changed = run("decide", "rows.jsonl", "-q", "q.yaml", "-o", "runs/a/", "--rotations", "2")
     assert changed.exit_code == 2
     assert "--rotations was 1, is 2" in changed.stderr

@@ -57,10 +57,11 @@ def score(here, *arguments, file="chats.csv", output="scored.csv"):
     return done
 
 
-def test_a_csv_result_has_the_columns_of_its_input_then_score_and_error(here):
+def test_a_csv_result_has_the_columns_of_its_input_then_score_label_mass_and_error(here):
     score(here)
     rows = read_table(here / "scored.csv")
-    assert list(rows[0]) == ["ticket", "source", "output", "human", "clarity.score", "clarity.error"]
+    figures = [f"clarity.{name}" for name in ("score", "label_mass", "error", "error_code")]
+    assert list(rows[0]) == ["ticket", "source", "output", "human", *figures]
     assert [row["ticket"] for row in rows] == [f"T-{n}" for n in range(ROWS)]
 
 
@@ -112,12 +113,13 @@ def test_what_a_table_without_its_rows_does_not_hold_is_unknown_and_not_zero(her
     start = page.index("<tbody", page.index("lowest mass"))
     cells = [re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", page[start:], re.DOTALL)]
     assert cells[:2] == ["clarity", f"{ROWS} of {ROWS}"]
-    assert cells[5:9] == ["-", "-", "-", "-"]  # label mass, lowest mass, share below .9, threshold
+    assert cells[4] != "-"
+    assert cells[8] == "-"  # threshold
     done = run("reasons", "scored.csv", "--lowest", 2, "-o", "r.jsonl", home=here / "home")
     assert done.exit_code == 2
     assert "no row holds the label that it got; of a table, the file .rows.jsonl beside it does" in done.stderr
     summary = ScoredRun(here / "scored.csv")
-    assert summary.rows[0]["geval"]["clarity"].get("label_mass") is None
+    assert summary.rows[0]["geval"]["clarity"].get("probabilities") is None
 
 
 def test_the_lowest_rows_and_why(here, monkeypatch):
@@ -128,10 +130,9 @@ def test_the_lowest_rows_and_why(here, monkeypatch):
     for value, ticket in scores[:3]:
         assert f"{value:.3f}" in done.stdout
         assert f"Answer {ticket.removeprefix('T-')}, in a word." in done.stdout
-    assert "geval-local reasons scored.csv -m clarity --lowest 3 -o reasons.jsonl" in done.stderr
-    told = run(
-        "reasons", "scored.csv", "-m", "clarity", "--lowest", 3, "--tokens", 8, "-o", "r.jsonl", home=here / "home"
-    )
+    command = f"reasons scored.csv -m clarity --lowest 3 -o reasons.jsonl -j {judge_directory()}"
+    assert f"geval-local {command}" in done.stderr
+    told = run(*command.replace("reasons.jsonl", "r.jsonl").split(), "--tokens", 8, home=here / "home")
     assert told.exit_code == 0, told.stderr
     written = [json.loads(line) for line in (here / "r.jsonl").read_text(encoding="utf-8").splitlines()]
     assert sorted(record["score"] for record in written) == [value for value, _ in scores[:3]]
@@ -145,7 +146,9 @@ def test_report_shows_the_lowest_rows_too(here):
     assert all(text in done.stdout for _, text in low[:2])
     assert low[2][1] not in done.stdout
     (command,) = re.findall(r"geval-local (reasons .*)", done.stderr)
-    assert command == "reasons scored.csv -m clarity --lowest 2 -o reasons.jsonl"
+    name = judge_directory().name
+    assert command == f"reasons scored.csv -m clarity --lowest 2 -o reasons.jsonl -j PATH/TO/{name}"
+    command = command.replace(f"PATH/TO/{name}", str(judge_directory()))  # results hold no paths
     done = run(*command.split(), "--tokens", 8, home=here / "home")
     assert done.exit_code == 0, done.stderr
     done = run("report", "scored.csv", "-o", "page.html", "--reasons", "reasons.jsonl", home=here / "home")

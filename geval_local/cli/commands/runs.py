@@ -242,6 +242,26 @@ def reasons(
     show_reasons(output, name, as_json=as_json, is_new=result is not None)
 
 
+def _judge_again(run: Path, metric: str) -> str | None:
+    """Say how to name the judge of a run again where its name alone does not find it."""
+    from geval_local.analysis.results import ScoredRun
+    from geval_local.models.registry import entry_of
+    from geval_local.runs.directory import recorded_judge
+    from geval_local.signature import signature_parts
+
+    scored = ScoredRun(run)
+    if not scored.is_described(metric):
+        return None
+    name = signature_parts(scored.origin(metric).signature)["judge"].rpartition("@")[0]
+    if recorded_judge(run, name) is not None:
+        return None
+    try:
+        entry_of(JudgeOptions(name=name))
+    except JudgeError:
+        return f"PATH/TO/{name}"
+    return None
+
+
 @takes_options()
 def report(
     runs: Annotated[
@@ -312,7 +332,8 @@ def report(
             show_lowest(metric, worst, lowest)
         shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
         if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
-            note(f"{why_worst(found[shown[0][0]])}: {reasons_command(run, shown[0][0], lowest)}")
+            judge = _judge_again(run, shown[0][0])
+            note(f"{why_worst(found[shown[0][0]])}: {reasons_command(run, shown[0][0], lowest, judge)}")
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")
 
