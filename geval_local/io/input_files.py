@@ -34,6 +34,12 @@ def find_files(given: Given | Iterable[Given]) -> list[Path]:
     listed = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not listed:
         raise DataError("no file is named")
+    address = next(filter(is_address, map(os.fspath, listed)), None)
+    if address is not None:
+        raise DataError(
+            f"{address} is an address, and a run on one machine reads paths",
+            hint="Add `distributed=ray`, which reads addresses; or copy or mount it first.",
+        )
     found: dict[Path, None] = {}
     for one in map(Path, listed):
         if one.is_dir() or (is_pattern(str(one)) and not one.exists()):

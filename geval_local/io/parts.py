@@ -150,6 +150,14 @@ def shared_schema(one: Any, other: Any) -> Any:
     return pa.schema([field for field in one if types.get(field.name) == field.type], one.metadata)
 
 
+def remove_windows(directory: Place, run: str, part: str = "") -> None:
+    """Remove what workers have kept of blocks that they had not finished, or of that of one part."""
+    for entry in directory.entries():
+        name = entry.place.name
+        if entry.is_file and name.startswith(f"_{part or 'part-'}") and name.endswith(f".{run}.window"):
+            entry.place.delete()
+
+
 def remove_parts(directory: Place, run: str, keep: Collection[str] = ()) -> None:
     """Remove the parts of a run except `keep`, and its half-written files; other files stay."""
     for entry in directory.entries():

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
 from geval_local.io.columns import FIGURES, holds_all_input
 from geval_local.io.input_checks import ROWS_CHECKED, check_first_rows, check_rows
-from geval_local.io.parts import part_names, remove_parts
+from geval_local.io.parts import part_names, remove_parts, remove_windows
 from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import PARTS_MANIFEST, ResultManifest, ScoredMetric, manifest_text, read_manifest
 from geval_local.io.samples import Sample
@@ -357,6 +357,7 @@ class PartsRun:
             group_by=manifest.settings.group_by,
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
+        remove_windows(self.directory.place, manifest.run)
         # What workers that were killed have left half-written.
         remove_parts(self.directory.place, manifest.run, set(part_names(self.directory.place)))
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from geval_local.errors import OutputError
-from geval_local.io.parts import about_part, part_names, remove_parts
+from geval_local.io.parts import about_part, part_names, remove_parts, remove_windows
 from geval_local.io.places import Place
 from geval_local.ray.blocks import Block, from_lines
 from geval_local.runs.directory import clean_directory, look_at, make, remove_run
@@ -129,6 +129,7 @@ class PartsDirectory:
 
     def remove(self, manifest: RunManifest) -> None:
         """Remove a run: only the files that it wrote."""
+        remove_windows(self.place, manifest.run)
         if self.local is not None:
             remove_run(self.local, manifest)
             return

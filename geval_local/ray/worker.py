@@ -6,6 +6,7 @@ Ray: a row with a block in, a row with its report out. Rows of the input leave t
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -13,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from geval_local import __version__
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.grouping import Documents
 from geval_local.io.columns import SCORES
-from geval_local.io.parts import PART_KEY
+from geval_local.io.parts import PART_KEY, remove_windows
+from geval_local.io.places import Place
 from geval_local.io.samples import Sample
 from geval_local.ray.blocks import Block, block_columns, block_samples
 from geval_local.ray.gather import gathered_samples
@@ -121,6 +123,8 @@ class BlockScorer:
         with _attempt(self._job, block, self._nodes):
             content, counts = self._scored(block, judge, identity)
         write_file(self._job.output.child(block.part), content, self._job.manifest)
+        if self._is_long(block):
+            remove_windows(self._job.output, self._job.manifest.run, block.part)
         return PartReport(block.part, counts, judge=identity)
 
     def _met(self) -> tuple[Judge, Identity]:
@@ -152,7 +156,7 @@ class BlockScorer:
             )
             stack.callback(sink.discard)
             writer = ResultWriter(spool, ExitStack(), sink, run.keys, SCORES.column)
-            for window in self._windows(block, run, judge):
+            for window in self._windows(block, run, judge, identity):
                 for sample, scores in run.scored(window):
                     document = documents.add(sample.fields) if sample.error is None else None
                     row = f"{sample.origin}:{sample.row}" if job.several else sample.row
@@ -180,23 +184,54 @@ class BlockScorer:
             sink.finish()
         return buffer.getbuffer(), counts
 
-    def _windows(self, block: Block, run: Run, judge: Judge) -> Iterator[Window]:
+    def _is_long(self, block: Block) -> bool:
+        """Whether a block has several windows, each of which is kept when it is finished."""
+        return block.all_rows > self._job.manifest.settings.window
+
+    def _windows(self, block: Block, run: Run, judge: Judge, identity: Identity) -> Iterator[Window]:
         """Score a block window by window, each in a store of its own."""
         settings = run.manifest.settings
         samples = (block_samples if settings.gather_by is None else gathered_samples)(block, settings)
         preparers = run.asked.preparers(judge, run.metrics)
-        while True:
+        for number in count():
+            place = self._place(block, number, identity)
             with self._reading:
                 rows = list(islice(samples, settings.window))
                 if not rows:
                     return
-                prepared = [prepare(rows) for prepare in preparers]
-            run.store, window = MemoryStore(), Window(0, 0, rows, tuple(prepared))
-            worker = Worker(run.store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
+                kept = self._kept(place, run, len(rows)) if self._is_long(block) else None
+                if kept is None:
+                    prepared = [prepare(rows) for prepare in preparers]
+            if kept is not None:
+                run.store = kept
+                yield Window(0, 0, rows, ())
+                continue
+            run.store = store = MemoryStore()
+            window = Window(0, 0, rows, tuple(prepared))
+            worker = Worker(store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
             with self._scoring:
                 for metrics, entries in zip(run.asked.groups, prepared, strict=True):
                     worker.execute(window, metrics, entries)
+            if self._is_long(block):
+                write_file(place, store.to_bytes(), self._job.manifest)
             yield window
+
+    def _place(self, block: Block, number: int, identity: Identity) -> Place:
+        """Name the file that keeps a window of a block, and with it all that its figures depend on."""
+        told = json.dumps([block.identity, identity.signatures, identity.batch_tokens], sort_keys=True)
+        mark = hashlib.sha256(told.encode()).hexdigest()[:16]
+        return self._job.output.child(f"_{block.part}.{number}.{mark}.{self._job.manifest.run}.window")
+
+    def _kept(self, place: Place, run: Run, rows: int) -> MemoryStore | None:
+        """Read a window that another worker finished before it was killed; failed scores may be asked for again."""
+        try:
+            found = None if self._job.again or place.entry() is None else MemoryStore.from_bytes(place.read())
+        except OSError:
+            return None
+        there = found is not None and all(
+            found.totals(0, metric)["rows"] == rows * asked.forms for metric, asked in enumerate(run.metrics)
+        )
+        return found if there else None
 
     def _calibrated(self, name: str, score: Result) -> Score:
         assert isinstance(score, Score)  # nothing else is asked on a cluster

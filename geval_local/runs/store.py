@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -585,6 +586,32 @@ def _moved(
 
 class MemoryStore(Store):
     """Outcomes of a run that keeps nothing: the same tables, in memory."""
+
+    def to_bytes(self) -> bytes:
+        """Write all that it holds as a SQLite file."""
+        with TemporaryDirectory(prefix="geval-local-") as directory:
+            path = Path(directory) / "window.sqlite"
+            with closing(sqlite3.connect(path)) as copy:
+                self._connection.backup(copy)
+            return path.read_bytes()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> MemoryStore | None:
+        """Read what `to_bytes` wrote; None if it is damaged."""
+        found = cls()
+        try:
+            with TemporaryDirectory(prefix="geval-local-") as directory:
+                path = Path(directory) / "window.sqlite"
+                path.write_bytes(content)
+                with closing(sqlite3.connect(path)) as copy:
+                    copy.backup(found._connection)
+            for table, seal in (("outcomes", is_intact), ("plans", lambda values, own: plan_checksum(*values) == own)):
+                for *values, own in found._connection.execute(f"SELECT * FROM {table}"):
+                    if not seal(values, own):
+                        return None
+        except (sqlite3.Error, TypeError):
+            return None
+        return found
 
     def __init__(self) -> None:
         self.path = Path(":memory:")

@@ -704,6 +704,44 @@ def test_a_machine_that_is_taken_away_is_no_block_that_kills(file, tmp_path, wor
     assert not list((tmp_path / "run").glob(".part*"))
 
 
+def test_a_block_of_several_windows_keeps_those_that_are_finished(file, tmp_path, workers):
+    """A worker that dies loses one window, not its block; after the part is written nothing is left."""
+    prepared: list[str] = []
+
+    def load(record: JudgeRecord, *, dies_at: int = 1 << 30) -> MockJudge:
+        judge = MockJudge(MockEngine(batch_tokens=6000, sensitive=True), name=record.name)
+        prepare = judge.prepare
+
+        def counted(metric, samples):
+            if len(prepared) >= dies_at:
+                raise MemoryError
+            prepared.append(metric.name)
+            return prepare(metric, samples)
+
+        judge.prepare = counted
+        return judge
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "run").glob("_part-*.window"))
+
+    short = write_input(tmp_path / "short.jsonl", 4)  # this one is scored first
+    windows = -(-ROWS // 8)
+    carry_out(tmp_path / "whole", [file, short], load, rows=None, window=8)
+    assert len(prepared) == 2 * (windows + 1)
+    assert directory_of(tmp_path / "whole") == 2
+    prepared.clear()
+    with pytest.raises(JudgeError, match="MemoryError"):
+        carry_out(tmp_path / "run", [file, short], lambda record: load(record, dies_at=11), rows=None, window=8)
+    assert len(kept()) == 4, "the fifth window had one of two metrics"
+    damaged = tmp_path / "run" / kept()[1]
+    damaged.write_bytes(damaged.read_bytes().replace(b"\x00\x01", b"\x00\x02"))
+    prepared.clear()
+    carry_out(tmp_path / "run", [file, short], load, rows=None, window=8)
+    assert len(prepared) == 2 * (windows - 3), "four windows were kept, one of which was damaged"
+    assert kept() == []
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+
+
 def test_machines_that_join_a_cluster_later_have_room_in_the_pool():
     """On a real cluster, a machine that joined after the first part scored 36 of 120 windows."""
 
