@@ -148,8 +148,8 @@ def complete(
                 if directory is not None and not directory.is_dir():  # whatever failed first, failed for this
                     raise OutputError(
                         f"{directory} was deleted or moved while its run was going on ({error.message})",
-                        hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted has "
-                        "to be scored again: figures already computed come from the cache where that is in use.",
+                        hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted "
+                        "has to be scored again: figures already computed come from the cache where that is in use.",
                     ) from error
                 raise
     except KeyboardInterrupt as stop:

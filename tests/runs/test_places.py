@@ -11,7 +11,7 @@ import pytest
 from run_kit import engine, write_input
 
 from geval_local import RunEvents, resume, score_file
-from geval_local.errors import DataError, Interrupted, OutputError
+from geval_local.errors import DataError, Interrupted, JudgeError, OutputError
 from geval_local.io.result_manifest import read_manifest as read_description
 from geval_local.judge.judge import Judge
 from geval_local.runs import versions
@@ -80,6 +80,17 @@ def test_a_run_directory_that_is_deleted_is_not_called_a_full_disk(file, tmp_pat
     with pytest.raises(OutputError, match="was deleted or moved while its run was going on") as caught:
         score(file, tmp_path / output, events=StopAfter(30, lambda: shutil.rmtree(directory), stop=False))
     assert "What is finished is kept" not in caught.value.hint
+
+
+def test_a_judge_that_does_not_load_is_not_called_a_deleted_run(file, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise JudgeError("a chat style needs a chat template")
+
+    monkeypatch.setattr(Judge, "load", refuse)
+    with pytest.raises(JudgeError, match="a chat style needs a chat template") as caught:
+        score_file(file, METRIC, "nano", tmp_path / "out.jsonl", fields=None, use_cache=False)
+    assert "deleted" not in str(caught.value)
+    assert not list(tmp_path.glob(".out*"))
 
 
 # --- other versions ---------------------------------------------------------------------------------------------------
