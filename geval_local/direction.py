@@ -59,3 +59,18 @@ class Direction(str, Enum):
     def failing(self) -> str:
         """On which side of a limit a score fails: ``below`` or ``above``."""
         return "below" if self is Direction.HIGH else "above"
+
+    @property
+    def behind(self) -> str:
+        """What the worse of two scores is: ``lower`` or ``higher``."""
+        return "lower" if self is Direction.HIGH else "higher"
+
+    @property
+    def loss(self) -> str:
+        """A change to the worse: a ``drop`` or a ``rise``."""
+        return "drop" if self is Direction.HIGH else "rise"
+
+    @property
+    def lost(self) -> str:
+        """What a mean did that became worse: it ``fell`` or ``rose``."""
+        return "fell" if self is Direction.HIGH else "rose"

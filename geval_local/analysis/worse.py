@@ -20,6 +20,7 @@ from geval_local.analysis.comparison import Differ, allowed_differences, shared_
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.fields import counted, lookup
 from geval_local.grouping import documents_of
@@ -65,13 +66,14 @@ class Change:
         Mean over documents of new less old, in units of the scale; NaN where nothing is shared or the judge does not
         answer.
     test : NotWorse, optional
-        The test; of the baseline's advantage where there is no margin. None where there is nothing to test.
+        The test, of how much better the new run is; of the baseline's advantage where there is no margin. None where
+        there is nothing to test.
     new, old : float
         Means over the shared documents.
     rows, documents : int
         New rows that have a partner, and documents that these belong to.
     margin : float, optional
-        How much lower the mean may be.
+        How much worse the mean may be.
     """
 
     passed: bool
@@ -85,6 +87,8 @@ class Change:
     margin: float | None = None
     #: What documents so far show, where they were looked at before; else None.
     so_far: NotWorseSoFar | None = None
+    #: Which scores of the metric are good.
+    direction: Direction = Direction.HIGH
 
 
 @dataclass(frozen=True)
@@ -153,11 +157,11 @@ class WorseStudy(Study):
             for asked, change in self.changes.items()
         ]
         margins = {asked.margin for asked in self.changes}
-        notes = ["95 % intervals over documents; could be found: a drop, or a margin, found with 80 % probability"]
+        notes = ["95 % intervals over documents; could be found: a loss, or a margin, found with 80 % probability"]
         if None in margins:
-            notes.append("worse: a one-sided test shows a drop; its level of .05 is shared by all rows of this table")
+            notes.append("worse: a one-sided test shows it; its level of .05 is shared by all rows of this table")
         if margins - {None}:
-            notes.append("not worse: a one-sided test at .05 shows that the mean is not lower by the margin or more")
+            notes.append("not worse: a one-sided test at .05 shows that the mean is not worse by the margin or more")
         yield Table.of(headers, rows, notes).titled("Is the new run worse than the old one?")
 
 
@@ -244,8 +248,9 @@ def changes(
         chosen = None
         if question.column is not None:
             chosen = [value == question.value for value in slices[question.column]]
-        span = _span(new, question.metric)
-        change = _change(question, items[question.metric], keys, chosen, span, level, sequential=sequential)
+        span, direction = _span(new, question.metric), new.direction(question.metric)
+        pair = items[question.metric]
+        change = _change(question, pair, keys, chosen, span, level, direction=direction, sequential=sequential)
         found[question] = change
     return WorseStudy((new, old), differ, pairing, grouping, found, list(slicings))
 
@@ -317,6 +322,7 @@ def _change(
     span: float,
     level: float,
     *,
+    direction: Direction,
     sequential: bool,
 ) -> Change:
     """Pair the rows of a question by key, average by key and then by document, and test the differences."""
@@ -341,20 +347,20 @@ def _change(
         return Change(False, "no row with a score is in both runs", margin=question.margin)
     means = np.array([np.mean(pairs, axis=0) for pairs in by_document.values()])
     differences = means[:, 0] - means[:, 1]
+    gains = direction.sign * differences
     if question.margin is None:
-        test = not_worse(-differences, 0.0, span=span, level=level)
+        test = not_worse(-gains, 0.0, span=span, level=level)
         passed = not test.is_shown
     else:
-        test = not_worse(differences, question.margin, span=span)
+        test = not_worse(gains, question.margin, span=span)
         passed = test.is_shown
     so_far = None
     if sequential:
-        so_far = not_worse_so_far(
-            differences, question.margin or 0.0, level=level if question.margin is None else LEVEL
-        )
+        so_far = not_worse_so_far(gains, question.margin or 0.0, level=level if question.margin is None else LEVEL)
         passed = so_far.verdict != "failed" if question.margin is None else so_far.verdict == "passed"
     mean, (after_mean, before_mean) = float(differences.mean()), means.mean(axis=0).tolist()
-    made = Change(passed, "", mean, test, after_mean, before_mean, rows, len(differences), question.margin, so_far)
+    figures = (after_mean, before_mean, rows, len(differences), question.margin, so_far, direction)
+    made = Change(passed, "", mean, test, *figures)
     return replace(made, told=_sentence(made))
 
 
@@ -371,7 +377,7 @@ def _turned(change: Change) -> Any:
     """Give the interval of new less old."""
     assert change.test is not None
     one = change.test.difference
-    if change.margin is not None:
+    if change.direction.sign * (1 if change.margin is not None else -1) > 0:
         return one
     return replace(one, value=-one.value, low=-one.high, high=-one.low)
 
@@ -386,7 +392,7 @@ def _verdict(change: Change) -> str:
 
 def _sentence(change: Change) -> str:
     """Say what was found, and what could have been."""
-    test = change.test
+    test, direction = change.test, change.direction
     assert test is not None
     places = max(2, digits(test.difference))
     means = f"{number(change.new, places)} against {number(change.old, places)}"
@@ -397,7 +403,7 @@ def _sentence(change: Change) -> str:
     if not math.isfinite(test.detectable):
         could = "what such a test can find is not known without the scale of the metric"
     elif change.margin is None:
-        could = f"a drop of {found} would be found with 80 % probability"
+        could = f"a {direction.loss} of {found} would be found with 80 % probability"
     else:
         could = f"a margin of {found} could be shown with 80 % probability"
     few = ""
@@ -407,13 +413,16 @@ def _sentence(change: Change) -> str:
         return _sentence_so_far(change, f"the mean changed by {d} ({means}) {on}")
     if change.margin is None:
         if change.passed:
-            return f"no drop is shown: the mean changed by {d} ({means}) {on}; {could}{few}"
-        return f"the mean fell by {number(-change.difference, places)} ({means}) {on}, more than chance explains{p}"
-    lowest = "it may be lower by any amount" if not math.isfinite(test.low) else f"at worst {test.low:+.{places}f}"
-    told = f"the mean changed by {d} ({means}), {lowest}, {on}"
+            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}; {could}{few}"
+        by = number(abs(change.difference), places)
+        return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}"
+    worst = f"at worst {direction.sign * test.low:+.{places}f}"
+    if not math.isfinite(test.low):
+        worst = f"it may be {direction.behind} by any amount"
+    told = f"the mean changed by {d} ({means}), {worst}, {on}"
     if change.passed:
-        return f"not lower by {change.margin:g} or more: {told}{p}"
-    return f"not shown to be less than {change.margin:g} lower: {told}; {could}{few}"
+        return f"not {direction.behind} by {change.margin:g} or more: {told}{p}"
+    return f"not shown to be less than {change.margin:g} {direction.behind}: {told}; {could}{few}"
 
 
 def _sentence_so_far(change: Change, told: str) -> str:
@@ -424,5 +433,6 @@ def _sentence_so_far(change: Change, told: str) -> str:
         need = "" if found.documents >= FIRST_LOOK else f", and no verdict falls before {FIRST_LOOK} documents"
         return f"not decided yet: {told}; add rows and look again{need}"
     than = "" if change.margin is None else f" by {change.margin:g} or more"
-    shown = f"lower{than}" if found.verdict == "failed" else f"not lower{than}"
+    behind = change.direction.behind
+    shown = f"{behind}{than}" if found.verdict == "failed" else f"not {behind}{than}"
     return f"{shown}, decided after {found.decided} documents: {told}; the error of .05 holds for all looks together"

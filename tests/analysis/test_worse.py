@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.worse import is_worse
+from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError
 
 
@@ -55,6 +57,26 @@ def test_a_drop_is_found_and_a_change_by_chance_is_not():
                           alternative="less").pvalue  # fmt: skip
     (change,) = dropped.changes.values()
     assert p < change.test.p < 1e-6
+
+
+@pytest.mark.parametrize("options", [{}, {"margin": 0.3}, {"sequential": True}], ids=str)
+@pytest.mark.parametrize("shift", [-0.4, 0.0, 0.4])
+def test_where_low_is_good_a_rise_is_worse(shift, options, monkeypatch):
+    """A mirrored scale whose low end is good gives the same verdict, p and detectable change."""
+    new, old = scored(40, shift, 1), scored(40)
+    plain = worse(new, old, **options)
+    monkeypatch.setattr(ScoredRun, "direction", lambda self, metric: Direction.LOW)
+    mirrored = [[row | {"score": 6 - row["score"]} for row in rows] for rows in (new, old)]
+    turned = worse(*mirrored, **options)
+    (one,), (other,) = plain.changes.values(), turned.changes.values()
+    assert turned.passed == plain.passed
+    assert other.difference == pytest.approx(-one.difference)
+    assert (other.test.p, other.test.detectable) == pytest.approx((one.test.p, one.test.detectable), nan_ok=True)
+    swapped = {"fell": "rose", "drop": "rise", "lower": "higher"}
+    expected = re.sub("|".join(swapped), lambda word: swapped[word[0]], re.sub(r"[+-]?\d+\.\d+", "#", one.told))
+    assert re.sub(r"[+-]?\d+\.\d+", "#", other.told) == expected
+    (table,) = turned.tables()
+    assert f"{other.difference:.3f}"[:5] in str(table.rows)
 
 
 def test_a_margin_has_to_be_shown():
