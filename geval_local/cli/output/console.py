@@ -82,7 +82,8 @@ def print_rows(
     that is not enough, a row becomes two lines, its name whole and its figures, since a name that is cut cannot be
     copied.
     """
-    listed, held = list(columns), [list(row) for row in rows]
+    listed = list(columns)
+    held = [[*row, *[""] * len(listed)][: len(listed)] for row in rows]  # the heading of a group has one cell
     shown, console = list(range(len(listed))), result_console()
     if console.is_terminal:
         while _width(listed, held, shown, narrow=narrow) > console.width:
