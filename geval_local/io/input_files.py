@@ -34,7 +34,7 @@ def find_files(given: Given | Iterable[Given]) -> list[Path]:
     listed = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not listed:
         raise DataError("no file is named")
-    address = next(filter(is_address, map(os.fspath, listed)), None)
+    address = next((text for one in listed if is_address(text := os.fspath(one))), None)
     if address is not None:
         raise DataError(
             f"{address} is an address, and a run on one machine reads paths",

@@ -229,7 +229,7 @@ def _missing(shards: Sequence[Shard], first: int, last: int, count: int) -> Conf
     told = f"{first}/{count}" + (f" to {last}/{count}" if last > first else "")
     return ConfigurationError(
         f"rows are missing: those of the share {told}, such as {beside / shard_name(f'{first}/{count}')}",
-        hint=f"Score it with the command of the others and `shard={first}/{count}`.",
+        hint=f"Score the share {first}/{count} by the command of the others, then merge again.",
     )
 
 
