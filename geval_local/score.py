@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
 from geval_local.scale import Scale
+from geval_local.thinking import Thought, ThoughtFigures, Thoughts, thought_figures
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
@@ -280,6 +281,8 @@ class Score:
     orders : tuple of OrderFigures
         Figures of each order in which a pair was shown, see `geval_local.questions.pair`. All other
         figures are those of the mean distribution.
+    thoughts : ThoughtFigures or None
+        What the thoughts of a judge that thinks leave open; all other figures are those of the mean distribution.
     error : str or None
         Why the sample is unscored.
     """
@@ -301,6 +304,7 @@ class Score:
     prompt_tokens: int = 0
     dropped_tokens: int = 0
     orders: tuple[OrderFigures, ...] = ()
+    thoughts: ThoughtFigures | None = None
     error: str | None = None
 
     @classmethod
@@ -316,6 +320,7 @@ class Score:
         prompt_tokens: int = 0,
         dropped_tokens: int = 0,
         orders: Sequence[Distribution] = (),
+        thoughts: Sequence[Thoughts] = (),
     ) -> Score:
         """Derive every figure from a label distribution, the mean of several `orders` where there are any."""
         value = estimate(distribution, estimator, sample_key=sample_key)
@@ -333,6 +338,9 @@ class Score:
             orders=tuple(
                 OrderFigures(estimate(order, estimator, sample_key=sample_key), order.label_mass) for order in orders
             ),
+            thoughts=thought_figures(thoughts, distribution.scale.array, is_expectation=estimator.kind == "exact")
+            if thoughts
+            else None,
         )
 
     @classmethod
@@ -371,6 +379,11 @@ class Score:
                 "order_scores": [order.score for order in self.orders],
                 "order_masses": [order.label_mass for order in self.orders],
             }
+        if self.thoughts is not None:
+            errors = {"thought_error": self.thoughts.error, "thought_spread": self.thoughts.spread}
+            record |= {name: None if math.isnan(value) else value for name, value in errors.items()}
+            record |= {"cut_thoughts": self.thoughts.cut}
+            record |= {"thoughts": list(self.thoughts.texts)} if self.thoughts.texts else {}
         record["prompt_tokens"] = self.prompt_tokens
         if self.dropped_tokens:
             record["dropped_tokens"] = self.dropped_tokens
@@ -397,6 +410,8 @@ class Outcome:
         ``log P(l | form)`` of every order where `label_logprobs` is the mean over several.
     written : mapping or None
         What the judge wrote, where it was asked to write and not for labels.
+    thoughts : tuple of Thoughts
+        The thoughts about every form where `label_logprobs` is the mean over them, see `mean_over_thoughts`.
     """
 
     label_logprobs: NDArray[np.float64] | None = None
@@ -407,6 +422,7 @@ class Outcome:
     error: str | None = None
     orders: tuple[NDArray[np.float64], ...] = ()
     written: Mapping[str, Any] | None = None
+    thoughts: tuple[Thoughts, ...] = ()
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
         """Compute the score."""
@@ -422,4 +438,36 @@ class Outcome:
             prompt_tokens=self.prompt_tokens,
             dropped_tokens=self.dropped_tokens,
             orders=[Distribution(metric.scale, order) for order in self.orders],
+            thoughts=self.thoughts,
         )
+
+
+def mean_over_thoughts(outcomes: Sequence[Outcome], thoughts: Sequence[Thought]) -> Outcome:
+    """Bring the outcomes after all thoughts about one form to one: label probabilities are averaged as they are.
+
+    They are normalised afterwards. An outcome without figures leaves the form without any: a mean over fewer thoughts
+    would be another figure.
+    """
+    tokens = sum(one.prompt_tokens for one in outcomes)
+    found = [one.label_logprobs for one in outcomes if one.label_logprobs is not None]
+    if len(found) < len(outcomes):
+        return replace(next(one for one in outcomes if one.label_logprobs is None), prompt_tokens=tokens)
+    p = np.exp(np.stack(found))
+    with np.errstate(divide="ignore"):
+        logprobs = found[0] if len(found) == 1 else np.log(p.mean(axis=0))
+    return replace(
+        outcomes[0],
+        label_logprobs=logprobs,
+        other_tokens=mean_other_tokens(outcomes),
+        prompt_tokens=tokens,
+        thoughts=(Thoughts(p, tuple(thoughts)),),
+    )
+
+
+def mean_other_tokens(outcomes: Sequence[Outcome]) -> tuple[tuple[str, float], ...]:
+    """Average what stood outside of the labels in several outcomes, likeliest first."""
+    other: dict[str, float] = {}
+    for one in outcomes:
+        for token, share in one.other_tokens:
+            other[token] = other.get(token, 0.0) + share / len(outcomes)
+    return tuple(sorted(other.items(), key=lambda pair: -pair[1])[: len(outcomes[0].other_tokens) or 5])
