@@ -237,7 +237,9 @@ class JudgeOptions(Options):
         given = [name for name in ("tensor_parallel", "gpu_memory_share", "vllm") if getattr(self, name)]
         if given and self.engine != "vllm":
             raise ConfigurationError(f"`{given[0]}` is for vLLM", hint="Add `engine=vllm`.")
-        drawn = [name for name in type(self).model_fields if name.startswith("think_") and getattr(self, name) is not None]
+        drawn = [
+            name for name in type(self).model_fields if name.startswith("think_") and getattr(self, name) is not None
+        ]
         if drawn and self.think is None:
             raise ConfigurationError(f"`{drawn[0]}` is for a judge that thinks", hint="Add `think=4`.")
         theirs = [
@@ -254,6 +256,10 @@ class JudgeOptions(Options):
     def is_served(self) -> bool:
         """Whether the judge is an address, whose server computes."""
         return self.name is not None and self.name.startswith(("http://", "https://"))
+
+    def thinking(self) -> dict[str, Any]:
+        """Return the options of thinking that are given."""
+        return {name: value for name, value in self.record().items() if name.startswith("think")}
 
     def record(self) -> dict[str, Any]:
         """Return the options that are not defaults as plain values, paths made absolute; for manifests."""

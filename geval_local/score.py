@@ -380,10 +380,7 @@ class Score:
                 "order_masses": [order.label_mass for order in self.orders],
             }
         if self.thoughts is not None:
-            errors = {"thought_error": self.thoughts.error, "thought_spread": self.thoughts.spread}
-            record |= {name: None if math.isnan(value) else value for name, value in errors.items()}
-            record |= {"cut_thoughts": self.thoughts.cut}
-            record |= {"thoughts": list(self.thoughts.texts)} if self.thoughts.texts else {}
+            record |= self.thoughts.to_dict()
         record["prompt_tokens"] = self.prompt_tokens
         if self.dropped_tokens:
             record["dropped_tokens"] = self.dropped_tokens
@@ -442,12 +439,17 @@ class Outcome:
         )
 
 
-def mean_over_thoughts(outcomes: Sequence[Outcome], thoughts: Sequence[Thought]) -> Outcome:
-    """Bring the outcomes after all thoughts about one form to one: label probabilities are averaged as they are.
+def mean_over_thoughts(outcomes: Sequence[Outcome], thoughts: Sequence[Thought | None], count: int) -> list[Outcome]:
+    """Bring the outcomes after `count` thoughts about each form, side by side, to one per form.
 
-    They are normalised afterwards. An outcome without figures leaves the form without any: a mean over fewer thoughts
-    would be another figure.
+    Label probabilities are averaged as they are, and normalised afterwards. An outcome without figures leaves its form
+    without any: a mean over fewer thoughts would be another figure.
     """
+    starts = range(0, len(outcomes), count)
+    return [_mean_outcome(outcomes[at : at + count], thoughts[at : at + count]) for at in starts]
+
+
+def _mean_outcome(outcomes: Sequence[Outcome], thoughts: Sequence[Thought | None]) -> Outcome:
     tokens = sum(one.prompt_tokens for one in outcomes)
     found = [one.label_logprobs for one in outcomes if one.label_logprobs is not None]
     if len(found) < len(outcomes):
@@ -460,7 +462,7 @@ def mean_over_thoughts(outcomes: Sequence[Outcome], thoughts: Sequence[Thought])
         label_logprobs=logprobs,
         other_tokens=mean_other_tokens(outcomes),
         prompt_tokens=tokens,
-        thoughts=(Thoughts(p, tuple(thoughts)),),
+        thoughts=(Thoughts(p, tuple(one for one in thoughts if one is not None)),),
     )
 
 

@@ -44,8 +44,8 @@ class Signature:
         Versions of transformers, torch and geval-local.
     further : mapping of str to str
         Settings that only some metrics or judges have, under keys of their own: ``context`` where a metric shortens a
-        field, since the judge's context decides what is cut; ``thinking`` where the judge thinks; ``backend`` and its settings
-        where it is not transformers.
+        field, since the judge's context decides what is cut; ``thinking`` where the judge thinks; ``backend`` and
+        its settings where it is not transformers.
     """
 
     judge: str

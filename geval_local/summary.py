@@ -75,6 +75,13 @@ class Summary:
     #: The likeliest next tokens outside the labels in rows of low mass, with their mean probability, 0-1; at most
     #: `TOKENS_NAMED`.
     other_tokens: tuple[tuple[str, float], ...] = ()
+    #: Thoughts per form; 0 of a judge that does not think.
+    thoughts: int = 0
+    #: The part of the mean's standard error that drawing thoughts leaves; NaN where it is not known. The interval
+    #: includes it: scores of rows differ by it, too.
+    thought_error: float = math.nan
+    #: Thoughts that were closed at the limit, in all rows.
+    cut_thoughts: int = 0
 
     @property
     def doubt(self) -> str:
@@ -126,7 +133,13 @@ class Summary:
             "passed_share": self.passed_share,
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
+            **({} if not self.thoughts else {"thoughts": self.thought_record}),
         }
+
+    @property
+    def thought_record(self) -> dict[str, Any]:
+        """The figures of thoughts as plain JSON values."""
+        return {"count": self.thoughts, "standard_error": _finite(self.thought_error), "cut": self.cut_thoughts}
 
 
 #: Share of the missing mass that the listed tokens must account for.
@@ -217,6 +230,11 @@ class Sums:
     reasons: Reasons = field(default_factory=Reasons)
     #: The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
     other: dict[str, float] = field(default_factory=dict)
+    #: Thoughts per form, those that were closed at the limit, and the sum of the squared errors of the scores by them;
+    #: NaN if one of them is not known.
+    thoughts: int = 0
+    cut_thoughts: int = 0
+    thought_variance: float = 0.0
     #: The ends of the metric's scale, where they are known.
     ends: Ends | None = None
 
@@ -232,6 +250,9 @@ class Sums:
         self.passed += more.passed
         self.judged += more.judged
         self.shortened += more.shortened
+        self.thoughts = max(self.thoughts, more.thoughts)
+        self.cut_thoughts += more.cut_thoughts
+        self.thought_variance += more.thought_variance
         self.reasons.merge(more.reasons)
         for token, total in more.other.items():
             self.other[token] = self.other.get(token, 0.0) + total
@@ -259,6 +280,9 @@ class Sums:
             shortened=self.shortened,
             reasons=self.reasons.listed(),
             other_tokens=tuple((token, total / max(1, self.low_rows)) for token, total in others),
+            thoughts=self.thoughts,
+            thought_error=math.sqrt(self.thought_variance) / scored if self.thoughts and scored else math.nan,
+            cut_thoughts=self.cut_thoughts,
         )
 
     def to_record(self) -> dict[str, Any]:
@@ -269,6 +293,7 @@ class Sums:
             "by_row": self.by_row.by_size,
             "by_document": self.by_document.by_size,
             "reasons": self.reasons.to_record(),
+            "thought_variance": _finite(self.thought_variance),
         }
 
     @classmethod
@@ -279,6 +304,7 @@ class Sums:
         found.by_row.add(record["by_row"])
         found.by_document.add(record["by_document"])
         found.reasons = Reasons.from_record(record["reasons"])
+        found.thought_variance = math.nan if record["thought_variance"] is None else record["thought_variance"]
         return found
 
 
@@ -307,6 +333,10 @@ class Tally:
             for token, p in score.other_tokens:
                 counts.other[token] = counts.other.get(token, 0.0) + p
         counts.shortened += score.dropped_tokens > 0
+        if score.thoughts is not None:
+            counts.thoughts = score.thoughts.count
+            counts.cut_thoughts += score.thoughts.cut
+            counts.thought_variance += score.thoughts.error**2
         if score.passed is not None:
             counts.threshold = score.threshold
             counts.passed += score.passed
@@ -434,7 +464,10 @@ class QuestionTally:
         )
 
 
-_PLAIN_SUMS = ("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other")
+_PLAIN_SUMS = (
+    *("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other"),
+    *("thoughts", "cut_thoughts"),
+)
 
 
 def _mass_record(figures: Summary | QuestionSummary, low: float) -> dict[str, Any]:

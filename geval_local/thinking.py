@@ -1,7 +1,7 @@
 """Thinking: the settings of thoughts, and the error that drawing them leaves in a score. Pure.
 
-The label probabilities of a judge that thinks are the mean over its thoughts, ``P(l) = mean_k P(l | thought k)``, not yet
-normalised; the score is a ratio of two means, ``sum_l P(l) value(l) / sum_l P(l)``.
+The label probabilities of a judge that thinks are the mean over its thoughts, ``P(l) = mean_k P(l | thought k)``, not
+yet normalised; the score is a ratio of two means, ``sum_l P(l) value(l) / sum_l P(l)``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class Thinking:
 
     @property
     def drawing(self) -> str:
-        """What a single thought depends on apart from judge, prompt and number: a fifth thought leaves four as they are."""
+        """What a thought depends on apart from judge, prompt and number: a fifth one leaves four as they are."""
         return f"n={self.tokens},t={self.temperature:g},p={self.top_p:g},seed={self.seed}"
 
     def stream(self, ids: NDArray[np.int32], number: int) -> int:
@@ -66,7 +66,8 @@ class Thought:
     ending: Ending
 
 
-class ThoughtFigures(NamedTuple):
+@dataclass(frozen=True)
+class ThoughtFigures:
     """What thoughts leave open in a score, in units of the scale."""
 
     #: Thoughts that were drawn for each form.
@@ -79,6 +80,13 @@ class ThoughtFigures(NamedTuple):
     cut: int
     #: The thoughts, where they are kept.
     texts: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of a result; those that a single thought has not are null."""
+        errors = {"thought_error": self.error, "thought_spread": self.spread}
+        known = {name: None if math.isnan(value) else value for name, value in errors.items()}
+        kept = {"thoughts": list(self.texts)} if self.texts else {}
+        return {"thought_count": self.count, **known, "cut_thoughts": self.cut, **kept}
 
 
 @dataclass(frozen=True)
@@ -114,5 +122,5 @@ def thought_figures(forms: Sequence[Thoughts], values: NDArray[np.float64], *, i
         math.sqrt(float(errors @ errors)) / len(forms) if is_expectation else math.nan,
         math.sqrt(float(spreads @ spreads) / len(forms)),
         sum(thought.ending == "cut" for thought in drawn),
-        tuple(thought.text for thought in drawn),
+        tuple(thought.text for thought in drawn) if any(thought.text for thought in drawn) else (),
     )

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.engine.window import WINDOW
+from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.columns import check_chosen, decision_layout
 from geval_local.io.input_checks import (
@@ -116,12 +116,14 @@ def score_file(
     """
     options = _options(options, named)
     given = [file] if isinstance(file, str | os.PathLike) else list(file)
+    if options.keep_thoughts and not any("think" in judge.choice for judge in _judges(judges)[0]):
+        raise ConfigurationError("`keep_thoughts` is for judges that think", hint="Add `think=4`.")
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     maps = _calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
     settings = Settings(
         **_given(options),
-        window=options.window or WINDOW,
+        window=options.window or rows_at_once(judges),
         block_rows=options.window if options.distributed else None,
         metrics=[definition(metric) for metric in chosen],
         metric_names=list(metric_names or names),
@@ -215,7 +217,7 @@ def decide_file(
     settings = Settings(
         **_given(options),
         # Prompts are held by the window, and a row has as many as there are forms.
-        window=options.window or max(1, WINDOW // len(metrics)),
+        window=options.window or max(1, rows_at_once(judges) // len(metrics)),
         metrics=[definition(metric) for metric in metrics],
         questions=QuestionSettings(
             asked=[question.model_dump(mode="json", exclude_none=True) for question in asked],
@@ -286,6 +288,13 @@ def run_file(
     )
 
 
+def rows_at_once(judges: Any) -> int:
+    """Return the rows of a window, however judges are given: those that wait for thoughts are few."""
+    records, _ = _judges(judges)
+    most = max(judge.thoughts for judge in records)
+    return max(1, THOUGHTS_AT_ONCE // most) if any("think" in judge.choice for judge in records) else WINDOW
+
+
 def _options(options: RunOptions | None, named: Mapping[str, Any]) -> RunOptions:
     """Join options and single ones; the single ones go before."""
     if options is None:
@@ -313,7 +322,7 @@ def _judges(given: Any) -> tuple[list[JudgeRecord], dict[str, Judge]]:
             options.append(JudgeOptions(name=one))  # type: ignore[arg-type]  # a path becomes its name
         else:
             loaded[place] = one
-            options.append(JudgeOptions(name=one.name))
+            options.append(JudgeOptions(name=one.name, **one.thinking))
     labels = labels_of(options)
     records = [JudgeRecord(name=label, choice=one.record()) for label, one in zip(labels, options, strict=True)]
     return records, {labels[place]: judge for place, judge in loaded.items()}

@@ -99,7 +99,7 @@ def pairs(
             file, metrics, judges, output, run, columns=columns, metric_names=metric or (), pairs=plan, events=events
         ),
         Path(file[0]).name if len(file) == 1 else "the files",
-        results=2 * len(metrics) * len(judges),
+        results=2 * len(metrics) * sum(judge.think or 1 for judge in judges),
         judges=len(judges),
     )
     failed = failures(gates, result.summaries)
