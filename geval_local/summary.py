@@ -281,9 +281,13 @@ class Sums:
             reasons=self.reasons.listed(),
             other_tokens=tuple((token, total / max(1, self.low_rows)) for token, total in others),
             thoughts=self.thoughts,
-            thought_error=math.sqrt(self.thought_variance) / scored if self.thoughts and scored else math.nan,
+            thought_error=self.thought_error(scored),
             cut_thoughts=self.cut_thoughts,
         )
+
+    def thought_error(self, scored: int) -> float:
+        """Return the part of the mean's standard error that drawing thoughts leaves; NaN if that is not known."""
+        return math.sqrt(self.thought_variance) / scored if self.thoughts and scored else math.nan
 
     def to_record(self) -> dict[str, Any]:
         """Return the sums as plain JSON values."""
@@ -356,6 +360,7 @@ class Tally:
             label_mass=float(masses.mean()) if masses.size else math.nan,
             label_mass_min=float(masses.min()) if masses.size else math.nan,
             low_mass_share=self._counts.low_rows / masses.size if masses.size else math.nan,
+            thought_error=self._counts.thought_error(len(values)),
         )
 
     def sums(self) -> Sums:

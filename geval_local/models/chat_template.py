@@ -173,7 +173,7 @@ class _Rule:
         """Find where thoughts stand: as the template shows them, else where the frame has its empty block."""
         before, prompt = self.seen.switched_on
         shown, closing = self.seen.thought or ("", "")
-        _, found, rest = shown.rpartition(prompt.strip())
+        _, found, rest = shown.rpartition(prompt.strip()) if prompt.strip() else ("", "", "")
         if self.still_open(prompt) is not None:
             opening = prompt
             closing = closing or frame.after.removeprefix(prompt) * frame.after.startswith(prompt)

@@ -235,7 +235,9 @@ def drawn_token(logits: NDArray[np.float64], number: float, temperature: float, 
         able = np.flatnonzero(p >= (1 - top_p) / len(p))
         able = able[np.argsort(-p[able], kind="stable")]
         able = able[: int(np.searchsorted(np.cumsum(p[able]), top_p)) + 1]
-        p[np.setdiff1d(np.arange(len(p)), able)] = 0
+        kept = np.zeros_like(p)
+        kept[able] = p[able]
+        p = kept
     reached = np.cumsum(p)
     return int(np.searchsorted(reached, number * reached[-1], side="right"))
 

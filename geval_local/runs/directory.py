@@ -268,7 +268,7 @@ def _merged(on_record: RunManifest, wanted: RunManifest, replaces: str | None) -
 
 
 def _is_empty(directory: Path, manifest: RunManifest) -> bool:
-    """Whether a run has no finished rows."""
+    """Whether a run has neither finished rows nor thoughts."""
     with open_directory(directory, manifest, is_new=False) as run:
         return run.store.is_empty()
 

@@ -49,6 +49,8 @@ def plain_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         message, hint = _explained(error)
         raise OutputError(f"{path}: {message} ({error})", hint=hint) from error
+    except UnicodeDecodeError as error:  # of SQLite's own message about a damaged name
+        raise OutputError(f"{path}: the file is damaged ({error})", hint=DAMAGE_REMEDY) from error
 
 
 def _explained(error: sqlite3.Error) -> tuple[str, str]:
@@ -228,7 +230,7 @@ _MIGRATIONS: tuple[Migration, ...] = (
         "UPDATE plans SET checksum = plan_checksum(judge, metric, window, prompt_tokens, planned_tokens)",
     ),
     (
-        """CREATE TABLE thoughts (
+        """CREATE TABLE IF NOT EXISTS thoughts (
             judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL,
             tokens BLOB NOT NULL, text TEXT NOT NULL, ending TEXT NOT NULL, checksum INTEGER,
             PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
@@ -535,9 +537,10 @@ class Store:
         return counts
 
     def is_empty(self) -> bool:
-        """Whether there are no finished rows."""
+        """Whether there are neither finished rows nor thoughts about any."""
+        asked = "SELECT 1 FROM outcomes UNION ALL SELECT 1 FROM thoughts LIMIT 1"
         with plain_errors(self.path):
-            return self._connection.execute("SELECT 1 FROM outcomes LIMIT 1").fetchone() is None
+            return self._connection.execute(asked).fetchone() is None
 
     def totals(self, judge: int, metric: int) -> dict[str, int]:
         """Count rows by origin and by whether there is a score, and tokens as planned."""
