@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from geval_local.engine.backend import Draw, Sampling
 from geval_local.metric import Metric
-from geval_local.models.generate import end_tokens
 from geval_local.options import JudgeOptions
 from geval_local.thinking import THOUGHT_TOKENS, Thinking, Thought
 from geval_local.tokens.encoder import PromptEncoder, ThinkingEncoder
@@ -37,7 +36,10 @@ class Thinker:
     """
 
     def __init__(self, backend: Backend, plain: PromptEncoder, options: JudgeOptions) -> None:
+        from geval_local.models.generate import end_tokens  # brings torch
+
         self._backend = backend
+        self._ends = end_tokens(backend.tokenizer)
         self.encoder = ThinkingEncoder(plain)
         temperature, top_p = backend.facts.sampling
         self.settings = Thinking(
@@ -77,7 +79,7 @@ class Thinker:
 
     def _finished(self, new: Sequence[int]) -> Thought:
         """Cut what was written where the thought ends."""
-        decode, ends = self.encoder.decode, end_tokens(self._backend.tokenizer)
+        decode, ends = self.encoder.decode, self._ends
         new = new[: self.settings.tokens]
         last = next((place for place, token in enumerate(new) if token in ends), len(new))
         # The mark may be an end token itself, as that of a channel is.

@@ -35,6 +35,7 @@ CORE = {
     "signature",
     "statistics",
     "summary",
+    "thinking",
     "yaml_model",
     "yaml_text",
 }
