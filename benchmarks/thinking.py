@@ -89,7 +89,7 @@ def errors(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], T
         "thoughts": options.think,
         "tokens": options.think_tokens,
     }
-    table = Table(title=f"{judge.name}: {options.rows} rows, {options.seeds} seeds")
+    table = Table(title=f"{options.judge}: {options.rows} rows, {options.seeds} seeds")
     table.add_column("figure")
     table.add_column("value", justify="right")
     for name, value in found.items():
@@ -112,7 +112,7 @@ def outcomes(judge: Judge, rows: list[dict[str, Any]]) -> list[Any]:
 def cost(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Table]:
     """Measure tokens and seconds per row, without and with thoughts."""
     rows = samples(options.rows)
-    table = Table(title=f"{judge.name}: {options.rows} rows, thoughts of at most {options.think_tokens} tokens")
+    table = Table(title=f"{options.judge}: {options.rows} rows, thoughts of at most {options.think_tokens} tokens")
     for name in ("thoughts", "prompt tokens a row", "thought tokens a row", "seconds a row"):
         table.add_column(name, justify="right")
     found = {}
