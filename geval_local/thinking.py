@@ -101,16 +101,17 @@ class Thoughts:
     def errors(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """Return standard error of the expectation, and standard deviation between thoughts; NaN for a single thought.
 
-        The error is that of a ratio of means by the delta method, with n - 1 in the denominator.
+        The error is that of a ratio of means by the jackknife. The delta method gives .65 of the observed error for four
+        thoughts where label masses differ much, the jackknife 1.05; .97 and 1.00 where they do not (simulated).
         """
         count = len(self.p)
         if count < 2:
             return math.nan, math.nan
         sums, masses = self.p @ values, self.p.sum(axis=1)
-        left = (sums - sums.sum() / masses.sum() * masses) / masses.mean()
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            without = (sums.sum() - sums) / (masses.sum() - masses)
             spread = float(np.std(sums / masses, ddof=1))
-        return math.sqrt(float(left @ left) / (count * (count - 1))), spread
+        return math.sqrt(count - 1) * float(np.std(without)), spread
 
 
 def thought_figures(forms: Sequence[Thoughts], values: NDArray[np.float64], *, is_expectation: bool) -> ThoughtFigures:

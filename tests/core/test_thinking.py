@@ -173,10 +173,8 @@ def test_probabilities_are_averaged_before_they_are_normalised():
     assert score.value == pytest.approx((0.305 * 1 + 0.145 * 2) / 0.45)
     assert score.probabilities == pytest.approx({"1": 0.305 / 0.45, "2": 0.145 / 0.45})
     assert score.prompt_tokens == 20
-    # By hand: residuals of the ratio, per thought, over the mean mass.
-    ratio = (0.305 + 2 * 0.145) / 0.45
-    left = [(1.0 - ratio * 0.8) / 0.45, (0.19 - ratio * 0.1) / 0.45]
-    assert score.thoughts.error == pytest.approx(math.sqrt((left[0] ** 2 + left[1] ** 2) / 2))
+    # The jackknife by hand: without one of two thoughts the score is that after the other.
+    assert score.thoughts.error == pytest.approx(abs(1.0 / 0.8 - 0.19 / 0.1) / 2)
     assert score.thoughts.spread == pytest.approx(np.std([1.0 / 0.8, 0.19 / 0.1], ddof=1))
 
 
