@@ -101,8 +101,8 @@ class Thoughts:
     def errors(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """Return standard error of the expectation, and standard deviation between thoughts; NaN for a single thought.
 
-        The error is that of a ratio of means by the jackknife. The delta method gives .65 of the observed error for four
-        thoughts where label masses differ much, the jackknife 1.05; .97 and 1.00 where they do not (simulated).
+        The error is that of a ratio of means by the jackknife. For four thoughts whose label masses differ much the
+        delta method gives .65 of the observed error, the jackknife 1.05; elsewhere .97 and 1.00 (simulated).
         """
         count = len(self.p)
         if count < 2:
