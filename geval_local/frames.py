@@ -103,6 +103,7 @@ _TYPES: Mapping[Kind, Any] = {
     "count": nw.Int64,
     "flag": nw.Boolean,
     "text": nw.String,
+    "texts": nw.List(nw.String),
     "tokens": nw.List(nw.Struct({"token": nw.String, "probability": nw.Float64})),
 }
 

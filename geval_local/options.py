@@ -41,6 +41,7 @@ LOADING = "Loading"
 VLLM = "With --engine vllm"
 SERVED = "With the address of a server as the judge"
 SPREADING = "Several workers"
+THINKING = "Thinking"
 Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
 
@@ -198,6 +199,35 @@ class JudgeOptions(Options):
         Flag(panel=SERVED),
         Field(description="Send texts to an address that is neither this machine's nor private."),
     ] = False
+    think: Annotated[
+        Positive | None,
+        BeforeValidator(lambda value: None if value in (0, "0") else value),
+        Flag(metavar="K", panel=THINKING),
+        Field(
+            description="Draw K thoughts a row and average the label probabilities after each. 0 or absent: the judge "
+            "does not think."
+        ),
+    ] = None
+    think_tokens: Annotated[
+        Positive | None,
+        Flag(metavar="N", panel=THINKING),
+        Field(description="Most tokens of a thought; a longer one is closed there and counted. Absent: 512."),
+    ] = None
+    think_temperature: Annotated[
+        float | None,
+        Flag(metavar="T", panel=THINKING),
+        Field(gt=0, le=100, description="Temperature of the draws. Absent: the model's own, or 1."),
+    ] = None
+    think_top_p: Annotated[
+        float | None,
+        Flag(metavar="P", panel=THINKING),
+        Field(gt=0, le=1, description="Draw from the likeliest tokens with this total. Absent: the model's own, or 1."),
+    ] = None
+    think_seed: Annotated[
+        int | None,
+        Flag(metavar="SEED", panel=THINKING),
+        Field(ge=0, le=2**63 - 1, description="Seed of the thoughts. Absent: 0."),
+    ] = None
     trust_remote_code: Annotated[
         bool, Flag(panel=LOADING), Field(description="Let Python files of the model's directory run.")
     ] = False
@@ -208,6 +238,11 @@ class JudgeOptions(Options):
         given = [name for name in ("tensor_parallel", "gpu_memory_share", "vllm") if getattr(self, name)]
         if given and self.engine != "vllm":
             raise ConfigurationError(f"`{given[0]}` is for vLLM", hint="Add `engine=vllm`.")
+        drawn = [
+            name for name in type(self).model_fields if name.startswith("think_") and getattr(self, name) is not None
+        ]
+        if drawn and self.think is None:
+            raise ConfigurationError(f"`{drawn[0]}` is for a judge that thinks", hint="Add `think=4`.")
         theirs = [
             name for name in ("served_model", "tokenizer", "requests_at_once", "allow_remote") if getattr(self, name)
         ]
@@ -222,6 +257,10 @@ class JudgeOptions(Options):
     def is_served(self) -> bool:
         """Whether the judge is an address, whose server computes."""
         return self.name is not None and self.name.startswith(("http://", "https://"))
+
+    def thinking(self) -> dict[str, Any]:
+        """Return the options of thinking that are given."""
+        return {name: value for name, value in self.record().items() if name.startswith("think")}
 
     def record(self) -> dict[str, Any]:
         """Return the options that are not defaults as plain values, paths made absolute; for manifests."""
@@ -411,6 +450,9 @@ class RunOptions(Options):
         Flag(metavar="N"),
         Field(description="Rows planned together to share their texts. Absent: as many as make 4096 prompts."),
     ] = None
+    keep_thoughts: Annotated[
+        bool, Flag(panel=THINKING), Field(description="Write the thoughts of every row into the results.")
+    ] = False
     use_cache: Annotated[
         bool,
         Flag(("--no-cache",), is_negative=True),

@@ -36,6 +36,13 @@ REASON_REQUEST = (
 )
 REASON_CUE = "Reason:"
 
+#: What a judge is asked that reasons before the form, since its chat template knows no thoughts.
+ANALYSIS_REQUEST = "First write a short analysis: one paragraph that follows {outline}. Give no score in it."
+ANALYSIS_END = "Then leave a line empty and answer."
+ANALYSIS_CUE = "Analysis:"
+#: Edition of these three and their places in a prompt; part of the signature of a judge that reasons first.
+ANALYSIS_FORM = 1
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -48,6 +55,10 @@ class Prompt:
     #: Request to a chat model after the body, where the cue starts a separate answer: it would otherwise write about
     #: the text where a plain language model just continues the form. Empty in prompts used verbatim.
     request: str = ""
+    #: The end of the body that belongs to the form, its heading: a judge that reasons first does so before it.
+    heading: str = ""
+    #: What an analysis before the form is to follow.
+    outline: str = "the instructions above"
 
     @property
     def text(self) -> str:
@@ -58,6 +69,11 @@ class Prompt:
     def question(self) -> str:
         """The user's turn of a chat in which the cue starts the assistant's turn."""
         return f"{self.body.rstrip()}\n\n{self.request}" if self.request else self.body.rstrip()
+
+    @property
+    def analysis_request(self) -> str:
+        """What a judge is asked that reasons before the form."""
+        return ANALYSIS_REQUEST.format(outline=self.outline)
 
 
 def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
@@ -72,6 +88,7 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", metric.shown_scale)
     ending = f"\n\n{heading}\n\n"
     request = _answer_request(cue, metric.scale.labels)
+    outline = "the evaluation steps" if metric.steps else "the evaluation criteria"
 
     def filled(fields: Mapping[str, str]) -> str:
         parts = [part for opening, name in zip(openings, names, strict=True) for part in (opening, fields[name])]
@@ -81,7 +98,7 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     if metric.examples:
         before += [*_examples(metric, filled, cue), SAMPLE_HEADING]
     start = "\n\n".join([*before, ""])
-    return lambda fields: Prompt(start + filled(fields), cue, request)
+    return lambda fields: Prompt(start + filled(fields), cue, request, f"{heading}\n\n", outline)
 
 
 def _examples(metric: Metric, filled: Callable[[Mapping[str, str]], str], cue: str) -> list[str]:
@@ -213,5 +230,8 @@ def _instructions(metric: Metric) -> list[str]:
 def _fill_template(template: str, value: Callable[[str], str]) -> Prompt:
     """Split off the cue before filling, so that white space at the end of a sample's text is never taken for it."""
     body, cue = split_cue(template)
+    # The last paragraph, if it holds no field.
+    last = body.rstrip().rpartition("\n\n")[2]
+    heading = "" if PLACEHOLDER.search(last) else body[body.rindex(last) :]
     # One pass over the template: placeholders inside a sample's own text stay text.
-    return Prompt(PLACEHOLDER.sub(lambda match: value(match[1]), body), cue)
+    return Prompt(PLACEHOLDER.sub(lambda match: value(match[1]), body), cue, heading=heading)

@@ -11,7 +11,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from geval_local.direction import Direction
 from geval_local.errors import Cause, ConfigurationError, ErrorCode, code_of
 from geval_local.notebook import facts_html, share_bar
 from geval_local.scale import Scale
+from geval_local.thinking import Thought, ThoughtFigures, Thoughts, thought_figures
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
@@ -296,6 +297,8 @@ class Score:
     orders : tuple of OrderFigures
         Figures of each order in which a pair was shown, see `geval_local.questions.pair`. All other
         figures are those of the mean distribution.
+    thoughts : ThoughtFigures or None
+        What the thoughts of a judge that thinks leave open; all other figures are those of the mean distribution.
     error : str or None
         Why the sample is unscored; `error_code` is its code.
     """
@@ -317,6 +320,7 @@ class Score:
     prompt_tokens: int = 0
     dropped_tokens: int = 0
     orders: tuple[OrderFigures, ...] = ()
+    thoughts: ThoughtFigures | None = None
     error: str | None = None
     direction: Direction = Direction.HIGH
 
@@ -334,6 +338,7 @@ class Score:
         dropped_tokens: int = 0,
         orders: Sequence[Distribution] = (),
         direction: Direction = Direction.HIGH,
+        thoughts: Sequence[Thoughts] = (),
     ) -> Score:
         """Derive every figure from a label distribution, the mean of several `orders` where there are any."""
         value = estimate(distribution, estimator, sample_key=sample_key)
@@ -356,6 +361,9 @@ class Score:
             orders=tuple(
                 OrderFigures(estimate(order, estimator, sample_key=sample_key), order.label_mass) for order in orders
             ),
+            thoughts=thought_figures(thoughts, distribution.scale.array, is_expectation=estimator.kind == "exact")
+            if thoughts
+            else None,
         )
 
     @classmethod
@@ -452,6 +460,8 @@ class Score:
                 "order_scores": [order.score for order in self.orders],
                 "order_masses": [order.label_mass for order in self.orders],
             }
+        if self.thoughts is not None:
+            record |= self.thoughts.to_dict()
         record["prompt_tokens"] = self.prompt_tokens
         if self.dropped_tokens:
             record["dropped_tokens"] = self.dropped_tokens
@@ -482,6 +492,8 @@ class Outcome:
         ``log P(l | form)`` of every order where `label_logprobs` is the mean over several.
     written : mapping or None
         What the judge wrote, where it was asked to write and not for labels.
+    thoughts : tuple of Thoughts
+        The thoughts about every form where `label_logprobs` is the mean over them, see `mean_over_thoughts`.
     """
 
     label_logprobs: NDArray[np.float64] | None = None
@@ -492,6 +504,7 @@ class Outcome:
     error: Cause | None = None
     orders: tuple[NDArray[np.float64], ...] = ()
     written: Mapping[str, Any] | None = None
+    thoughts: tuple[Thoughts, ...] = ()
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
         """Compute the score."""
@@ -508,4 +521,41 @@ class Outcome:
             dropped_tokens=self.dropped_tokens,
             orders=[Distribution(metric.scale, order) for order in self.orders],
             direction=metric.direction,
+            thoughts=self.thoughts,
         )
+
+
+def mean_over_thoughts(outcomes: Sequence[Outcome], thoughts: Sequence[Thought | None], count: int) -> list[Outcome]:
+    """Bring the outcomes after `count` thoughts about each form, side by side, to one per form.
+
+    Label probabilities are averaged as they are, and normalised afterwards. An outcome without figures leaves its form
+    without any: a mean over fewer thoughts would be another figure.
+    """
+    starts = range(0, len(outcomes), count)
+    return [_mean_outcome(outcomes[at : at + count], thoughts[at : at + count]) for at in starts]
+
+
+def _mean_outcome(outcomes: Sequence[Outcome], thoughts: Sequence[Thought | None]) -> Outcome:
+    tokens = sum(one.prompt_tokens for one in outcomes)
+    found = [one.label_logprobs for one in outcomes if one.label_logprobs is not None]
+    if len(found) < len(outcomes):
+        return replace(next(one for one in outcomes if one.label_logprobs is None), prompt_tokens=tokens)
+    p = np.exp(np.stack(found))
+    with np.errstate(divide="ignore"):
+        logprobs = found[0] if len(found) == 1 else np.log(p.mean(axis=0))
+    return replace(
+        outcomes[0],
+        label_logprobs=logprobs,
+        other_tokens=mean_other_tokens(outcomes),
+        prompt_tokens=tokens,
+        thoughts=(Thoughts(p, tuple(one for one in thoughts if one is not None)),),
+    )
+
+
+def mean_other_tokens(outcomes: Sequence[Outcome]) -> tuple[tuple[str, float], ...]:
+    """Average what stood outside of the labels in several outcomes, likeliest first."""
+    other: dict[str, float] = {}
+    for one in outcomes:
+        for token, share in one.other_tokens:
+            other[token] = other.get(token, 0.0) + share / len(outcomes)
+    return tuple(sorted(other.items(), key=lambda pair: -pair[1])[: len(outcomes[0].other_tokens) or 5])

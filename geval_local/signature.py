@@ -44,7 +44,8 @@ class Signature:
         Versions of transformers, torch and geval-local.
     further : mapping of str to str
         Settings that only some metrics or judges have, under keys of their own: ``context`` where a metric shortens a
-        field, since the judge's context decides what is cut; ``backend`` and its settings where it is not transformers.
+        field, since the judge's context decides what is cut; ``thinking`` where the judge thinks; ``backend`` and
+        its settings where it is not transformers.
     """
 
     judge: str
@@ -84,7 +85,8 @@ class Signature:
 
 _OWN = tuple(one.name for one in fields(Signature) if one.name != "further")
 #: All keys that a signature may have.
-KEYS = (*_OWN, "context", "backend", "head", "quantization", "tensor_parallel", "batch_invariant", "vllm", "weights")
+_FURTHER = "context thinking backend head quantization tensor_parallel batch_invariant vllm weights"
+KEYS = (*_OWN, *_FURTHER.split())
 _DAMAGED = "The file is damaged or was edited. Score the rows again."
 #: What would end a value, or the line, is written as in a URL.
 _ESCAPED = {char: f"%{ord(char):02X}" for char in "%|\n\r"}

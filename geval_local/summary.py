@@ -83,6 +83,13 @@ class Summary:
     direction: Direction = Direction.HIGH
     #: The same figures for slices of the rows, column by column; empty unless they were asked for.
     slices: tuple[Slice, ...] = ()
+    #: Thoughts per form; 0 of a judge that does not think.
+    thoughts: int = 0
+    #: The part of the mean's standard error that drawing thoughts leaves; NaN where it is not known. The interval
+    #: includes it: scores of rows differ by it, too.
+    thought_error: float = math.nan
+    #: Thoughts that were closed at the limit, in all rows.
+    cut_thoughts: int = 0
 
     @property
     def doubt(self) -> str:
@@ -139,7 +146,13 @@ class Summary:
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
             **({"by": by} if by else {}),
+            **({} if not self.thoughts else {"thoughts": self.thought_record}),
         }
+
+    @property
+    def thought_record(self) -> dict[str, Any]:
+        """The figures of thoughts as plain JSON values."""
+        return {"count": self.thoughts, "standard_error": _finite(self.thought_error), "cut": self.cut_thoughts}
 
 
 @dataclass(frozen=True)
@@ -258,6 +271,11 @@ class Sums:
     reasons: Reasons = field(default_factory=Reasons)
     #: The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
     other: dict[str, float] = field(default_factory=dict)
+    #: Thoughts per form, those that were closed at the limit, and the sum of the squared errors of the scores by them;
+    #: NaN if one of them is not known.
+    thoughts: int = 0
+    cut_thoughts: int = 0
+    thought_variance: float = 0.0
     #: The ends of the metric's scale, where they are known.
     ends: Ends | None = None
 
@@ -274,6 +292,9 @@ class Sums:
         self.passed += more.passed
         self.judged += more.judged
         self.shortened += more.shortened
+        self.thoughts = max(self.thoughts, more.thoughts)
+        self.cut_thoughts += more.cut_thoughts
+        self.thought_variance += more.thought_variance
         self.reasons.merge(more.reasons)
         for token, total in more.other.items():
             self.other[token] = self.other.get(token, 0.0) + total
@@ -302,7 +323,14 @@ class Sums:
             shortened=self.shortened,
             reasons=self.reasons.listed(),
             other_tokens=tuple((token, total / max(1, self.low_rows)) for token, total in others),
+            thoughts=self.thoughts,
+            thought_error=self.thought_error(scored),
+            cut_thoughts=self.cut_thoughts,
         )
+
+    def thought_error(self, scored: int) -> float:
+        """Return the part of the mean's standard error that drawing thoughts leaves; NaN if that is not known."""
+        return math.sqrt(self.thought_variance) / scored if self.thoughts and scored else math.nan
 
     def to_record(self) -> dict[str, Any]:
         """Return the sums as plain JSON values."""
@@ -313,6 +341,7 @@ class Sums:
             "by_row": self.by_row.by_size,
             "by_document": self.by_document.by_size,
             "reasons": self.reasons.to_record(),
+            "thought_variance": _finite(self.thought_variance),
         }
 
     @classmethod
@@ -323,6 +352,7 @@ class Sums:
         found.by_row.add(record["by_row"])
         found.by_document.add(record["by_document"])
         found.reasons = Reasons.from_record(record["reasons"])
+        found.thought_variance = math.nan if record["thought_variance"] is None else record["thought_variance"]
         return found
 
 
@@ -352,6 +382,10 @@ class Tally:
             for token, p in score.other_tokens:
                 counts.other[token] = counts.other.get(token, 0.0) + p
         counts.shortened += score.dropped_tokens > 0
+        if score.thoughts is not None:
+            counts.thoughts = score.thoughts.count
+            counts.cut_thoughts += score.thoughts.cut
+            counts.thought_variance += score.thoughts.error**2
         if score.passed is not None:
             counts.threshold = score.threshold
             counts.passed += score.passed
@@ -371,6 +405,7 @@ class Tally:
             label_mass=float(masses.mean()) if masses.size else math.nan,
             label_mass_min=float(masses.min()) if masses.size else math.nan,
             low_mass_share=self._counts.low_rows / masses.size if masses.size else math.nan,
+            thought_error=self._counts.thought_error(len(values)),
         )
 
     def fresh(self) -> Tally:
@@ -506,7 +541,10 @@ class QuestionTally:
         )
 
 
-_PLAIN_SUMS = ("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other")
+_PLAIN_SUMS = (
+    *("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other"),
+    *("thoughts", "cut_thoughts"),
+)
 
 
 def _mass_record(figures: Summary | QuestionSummary, low: float) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local import __version__
-from geval_local.engine.backend import BackendFacts, Description, EngineReport, Finding, SelfCheck
+from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Finding, Sampling, SelfCheck
 from geval_local.engine.interface import Pack, Readout
 from geval_local.judge.judge import Judge
 from geval_local.models.generate import Paragraph
 from geval_local.models.precision import Precision
 from geval_local.models.registry import JudgeEntry
-from geval_local.options import Style
+from geval_local.options import JudgeOptions, Style
 from geval_local.tokens.requests import Request
 
 LABEL_MASS = 0.97
@@ -169,6 +169,12 @@ class MockBackend:
         """Write one fixed sentence for every prompt."""
         return [Paragraph(REASON, is_ended=True) for _ in prompts]
 
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+        """Write a thought for every prompt that depends on its seed only; every other one does not come to its end."""
+        for place, draw in enumerate(draws):
+            text = f" Thought {draw.seed % 1000}.{chr(10) * 2 * (draw.seed % 2)}"
+            yield [(place, self.tokenizer.encode(text)[: sampling.max_new_tokens])]
+
     def describe(self, *, measure: bool = False) -> Description:
         """Describe it for tables."""
         return Description("", None, None, "none", "none", Precision("a mock"), is_on_cpu=True)
@@ -199,6 +205,8 @@ class MockJudge(Judge):
         Longest prompt, in tokens.
     name : str
         Name of the judge.
+    options : JudgeOptions, optional
+        Whether and how it thinks.
     """
 
     engine: MockEngine
@@ -211,10 +219,11 @@ class MockJudge(Judge):
         style: Style = "completion",
         context: int = 1 << 20,
         name: str = "mock",
+        options: JudgeOptions | None = None,
     ) -> None:
         engine = engine if engine is not None else MockEngine()
         tokenizer = tokenizer if tokenizer is not None else byte_tokenizer()
-        super().__init__(MockBackend(engine, tokenizer, style=style, context=context, name=name))
+        super().__init__(MockBackend(engine, tokenizer, style=style, context=context, name=name), options)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

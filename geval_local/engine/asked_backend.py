@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from geval_local.engine.asked import Answers, AskedEngine, Question
-from geval_local.engine.backend import Finding, SelfCheck
+from geval_local.engine.backend import Draw, Finding, Sampling, SelfCheck
 from geval_local.engine.interface import Engine
 from geval_local.models.generate import (
     Paragraph,
@@ -20,6 +20,9 @@ from geval_local.models.generate import (
     is_list_over,
     is_paragraph_over,
 )
+
+#: Texts that a program is asked to draw together: it computes as many of them at once as it has room for.
+TEXTS_AT_ONCE = 256
 
 
 class AskedBackend(Protocol):
@@ -72,6 +75,15 @@ class AskedBackend(Protocol):
             self._proceed, self.tokenizer, prompts, is_paragraph_over, max_new_tokens=max_new_tokens, on_token=on_token
         )
         return [finished_paragraph(self.tokenizer, new) for new in written]
+
+    def _sample(self, draws: Sequence[Draw], sampling: Sampling) -> list[list[int]]:
+        """Draw continuations, all of which may be computed together; each with the end token that it came to."""
+
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+        """See `geval_local.engine.backend.Backend.sample`."""
+        for start in range(0, len(draws), TEXTS_AT_ONCE):
+            batch = draws[start : start + TEXTS_AT_ONCE]
+            yield list(enumerate(self._sample(batch, sampling), start))
 
     @property
     def checks(self) -> Sequence[str]:

@@ -6,7 +6,7 @@ knows which one it is; what a backend cannot keep it states in its facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,6 +80,8 @@ class BackendFacts:
     batch_tokens: int
     #: Whether a unit gives the same bits whenever it is executed, so that a resumed run gives equal bytes.
     is_reproducible: bool = True
+    #: Temperature and top-p that the model's own files name, else 1.
+    sampling: tuple[float, float] = (1.0, 1.0)
 
     def identity(self, engine: str) -> str:
         """Identify everything a read-out depends on besides the prompt's tokens and the labels.
@@ -88,6 +90,31 @@ class BackendFacts:
         """
         parts = {"judge": self.fingerprint, **self.setup, "engine": engine}
         return "|".join(f"{name}:{value}" for name, value in parts.items())
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How texts are drawn."""
+
+    #: Divides the logits, above 0.
+    temperature: float
+    #: Tokens are drawn from the likeliest ones with this total probability, above 0 and up to 1.
+    top_p: float
+    #: Most new tokens of a text.
+    max_new_tokens: int
+    #: Whether a text is over, given its new part and its number of tokens. What a program writes beyond is cut off by
+    #: whoever asked, so that a backend may look seldom, or not at all.
+    is_over: Callable[[str, int], bool]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One text to draw."""
+
+    #: The prompt's tokens.
+    ids: NDArray[np.int32]
+    #: Seed of its draws, 0 to 2**63 - 1: the text depends on prompt and seed, not on what is drawn with it.
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -181,6 +208,12 @@ class Backend(Protocol):
         self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
     ) -> list[Paragraph]:
         """Continue several prompts by one paragraph each, never sampled; MemoryError if memory ran out."""
+
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+        """Draw continuations, in batches of the backend's choice: their numbers and new tokens, up to an end token.
+
+        The batches are a function of the draws. Without those of the first batches, the others stay as they are.
+        """
 
     def describe(self, *, measure: bool = False) -> Description:
         """Describe it for tables; with `measure`, the effect of half precision on a score is measured."""

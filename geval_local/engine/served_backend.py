@@ -32,12 +32,12 @@ from transformers import PreTrainedTokenizerBase
 from geval_local import __version__
 from geval_local.engine.asked import Answer, Answers, AskedEngine, Question
 from geval_local.engine.asked_backend import AskedBackend
-from geval_local.engine.backend import BackendFacts, Description, EngineReport
+from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Sampling
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, first_line
 from geval_local.models.fingerprint import tokenizer_hash
-from geval_local.models.load import check_style, load_tokenizer
+from geval_local.models.load import check_style, load_tokenizer, own_sampling
 from geval_local.models.precision import Precision
-from geval_local.models.registry import JudgeEntry, entry_of
+from geval_local.models.registry import JudgeEntry, entry_of, local_directory
 from geval_local.options import JudgeOptions
 
 #: The variable that vLLM's own server reads its key from.
@@ -318,6 +318,7 @@ class ServedBackend(AskedBackend):
             report=EngineReport("served"),
             batch_tokens=self.engine.batch_tokens,
             is_reproducible=False,
+            sampling=own_sampling(local_directory(entry)),
         )
 
     def _complete(self, prompts: Sequence[Sequence[int]], **more: Any) -> Mapping[str, Any]:
@@ -419,16 +420,26 @@ class ServedBackend(AskedBackend):
 
     def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int]]:
         """Continue prompts by some tokens."""
-        found = []
-        for ids in prompts:
-            try:
-                answer = self._complete([ids.tolist()], max_tokens=size, return_token_ids=True)
-                found.append([int(token) for token in answer["choices"][0]["token_ids"]])
-            except (_Refused, KeyError, TypeError) as error:
-                raise JudgeError(
-                    f"the server at {self._server.address} does not write: {first_line(error)}", hint=_WHAT_IT_NEEDS
-                ) from error
-        return found
+        return [self._continued(ids, max_tokens=size) for ids in prompts]
+
+    def _sample(self, draws: Sequence[Draw], sampling: Sampling) -> list[list[int]]:
+        """Draw continuations, each in a request with its own seed."""
+        drawing = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+
+        def write(draw: Draw) -> list[int]:
+            return self._continued(draw.ids, max_tokens=sampling.max_new_tokens, seed=draw.seed, **drawing)
+
+        return list(self._pool.map(write, draws))
+
+    def _continued(self, ids: NDArray[np.int32], **more: Any) -> list[int]:
+        """Continue one prompt; give the new tokens."""
+        try:
+            answer = self._complete([ids.tolist()], return_token_ids=True, **more)
+            return [int(token) for token in answer["choices"][0]["token_ids"]]
+        except (_Refused, KeyError, TypeError) as error:
+            raise JudgeError(
+                f"the server at {self._server.address} does not write: {first_line(error)}", hint=_WHAT_IT_NEEDS
+            ) from error
 
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""

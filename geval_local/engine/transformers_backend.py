@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,22 +13,32 @@ import transformers
 from numpy.typing import NDArray
 
 from geval_local import __version__
-from geval_local.engine.backend import BackendFacts, Description, EngineReport, Finding, SelfCheck
+from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Finding, Sampling, SelfCheck
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine
 from geval_local.engine.interface import Engine
 from geval_local.engine.self_check import CHECKS, check_engine
 from geval_local.errors import ConfigurationError
-from geval_local.models.generate import BEAMS, Paragraph, generate_list, generate_paragraphs, generation_text
+from geval_local.models.generate import (
+    BEAMS,
+    Paragraph,
+    generate_list,
+    generate_paragraphs,
+    generate_samples,
+    generation_text,
+    may_share_batch,
+)
 from geval_local.models.head import Head, input_device
-from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, read_model
-from geval_local.models.memory import is_out_of_memory, release_memory
+from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, own_sampling, read_model
+from geval_local.models.memory import is_out_of_memory, release_memory, unless_memory_runs_out
 from geval_local.models.precision import dtype_name, measured
 from geval_local.models.registry import entry_of
 from geval_local.models.verdicts import verdict_of
 from geval_local.options import EngineName, JudgeOptions
 
 DEFAULT_CONTEXT = 1 << 20
+#: Texts that are drawn in one batch.
+TEXTS_AT_ONCE = 32
 #: Versions that a score depends on, under the keys of a signature.
 VERSIONS: Mapping[str, str] = {
     "transformers": transformers.__version__,
@@ -114,6 +124,38 @@ class TransformersBackend:
         release_memory()
         raise MemoryError(f"no memory to write {len(prompts)} paragraphs at once")
 
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+        """See `geval_local.engine.backend.Backend.sample`: by length; batches are halved if memory runs out."""
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        waiting = sorted(range(len(draws)), key=lambda place: (len(draws[place].ids), draws[place].ids.tobytes()))
+        at_once = TEXTS_AT_ONCE
+        while waiting:
+            batch = waiting[:at_once]
+            while not may_share_batch(model, [len(draws[one].ids) for one in batch], sampling.max_new_tokens):
+                if len(batch) == 1:
+                    break
+                batch = batch[: len(batch) // 2]
+            write = partial(
+                generate_samples,
+                model,
+                tokenizer,
+                [draws[one].ids for one in batch],
+                [draws[one].seed for one in batch],
+                sampling.is_over,
+                max_new_tokens=sampling.max_new_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+            )
+            with self.engine.turn:
+                texts = unless_memory_runs_out(write)
+            if texts is None:
+                if len(batch) == 1:
+                    raise MemoryError("no memory to write one thought")
+                at_once = len(batch) // 2
+                continue
+            del waiting[: len(batch)]
+            yield list(zip(batch, texts, strict=True))
+
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""
         loaded = self.loaded
@@ -172,6 +214,7 @@ def _facts(loaded: LoadedModel, report: EngineReport, batch_tokens: int) -> Back
         precision=loaded.precision.text(dtype_name(loaded.dtype)),
         report=report,
         batch_tokens=batch_tokens,
+        sampling=own_sampling(loaded.directory),
     )
 
 

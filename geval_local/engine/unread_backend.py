@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geval_local.engine.backend import Backend, BackendFacts, Description, Finding, SelfCheck
+from geval_local.engine.backend import Backend, BackendFacts, Description, Draw, Finding, Sampling, SelfCheck
 from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.engine.transformers_backend import VERSIONS
 from geval_local.errors import WeightsError
-from geval_local.models.load import CheckedJudge
+from geval_local.models.load import CheckedJudge, own_sampling
 from geval_local.models.precision import dtype_name
 from geval_local.models.verdicts import Verdict, verdict_on
 from geval_local.tokens.requests import Request
@@ -50,7 +50,9 @@ def kept_facts(checked: CheckedJudge) -> BackendFacts | None:
     dtype = checked.arguments["dtype"]
     named = {"dtype": dtype_name(dtype)} if isinstance(dtype, torch.dtype) else {}
     setup = {**kept.setup, "tokenizer": checked.tokenizer_hash, **named, **VERSIONS}
-    return replace(kept, label=checked.entry.label, fingerprint=content, setup=setup)
+    return replace(
+        kept, label=checked.entry.label, fingerprint=content, setup=setup, sampling=own_sampling(checked.directory)
+    )
 
 
 def _verdict(checked: CheckedJudge, content: str) -> Verdict | None:
@@ -118,6 +120,10 @@ class UnreadBackend:
     ) -> list[Paragraph]:
         """See `geval_local.engine.backend.Backend.write_paragraphs`."""
         return self.whole.write_paragraphs(prompts, max_new_tokens=max_new_tokens, on_token=on_token)
+
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+        """See `geval_local.engine.backend.Backend.sample`."""
+        return self.whole.sample(draws, sampling)
 
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""

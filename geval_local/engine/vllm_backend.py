@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from geval_local import __version__
 from geval_local.engine.asked import Answers, AskedEngine, Question
 from geval_local.engine.asked_backend import AskedBackend
-from geval_local.engine.backend import BackendFacts, Description, EngineReport
+from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Sampling
 from geval_local.errors import ConfigurationError, JudgeError, WeightsError, first_line
 from geval_local.models.config_checks import stored_quantization
 from geval_local.models.fingerprint import fingerprint
 from geval_local.models.generate import end_tokens
-from geval_local.models.load import CheckedJudge, check_files
+from geval_local.models.load import CheckedJudge, check_files, own_sampling
 from geval_local.models.memory import release_memory
 from geval_local.models.precision import Precision
 from geval_local.models.registry import entry_of
@@ -157,6 +157,25 @@ class VllmBackend(AskedBackend):
         ends = sorted(end_tokens(self.tokenizer))
         asked = SamplingParams(max_tokens=size, temperature=0.0, detokenize=False, stop_token_ids=ends)
         return [list(output.outputs[0].token_ids) for output in self._generate(prompts, asked)]
+
+    def _sample(self, draws: Sequence[Draw], sampling: Sampling) -> list[list[int]]:
+        """Draw continuations, each with its own seed."""
+        from vllm import SamplingParams
+
+        ends = sorted(end_tokens(self.tokenizer))
+        asked = [
+            SamplingParams(
+                max_tokens=sampling.max_new_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                seed=draw.seed,
+                detokenize=False,
+                stop_token_ids=ends,
+            )
+            for draw in draws
+        ]
+        outputs = self._generate([draw.ids for draw in draws], asked)
+        return [list(output.outputs[0].token_ids) for output in outputs]
 
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""
@@ -294,6 +313,7 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
         report=EngineReport("vllm"),
         batch_tokens=window,
         is_reproducible=is_invariant,
+        sampling=own_sampling(checked.directory),
     )
 
 

@@ -145,6 +145,8 @@ def _sample_key(content: bytes) -> int:
 
 #: Rows that are prepared and planned together; documents that a border cuts are computed twice.
 WINDOW = 4096
+#: Thoughts that are drawn before their labels are read; a run has windows of as many.
+THOUGHTS_AT_ONCE = 256
 #: The first windows have these shares of a window: with 4096 rows, 256, 512, 1024 and 2048.
 _SHARES = (16, 8, 4, 2)
 #: Smaller windows are prepared in no time.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from geval_local.analysis.contenders import Contender, ablations
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.results import read_rows
-from geval_local.engine.window import WINDOW
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
@@ -28,7 +27,7 @@ from geval_local.options import JudgeOptions
 from geval_local.runs.directory import result_file
 from geval_local.runs.events import ProgressEvents
 from geval_local.runs.manifest import definition
-from geval_local.runs.run_file import run_file
+from geval_local.runs.run_file import rows_at_once, run_file
 from geval_local.runs.settings import Settings
 from geval_local.runs.target import find_target
 from geval_local.score import Estimator
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geval_local")
 NO_STEPS = "no-steps"
+#: Thoughts per row that a judge that thinks is asked for besides its own number; None is no thinking.
+ABLATED_THOUGHTS = (None, 1, 4)
+_WITHOUT = dict.fromkeys(name for name in JudgeOptions.model_fields if name.startswith("think"))
 
 Figures = Mapping[str, Any]
 
@@ -91,11 +93,12 @@ class RatedJudges:
         return [Sample(row, number, name, None, fields) for number, row in numbered(self.rows.rows)]
 
     def score(
-        self, taken: Sequence[str], estimators: Sequence[Estimator] = (), *, steps_too: bool = False
+        self, taken: Sequence[str], estimators: Sequence[Estimator] = (), *, ablate: bool = False
     ) -> list[Contender]:
         """Let the judges score, each released before the next one is loaded; `taken` are names of others.
 
-        `steps_too` also scores without evaluation steps, the paper's "- CoT" row.
+        `ablate` also scores without evaluation steps, the paper's "- CoT" row, and with other numbers of thoughts where
+        a judge thinks.
         """
         metrics, choices = self.rows.metrics, self.choices
         if len(choices) > 1:
@@ -119,7 +122,15 @@ class RatedJudges:
             is_bare = all(metric.steps == () for metric in metrics.values())
             full = Contender(name, "judge", scored(metrics, NO_STEPS if is_bare else ""))
             found += [full, *ablations(full, metrics, estimators)]
-            if steps_too and not is_bare:
+            for count in ABLATED_THOUGHTS if ablate and choice.think is not None else ():
+                if count == choice.think:
+                    continue
+                other = choice.model_copy(update={"think": count, **(_WITHOUT if count is None else {})})
+                variant = "no thinking" if count is None else f"thinking, K = {count}"
+                options = label.removeprefix(label_of(choice))
+                items = self._scored(judge.thinking_as(other), other, options, metrics, variant)
+                found.append(Contender(f"{name}, {variant}", "ablation", items, name))
+            if ablate and not is_bare:
                 bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
                 found.append(Contender(f"{name} - steps", "ablation", scored(bare, NO_STEPS), name))
             del judge, scored
@@ -167,7 +178,7 @@ class RatedJudges:
         """Score the rows into a file, or add scores to one that holds others."""
         is_part = is_new and self.rows.limit_groups is not None
         settings = Settings(
-            window=WINDOW,
+            window=rows_at_once([choice]),
             fields=dict(self.fields),
             metrics=[definition(metric) for metric in metrics],
             chosen=[number for number, _ in numbered(self.rows.rows)] if is_part else [],

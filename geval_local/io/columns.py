@@ -14,7 +14,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
 from geval_local.io.samples import Sample
 
-Kind = Literal["number", "numbers", "count", "flag", "text", "distribution", "tokens"]
+Kind = Literal["number", "numbers", "count", "flag", "text", "distribution", "tokens", "texts"]
 #: Every figure of `Score.to_dict`, in the order of the columns, and what its values are.
 KINDS: Mapping[str, Kind] = {
     "score": "number",
@@ -31,6 +31,11 @@ KINDS: Mapping[str, Kind] = {
     "calibrated": "number",
     "order_scores": "numbers",
     "order_masses": "numbers",
+    "thought_count": "count",
+    "thought_error": "number",
+    "thought_spread": "number",
+    "cut_thoughts": "count",
+    "thoughts": "texts",
     "other_tokens": "tokens",
     "prompt_tokens": "count",
     "dropped_tokens": "count",

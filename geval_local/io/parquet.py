@@ -29,6 +29,7 @@ _TYPES: dict[Kind, Any] = {
     "flag": pa.bool_(),
     "text": pa.string(),
     "distribution": pa.map_(pa.string(), pa.float64()),
+    "texts": pa.list_(pa.string()),
     "tokens": pa.list_(pa.struct([("token", pa.string()), ("probability", pa.float64())])),
 }
 FIGURES_TYPE = pa.struct([(figure, _TYPES[kind]) for figure, kind in KINDS.items()])

@@ -29,6 +29,7 @@ from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_p
 from geval_local.io.rows import Row, read_rows
 from geval_local.io.samples import Sample
 from geval_local.score import OrderFigures, Score, silence
+from geval_local.thinking import ThoughtFigures
 
 #: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
@@ -371,6 +372,9 @@ _Share = Annotated[_Number, Field(ge=-1e-9, le=1 + 1e-9)]
 _Numbers = Annotated[list[_Number], BeforeValidator(decoded_json)]
 
 
+_OF_THOUGHTS = ("thought_count", "thought_error", "thought_spread", "cut_thoughts", "thoughts")
+
+
 class _Figures(BaseModel):
     """The figures of a score as any format gives them; a cell of a table is a text."""
 
@@ -392,6 +396,11 @@ class _Figures(BaseModel):
     calibrated: _Number | None = None
     order_scores: _Numbers = []
     order_masses: _Numbers = []
+    thought_count: int | None = None
+    thought_error: _Number = math.nan
+    thought_spread: _Number = math.nan
+    cut_thoughts: int = 0
+    thoughts: Annotated[tuple[str, ...], BeforeValidator(decoded_json)] = ()
     other_tokens: Annotated[tuple[tuple[str, _Number], ...], BeforeValidator(_pairs)] = ()
     prompt_tokens: int = 0
     dropped_tokens: int = 0
@@ -415,5 +424,10 @@ def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Sc
         metric=metric,
         value=found.score,
         orders=tuple(map(OrderFigures, found.order_scores, found.order_masses)),
-        **found.model_dump(exclude={"score", "error", "error_code", "order_scores", "order_masses"}),
+        thoughts=None
+        if found.thought_count is None
+        else ThoughtFigures(
+            found.thought_count, found.thought_error, found.thought_spread, found.cut_thoughts, found.thoughts
+        ),
+        **found.model_dump(exclude={"score", "error", "error_code", "order_scores", "order_masses", *_OF_THOUGHTS}),
     )

@@ -6,5 +6,6 @@
 - `decisions`: what `Judge.decide` does
 - `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model, and the
   text of a batch that the engine keeps for the batches that follow
+- `thoughts`: what a judge that thinks draws before the labels are read
 - `reason_writer`: the second pass, in which a judge writes why a text got its label
 """

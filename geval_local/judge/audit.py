@@ -5,6 +5,7 @@ The first half needs the tokenizer only; nothing here prints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from geval_local.engine.interface import Engine, read_all
 from geval_local.errors import JudgeError, UnscorableError, code_of
 from geval_local.io.samples import Sample
 from geval_local.models.progress import OnRead
+from geval_local.options import JudgeOptions
 from geval_local.prompt import render_form
 from geval_local.score import Distribution
 from geval_local.tokens.label_forms import DroppedForm
@@ -20,6 +22,7 @@ from geval_local.tokens.requests import Request, RequestMaker
 
 if TYPE_CHECKING:
     from geval_local.engine.backend import Backend, BackendFacts, Description
+    from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
 
 
@@ -163,6 +166,47 @@ def _distributions(
             raise JudgeError(f"an example prompt of {len(request.ids)} tokens has no score: {readout.error}")
         found.append(Distribution(maker.metric.scale, readout.label_logprobs))
     return found, tuple((maker.encoder.decode(tokens), p) for tokens, p in readouts[0].other_tokens)
+
+
+@dataclass(frozen=True)
+class ThoughtAudit:
+    """One thought about the built-in example, and the labels after it."""
+
+    #: How the judge thinks, as in its signature.
+    settings: str
+    #: The thought, how it ended, see `geval_local.thinking`, and its number of tokens.
+    text: str
+    ending: str
+    tokens: int
+    #: The text between the thought and the label.
+    rest: str
+    #: Probability of any label after it, and the score; NaN if the labels cannot be read.
+    label_mass: float
+    score: float
+
+
+def audit_thought(judge: Judge, metric: Metric) -> ThoughtAudit | None:
+    """Let a judge that thinks draw one thought about the example, and read the labels after it; None of any other."""
+    thinker = judge.thinker
+    if thinker is None:
+        return None
+    one = judge.thinking_as(JudgeOptions(**{**judge.thinking, "think": 1}))
+    assert one.thinker is not None
+    form = one.prepare(metric, example_samples(metric)[:1])[0]
+    (entry,) = one.thinker.after_thoughts([form])
+    if form.request is None or entry.request is None or entry.thought is None:
+        raise UnscorableError(entry.error or "the form cannot be filled")
+    (readout,) = read_all(judge.engine, [entry.request])
+    found = None if readout.label_logprobs is None else Distribution(metric.scale, readout.label_logprobs)
+    return ThoughtAudit(
+        thinker.settings.text,
+        entry.thought.text,
+        entry.thought.ending,
+        len(entry.thought.ids),
+        judge.encoder.decode(entry.request.ids[len(form.request.ids) + len(entry.thought.ids) :].tolist()),
+        math.nan if found is None else found.label_mass,
+        math.nan if found is None else found.score,
+    )
 
 
 _STORY = (

@@ -28,6 +28,7 @@ from geval_local.engine.window import read_units, regrow
 from geval_local.errors import BusyError, GevalError
 from geval_local.io.samples import Sample
 from geval_local.judge.scorer import Scorer
+from geval_local.judge.thoughts import Thinker
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
 from geval_local.questions.pair import scores_of
@@ -331,7 +332,7 @@ class Batcher:
             kept = entries if job.prefix is None else [_with_prefix(entry, job.prefix) for entry in entries]
             groups.setdefault(id(job.prefix), []).append((job, stop, kept))
         for members in groups.values():
-            self._read(members)
+            self._read(members if self.judge.thinker is None else self._thought(self.judge.thinker, members))
         seconds = time.monotonic() - start
         if items:
             pace = characters / max(seconds, 1e-4)
@@ -340,6 +341,17 @@ class Batcher:
             self._pace += share * (pace - self._pace)
             self._last = (len(batch), seconds)
             self._on_batch(BatchRecord(len(batch), items, seconds))
+
+    def _thought(self, thinker: Thinker, members: list[_Part]) -> list[_Part]:
+        """Think about the members' prompts, of all of them together."""
+        try:
+            entries = iter(thinker.after_thoughts([entry for _, _, own in members for entry in own]))
+        except BaseException as error:
+            for job, _, _ in members:
+                _fail(job, error)
+            return []
+        count = thinker.settings.count
+        return [(job, stop, list(itertools.islice(entries, count * len(own)))) for job, stop, own in members]
 
     def _read(self, members: list[_Part]) -> None:
         """Compute the members' prompts, and answer each call as soon as the unit with its last prompt is done."""
@@ -355,7 +367,7 @@ class Batcher:
                 if waiting.isdisjoint(range(start, end)):
                     left.remove(one)
                     with self._failing(job):
-                        self._answer(job, stop, map(self.judge.outcome, own, found[start:end]))
+                        self._answer(job, stop, self.judge.mean_outcomes(own, found[start:end]))
 
         try:
             answer()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from geval_local.errors import JudgeError
 from geval_local.judge.scorer import Scorer
 from geval_local.judge.steps import OnSteps, pinned_steps
+from geval_local.judge.thoughts import Thinker
 from geval_local.metric import Metric
 from geval_local.notebook import facts_html
 from geval_local.options import JudgeOptions, Style
@@ -41,11 +42,17 @@ class Judge(Scorer):
     ----------
     backend : Backend
         What it is made of; usually opened by `load`.
+    options : JudgeOptions, optional
+        Whether and how it thinks; what else they name has been used for the backend.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, options: JudgeOptions | None = None) -> None:
         self.backend = backend
         super().__init__(PromptEncoder(backend.tokenizer, style=backend.entry.style), backend.engine)
+        #: The options by which it thinks, for records.
+        self.thinking = options.thinking() if options is not None else {}
+        if options is not None and options.think is not None:
+            self.thinker = Thinker(backend, self.encoder, options)
 
     def __repr__(self) -> str:
         if isinstance(self.backend, _Closed):
@@ -107,15 +114,19 @@ class Judge(Scorer):
         elif options:
             judge = JudgeOptions(**(judge.model_dump() | options))
         if on_read is None:
-            return cls(open_backend(judge))
+            return cls(open_backend(judge), judge)
         found: list[Judge] = []
 
         def wait(read: Callable[[], Backend]) -> Backend:
-            found.append(on_read(lambda: cls(read())))
+            found.append(on_read(lambda: cls(read(), judge)))
             return found[0].backend
 
         backend = open_backend(judge, wait)
-        return found[0] if found else cls(backend)
+        return found[0] if found else cls(backend, judge)
+
+    def thinking_as(self, options: JudgeOptions) -> Judge:
+        """Return a judge of the same backend that thinks as these options say, or not at all."""
+        return Judge(self.backend, options)
 
     def close(self) -> None:
         """Give the memory of the judge back; it cannot be used afterwards."""
@@ -214,12 +225,14 @@ class Judge(Scorer):
         own, further = own_and_further(facts.setup)
         if metric.shorten is not None:
             further["context"] = str(self.context)  # what is cut off the field depends on it
+        if self.thinker is not None:
+            further["thinking"] = self.thinker.settings.text
         return Signature(
             judge=f"{self.name}@{self.fingerprint}",
             metric=f"{metric.name}@{metric.hash}",
             steps=metric.steps_hash,
             scale=metric.scale.text,
-            style=_style(self.encoder),
+            style=_style(self.encoder if self.thinker is None else self.thinker.encoder),
             estimator=(estimator or Estimator()).text,
             further=further,
             **own,

@@ -13,12 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from typing_extensions import TypedDict, Unpack
 
 from geval_local.engine.interface import Engine, Readout
-from geval_local.engine.window import WINDOW, make_outcome, read_window, regrow, window_sizes
+from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW, make_outcome, read_window, regrow, window_sizes
 from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refusal
@@ -28,9 +28,12 @@ from geval_local.questions.answer import Decision
 from geval_local.questions.form import Marks
 from geval_local.questions.pair import scores_of
 from geval_local.questions.question import Question, parse_questions
-from geval_local.score import Estimator, Outcome, Score
+from geval_local.score import Estimator, Outcome, Score, mean_over_thoughts
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, RequestMaker
+
+if TYPE_CHECKING:
+    from geval_local.judge.thoughts import Thinker
 
 _T = TypeVar("_T")
 
@@ -120,6 +123,8 @@ class Scorer(ABC):
     def __init__(self, encoder: PromptEncoder, engine: Engine) -> None:
         self.encoder = encoder
         self.engine: Engine = engine
+        #: What draws thoughts before the labels are read; None for a judge that does not think.
+        self.thinker: Thinker | None = None
         self._makers: dict[tuple[str, str], RequestMaker] = {}
         self._makers_turn = threading.Lock()
 
@@ -416,10 +421,33 @@ class Scorer(ABC):
 
     def _outcomes(self, prepared: Iterable[Sequence[Prepared]], advance: Callable[[int], object]) -> Iterator[Outcome]:
         """Read prompts that are planned together, and give their outcomes one after the other."""
-        entries = list(itertools.chain.from_iterable(prepared))
-        readouts = read_window(self.engine, entries, advance)
-        self.check_files()
-        return map(self.outcome, entries, readouts)
+        forms = list(itertools.chain.from_iterable(prepared))
+        if self.thinker is None:
+            readouts = read_window(self.engine, forms, advance)
+            self.check_files()
+            return map(self.outcome, forms, readouts)
+        return iter(self._thought_outcomes(self.thinker, forms, advance))
+
+    def _thought_outcomes(
+        self, thinker: Thinker, forms: Sequence[Prepared], advance: Callable[[int], object]
+    ) -> Iterator[Outcome]:
+        """Think about forms and read them, some rows at a time, so that what waits for its labels is little."""
+        count = thinker.settings.count
+        size = max(1, THOUGHTS_AT_ONCE // count)
+        for start in range(0, len(forms), size):
+            entries = thinker.after_thoughts(forms[start : start + size])
+            readouts = read_window(self.engine, entries, lambda done: None)
+            self.check_files()
+            yield from self.mean_outcomes(entries, readouts)
+            advance(len(entries) // count)
+
+    def mean_outcomes(self, entries: Sequence[Prepared], readouts: Sequence[Readout | None]) -> list[Outcome]:
+        """Combine entries and read-outs into outcomes; those after the thoughts about one form into one."""
+        found = list(map(self.outcome, entries, readouts))
+        if self.thinker is None:
+            return found
+        thoughts = [entry.thought for entry in entries]
+        return mean_over_thoughts(found, thoughts, self.thinker.settings.count)
 
     def prepare_forms(self, asked: Sequence[Asked]) -> list[Prepared]:
         """Turn forms of questions about evidences, in pairs, into what the engine takes, or into reasons why not."""
@@ -443,7 +471,10 @@ class Scorer(ABC):
             if key not in self._makers:
                 while len(self._makers) >= MOST_MAKERS:
                     del self._makers[next(iter(self._makers))]
-                self._makers[key] = RequestMaker(self.encoder, metric, self.context)
+                if self.thinker is None:
+                    self._makers[key] = RequestMaker(self.encoder, metric, self.context)
+                else:
+                    self._makers[key] = self.thinker.maker(metric, self.context)
             return self._makers[key]
 
 

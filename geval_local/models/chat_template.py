@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile, zip_longest
 from pathlib import Path
@@ -55,6 +55,20 @@ class Renderings:
 
 
 @dataclass(frozen=True)
+class ThoughtFrame:
+    """The text that a chat template writes around a user's message and the thoughts about it."""
+
+    #: Text before the message, with thinking switched on.
+    before: str
+    #: Text from the message to the first thought.
+    opening: str
+    #: Text between the last thought and the answer; it starts with white space or with `mark`.
+    closing: str
+    #: The mark by which the model ends its thoughts.
+    mark: str
+
+
+@dataclass(frozen=True)
 class ChatFrame:
     """The text that a chat template writes around a user's message."""
 
@@ -66,11 +80,17 @@ class ChatFrame:
     closes_thinking: bool
     #: Why the model may think instead of answering all the same.
     warning: str | None = None
+    #: The same for a judge that is to think; None if the template does not show where thoughts stand.
+    thought: ThoughtFrame | None = None
 
 
 def find_frame(seen: Renderings, tokens: frozenset[str]) -> ChatFrame:
-    """Find the text after which an answer starts."""
-    rule = _Rule(seen, tokens)
+    """Find the text after which an answer starts, and where a thought would stand before it."""
+    frame = _answer_frame(seen, _Rule(seen, tokens))
+    return replace(frame, thought=_Rule(seen, tokens).thought(frame))
+
+
+def _answer_frame(seen: Renderings, rule: _Rule) -> ChatFrame:
     text = rule.ending()
     inside = rule.still_open(text)
     if inside is not None:
@@ -148,6 +168,27 @@ class _Rule:
             if opening is not None:
                 return f"{text}{opening}\n\n{mark}\n\n"
         return None
+
+    def thought(self, frame: ChatFrame) -> ThoughtFrame | None:
+        """Find where thoughts stand: as the template shows them, else where the frame has its empty block."""
+        before, prompt = self.seen.switched_on
+        shown, closing = self.seen.thought or ("", "")
+        _, found, rest = shown.rpartition(prompt.strip()) if prompt.strip() else ("", "", "")
+        if self.still_open(prompt) is not None:
+            opening = prompt
+            closing = closing or frame.after.removeprefix(prompt) * frame.after.startswith(prompt)
+        elif closing and found:
+            opening = prompt.rstrip() + rest
+        elif frame.closes_thinking and frame.after.startswith(prompt.rstrip()):
+            block = frame.after.removeprefix(prompt.rstrip())
+            start = next(iter([one.start() for one in self._pieces.finditer(block)][1:2]), 0)
+            # An empty block has an empty line where a thought is between two line ends.
+            lines = "\n" * block[:start].endswith("\n\n")
+            opening, closing = prompt.rstrip() + block[: start - len(lines)], lines + block[start:]
+        else:
+            return None
+        marks = self._marks(closing)
+        return ThoughtFrame(before, opening, closing, marks[0]) if marks else None
 
     def warning(self, text: str) -> str | None:
         """Tell why the model may think after a text all the same."""

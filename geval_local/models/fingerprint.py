@@ -275,7 +275,8 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None =
         "affixes": [_affixes(tokenizer, text) for text in ("x", "Read.")],
         "clean_up": getattr(tokenizer, "clean_up_tokenization_spaces", None),
         "chat_template": tokenizer.chat_template,  # a mark that it searches for is a control token
-        "frame": frame and asdict(frame),
+        # Where thoughts stand follows from the template, and stands in no prompt of a judge that does not think.
+        "frame": frame and {name: text for name, text in asdict(frame).items() if name != "thought"},
     }
     record = json.dumps(settings, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:_HEX_DIGITS]

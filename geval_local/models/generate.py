@@ -1,7 +1,7 @@
-"""Generation, for what is written rather than read: evaluation steps, and reasons on request.
+"""Generation, for what is written rather than read: evaluation steps, reasons on request, and thoughts.
 
-Nothing is sampled: the same judge writes the same steps. A plain language model uses beam search, which is far less
-likely to get stuck in a clause; a chat model greedy decoding: a third of the time, and the text is no
+Steps and reasons are not sampled: the same judge writes the same ones. A plain language model uses beam search, which
+is far less likely to get stuck in a clause; a chat model greedy decoding: a third of the time, and the text is no
 worse. benchmarks/NOTES.md shows the comparison. Repetitions are stopped and cut off.
 """
 
@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+from transformers import (
+    Cache,
+    GenerationConfig,
+    LogitsProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+)
 
 from geval_local.models.head import Trunk
 
@@ -176,9 +184,7 @@ def generate_paragraphs(
 ) -> list[Paragraph]:
     """Continue several prompts greedily, in one batch, each by one paragraph; `on_token` as in `generate_list`."""
     width = max(len(ids) for ids in prompts)
-    # Rotary frequencies follow the longest text, so that none may grow beyond a switch beside another.
-    sizes = {Trunk(model).group(length) for length in (*map(len, prompts), width + max_new_tokens)}
-    if len(prompts) > 1 and (getattr(model, "_is_stateful", False) or len(sizes) > 1):
+    if len(prompts) > 1 and not may_share_batch(model, [len(ids) for ids in prompts], max_new_tokens):
         alone = (
             generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens, on_token=on_token)
             for ids in prompts
@@ -198,6 +204,94 @@ def finished_paragraph(tokenizer: PreTrainedTokenizerBase, new: list[int]) -> Pa
     return Paragraph(without_repetition(first).strip(), is_ended and not repeats, repeats)
 
 
+class _Draws(LogitsProcessor):
+    """Draws the next token of every text, and leaves only that one to the loop, which takes the likeliest.
+
+    Each text has random numbers of its own, one for each token, whatever is drawn beside it: the token whose share of
+    the cumulated probability holds the number. Probabilities are computed in float64 on the host.
+    """
+
+    def __init__(self, seeds: Sequence[int], temperature: float, top_p: float) -> None:
+        self._streams = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
+        self._temperature, self._top_p = temperature, top_p
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        logits = scores.float().cpu().numpy().astype(np.float64)
+        tokens = [
+            drawn_token(row, stream.random(), self._temperature, self._top_p)
+            for row, stream in zip(logits, self._streams, strict=True)
+        ]
+        left = torch.full_like(scores, -torch.inf)
+        left[torch.arange(len(tokens)), torch.tensor(tokens, device=scores.device)] = 0.0
+        return left  # type: ignore[return-value]
+
+
+def drawn_token(logits: NDArray[np.float64], number: float, temperature: float, top_p: float) -> int:
+    """Draw a token by a number of [0, 1), from the smallest set of likeliest tokens with the probability `top_p`."""
+    weights = np.exp((logits - logits.max()) / temperature)
+    p = weights / weights.sum()
+    if top_p < 1:
+        # All that are less likely together have less than what is left out.
+        able = np.flatnonzero(p >= (1 - top_p) / len(p))
+        able = able[np.argsort(-p[able], kind="stable")]
+        able = able[: int(np.searchsorted(np.cumsum(p[able]), top_p)) + 1]
+        kept = np.zeros_like(p)
+        kept[able] = p[able]
+        p = kept
+    reached = np.cumsum(p)
+    return int(np.searchsorted(reached, number * reached[-1], side="right"))
+
+
+@torch.inference_mode()
+def generate_samples(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[NDArray[np.int32]],
+    seeds: Sequence[int],
+    is_over: Callable[[str, int], bool],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    top_p: float,
+) -> list[list[int]]:
+    """Draw one continuation of every prompt in one batch; a prompt that stands there several times is computed once.
+
+    Behind a text that is over before others there may be more tokens, of any kind.
+    """
+    width = max(map(len, prompts))
+    draws = _Draws(seeds, temperature, top_p)
+    output = _generate(model, tokenizer, prompts, _Stop(tokenizer, width, is_over), max_new_tokens, 1, draws)
+    return [new.tolist() for new in output[:, width:]]
+
+
+def may_share_batch(model: PreTrainedModel, lengths: Sequence[int], max_new_tokens: int) -> bool:
+    """Whether prompts of these lengths may be continued in one batch, padded on the left.
+
+    Rotary frequencies follow the longest text, so that none may grow beyond a switch beside another; a state that is
+    not kept token by token takes padding in; plain attention gives NaN for padding (BLOOM, MPT, Gemma 2).
+    """
+    sizes = {Trunk(model).group(length) for length in (*lengths, max(lengths) + max_new_tokens)}
+    takes_padding = not getattr(model, "_is_stateful", False) and model.config._attn_implementation != "eager"
+    return len(sizes) == 1 and (len(set(lengths)) == 1 or takes_padding)
+
+
+def _shared_start(trunk: Trunk, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, Cache]:
+    """Compute all of the prompts but their last tokens, each once; empty where the model's cache cannot repeat one."""
+    _, first, place = np.unique(ids.cpu().numpy(), axis=0, return_index=True, return_inverse=True)
+    # A model that is not told positions counts them by its cache, and MPT does so wrongly.
+    is_able = {"past_key_values", "position_ids"} <= signature(trunk.module.forward).parameters.keys()
+    if len(first) == len(ids) or ids.shape[1] < 2 or not is_able:
+        return {}
+    seen = mask[first, :-1]
+    positions = (seen.cumsum(dim=-1) - 1).clamp(min=0)
+    computed = trunk(ids[first, :-1], attention_mask=seen, position_ids=positions, use_cache=True)
+    cache = getattr(computed, "past_key_values", None)
+    if not isinstance(cache, Cache):
+        return {}
+    cache.reorder_cache(torch.from_numpy(place.reshape(-1)).to(trunk.device))  # type: ignore[arg-type]
+    return {"past_key_values": cache}
+
+
 def _generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -205,8 +299,9 @@ def _generate(
     stop: StoppingCriteria,
     max_new_tokens: int,
     beams: int,
+    draws: LogitsProcessor | None = None,
 ) -> Any:
-    """Continue prompts, padded on the left, by the model's own loop, never sampled; earlier passes have no effect."""
+    """Continue prompts, padded on the left, by the model's own loop; earlier passes have no effect."""
     width = max(map(len, prompts))
     ids = np.zeros((len(prompts), width), dtype=np.int64)
     mask = np.zeros_like(ids)
@@ -224,11 +319,10 @@ def _generate(
     )
     trunk = Trunk(model)
     trunk.reset()
+    given, seen = (torch.from_numpy(array).to(trunk.device) for array in (ids, mask))
+    drawn = {} if draws is None else {"logits_processor": [draws], **_shared_start(trunk, given, seen)}
     return model.generate(  # type: ignore[operator]
-        torch.from_numpy(ids).to(trunk.device),
-        attention_mask=torch.from_numpy(mask).to(trunk.device),
-        generation_config=config,
-        stopping_criteria=[stop],
+        given, attention_mask=seen, generation_config=config, stopping_criteria=[stop], **drawn
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -329,6 +330,20 @@ class CheckedJudge:
     def is_on_cpu(self) -> bool:
         """Whether its weights are to be in main memory, not quantized on the way."""
         return _is_on_cpu(self.arguments)
+
+
+def own_sampling(directory: Path | None) -> tuple[float, float]:
+    """Read temperature and top-p from the ``generation_config.json`` of a model; 1 where it names none that fits."""
+    found: Any = None
+    if directory is not None:
+        with suppress(OSError, ValueError):
+            found = json.loads((directory / "generation_config.json").read_text(encoding="utf-8"))
+
+    def own(name: str, most: float) -> float:
+        value = found.get(name) if isinstance(found, dict) else None
+        return float(value) if isinstance(value, int | float) and 0 < value <= most else 1.0
+
+    return own("temperature", 100.0), own("top_p", 1.0)
 
 
 def check_files(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:

@@ -19,7 +19,7 @@ from geval_local.errors import MetricError
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt, form_filler
 from geval_local.scale import Scale
-from geval_local.score import Distribution, Estimator, Outcome, Score
+from geval_local.score import Distribution, Estimator, Outcome, Score, mean_other_tokens
 
 #: Fields of the two outputs.
 FIRST, SECOND = "output_a", "output_b"
@@ -138,17 +138,14 @@ def mean_outcome(scale: Scale, outcomes: Sequence[Outcome]) -> Outcome:
         orders.append(Distribution(scale, one.label_logprobs))
     p = np.mean([order.p for order in orders], axis=0)
     mass = float(np.mean([order.label_mass for order in orders]))
-    other: dict[str, float] = {}
-    for one in outcomes:
-        for token, share in one.other_tokens:
-            other[token] = other.get(token, 0.0) + share / len(outcomes)
     with np.errstate(divide="ignore"):
         logprobs = np.log(p) + np.log(mass)
     return replace(
         outcomes[0],
         label_logprobs=logprobs,
         orders=tuple(order.label_logprobs for order in orders),
-        other_tokens=tuple(sorted(other.items(), key=lambda pair: -pair[1])[: len(outcomes[0].other_tokens) or 5]),
+        other_tokens=mean_other_tokens(outcomes),
         prompt_tokens=tokens,
         dropped_tokens=max(one.dropped_tokens for one in outcomes),
+        thoughts=tuple(form for one in outcomes for form in one.thoughts),
     )

@@ -242,8 +242,8 @@ class BlockScorer:
 def _count(run: Run, window: Window, counts: Counts) -> None:
     """Add the rows of a window, its tokens, and the failures whose cause is not the row."""
     counts.rows += window.stop
-    for number, (metric, tokens) in enumerate(zip(run.metrics, counts.tokens, strict=True)):
-        totals, origins = run.store.totals(0, number), run.store.origins(0, number, 0, window.stop * metric.forms)
+    for number, (each, tokens) in enumerate(zip(run.outcomes(0), counts.tokens, strict=True)):
+        totals, origins = run.store.totals(0, number), run.store.origins(0, number, 0, window.stop * each)
         tokens[:] = [tokens[0] + totals["prompt_tokens"], tokens[1] + totals["planned_tokens"]]
         counts.failed += totals["unscored"] - list(origins.values()).count(Origin.INPUT)
 

@@ -238,6 +238,12 @@ class RunPage:
             )
             within = [] if people is None else [group.spearman for group in people.groups]
             payload["groups"] = [round(spearman, 6) for spearman in within if spearman == spearman]
+            kept = [
+                [index, list(map(as_text, drawn.texts))]
+                for index, record in enumerate(records)
+                if (drawn := record.scores[metric].thoughts) is not None and drawn.texts
+            ]
+            payload |= {"thoughts": kept} if kept else {}
             payload["reasons"] = [[place[one.row], one.shown] for one in self.reasons if one.metric == metric]
             metrics.append(payload)
         return {

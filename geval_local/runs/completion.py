@@ -311,7 +311,8 @@ class _Completion:
             rows = sum(1 for path in file.paths for _ in read_rows(path, settings.encoding))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
-        return None if rows is None else rows * self.run.forms * len(self.run.manifest.judges)
+        judges = range(len(self.run.manifest.judges))
+        return None if rows is None else rows * sum(sum(self.run.outcomes(judge)) for judge in judges)
 
     def _load(self, record: JudgeRecord) -> Judge:
         start = time.perf_counter()

@@ -118,8 +118,8 @@ def _held(
                 _take_damage_back(run)
                 labels = [len(metric.scale.labels) for metric in run.metrics]
                 rows = manifest.input.rows
-                due = None if rows is None else [rows * metric.forms for metric in run.metrics]
-                run.store.verify(labels, [judge.complete for judge in manifest.judges], due)
+                due = [[(rows or 0) * each for each in run.outcomes(judge)] for judge in range(len(manifest.judges))]
+                run.store.verify(labels, [judge.complete for judge in manifest.judges], None if rows is None else due)
             if retry_errors and run.store.take_errors_back():
                 for judge in manifest.judges:
                     judge.complete = False
@@ -159,11 +159,11 @@ def _take_damage_back(run: Run) -> None:
     if not damaged:
         return
     judges, metrics = run.manifest.judges, run.metrics
-    told = []
+    told: list[str] = []
     for judge, metric, row in damaged:
         if judge in range(len(judges)) and metric in range(len(metrics)) and isinstance(row, int):
             judges[judge].complete = False
-            told.append(f"row {row // metrics[metric].forms + 1} on {metrics[metric].name}")
+            told.append(f"row {row // run.outcomes(judge)[metric] + 1} on {metrics[metric].name}")
         else:  # of a damaged place nobody knows whose it was
             for record in judges:
                 record.complete = False
@@ -277,7 +277,7 @@ def check_configuration(
 
 
 def _is_empty(directory: Path, manifest: RunManifest) -> bool:
-    """Whether a run has no finished rows."""
+    """Whether a run has neither finished rows nor thoughts."""
     with open_directory(directory, manifest, is_new=False) as run:
         return run.store.is_empty()
 

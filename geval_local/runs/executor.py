@@ -18,6 +18,7 @@ from geval_local.score import Outcome
 if TYPE_CHECKING:
     from geval_local.engine.window import Unit
     from geval_local.judge.judge import Judge
+    from geval_local.judge.thoughts import Thinker
     from geval_local.tokens.requests import Prepared, Request
 
 _Item = TypeVar("_Item")
@@ -116,6 +117,9 @@ class Worker:
     def execute(self, window: Window, metrics: Sequence[int], prepared: Sequence[Sequence[Prepared]]) -> None:
         """Bring every row of a window to its outcomes on a group of metrics, whose prompts are planned together."""
         store, number, rows = self._store, self._number, len(window.samples)
+        thinker = self._judge.thinker
+        if thinker is not None:
+            prepared = [self._think(thinker, window, *one) for one in zip(metrics, prepared, strict=True)]
         forms = {metric: len(entries) // max(1, rows) for metric, entries in zip(metrics, prepared, strict=True)}
         # Row by row, so that a unit finishes whole rows where prompts of one row share their text.
         parts: list[_Part] = [
@@ -146,6 +150,21 @@ class Worker:
         missing = [(metric, form) not in origins for metric, form, _ in asked]
         if any(missing):
             self._execute(asked, missing, units)
+
+    def _think(self, thinker: Thinker, window: Window, metric: int, entries: Sequence[Prepared]) -> list[Prepared]:
+        """Draw the thoughts that are missing before the labels of a window; each is committed before it is used."""
+        from geval_local.tokens.thought_requests import after_thoughts
+
+        count, store, number = thinker.settings.count, self._store, self._number
+        first = window.first * count * (len(entries) // max(1, len(window.samples)))
+        known = store.thoughts(number, metric, first, first + count * len(entries))
+        thoughts = {form - first: thought for form, thought in known.items()}
+        for batch in thinker.draw(entries, thoughts):
+            self._judge.check_files()
+            store.add_thoughts(number, metric, [(first + place, thought) for place, thought in batch])
+            thoughts.update(batch)
+            self._stop_if_asked()
+        return after_thoughts(entries, thoughts, count)
 
     def _begin(self, window: Window, metrics: Sequence[int], parts: Sequence[_Part]) -> list[Unit]:
         """Plan a window and write down that it is planned, with what needs no model."""

@@ -60,6 +60,11 @@ class JudgeRecord(ManifestPart):
     #: Whether every row has its outcome.
     complete: bool = False
 
+    @property
+    def thoughts(self) -> int:
+        """How many outcomes a form has: one, or one after each thought."""
+        return int(self.choice.get("think", 1))
+
 
 class RunManifest(ManifestPart):
     """Everything about a run except its outcomes."""

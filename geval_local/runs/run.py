@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +28,7 @@ from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, RunManifest, defi
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.store import Store
 from geval_local.runs.versions import accept_versions
+from geval_local.score import Outcome, mean_over_thoughts
 from geval_local.signature import signature_differences
 
 if TYPE_CHECKING:
@@ -118,10 +120,13 @@ class Run:
         self.accepts_version = False
         self._cache = OutcomeCache() if manifest.settings.use_cache else None
 
-    @property
-    def forms(self) -> int:
-        """How many forms a row fills for one judge, over all metrics."""
-        return sum(metric.forms for metric in self.metrics)
+    def thoughts(self, judge: int) -> int:
+        """How many outcomes a form has by a judge: one, or one after each thought."""
+        return 1 if self.manifest.settings.reasons is not None else self.manifest.judges[judge].thoughts
+
+    def outcomes(self, judge: int) -> list[int]:
+        """How many outcomes a row has by a judge, for each metric."""
+        return [metric.forms * self.thoughts(judge) for metric in self.metrics]
 
     def samples(self) -> Iterator[Sample]:
         """Read the input from its beginning: its rows, those chosen, or the pairs of them that are to be judged."""
@@ -159,21 +164,31 @@ class Run:
         columns: list[Sequence[Result]] = []
         for number in range(len(self.manifest.judges)):
             outcomes = []
-            for place, metric in enumerate(self.metrics):
-                forms = range(window.first * metric.forms, window.stop * metric.forms)
+            for place, (metric, each) in enumerate(zip(self.metrics, self.outcomes(number), strict=True)):
+                forms = range(window.first * each, window.stop * each)
                 found = self.store.outcomes(number, place, forms.start, forms.stop)
-                lost = [form // metric.forms for form in forms if form not in found]
+                lost = [form // each for form in forms if form not in found]
                 if lost:
                     check_unchanged(self.manifest.input)  # else rows were added to it
                     raise OutputError(
                         f"the store of {self.directory} has lost the outcome of row {lost[0] + 1} on {metric.name}",
                         hint="Restore the directory from a backup, or delete it and run again.",
                     )
-                outcomes.append([found[form] for form in forms])
+                outcomes.append(self._thought(number, place, [found[form] for form in forms], forms.start))
             columns += self.asked.results(outcomes)
         keys = self.keys
         for sample, *results in zip(window.samples, *columns, strict=True):
             yield sample, dict(zip(keys, results, strict=True))
+
+    def _thought(self, judge: int, metric: int, outcomes: list[Outcome], first: int) -> list[Outcome]:
+        """Bring the outcomes after the thoughts of a judge to one per form; `first` is the number of the first."""
+        if "think" not in self.manifest.judges[judge].choice or self.manifest.settings.reasons is not None:
+            return outcomes
+        drawn = self.store.thoughts(judge, metric, first, first + len(outcomes))
+        if not self.manifest.settings.keep_thoughts:
+            drawn = {form: replace(thought, text="") for form, thought in drawn.items()}
+        thoughts = [drawn.get(first + place) for place in range(len(outcomes))]
+        return mean_over_thoughts(outcomes, thoughts, self.thoughts(judge))
 
     def write_steps(self, record: JudgeRecord, metrics: Sequence[Metric]) -> None:
         """Write the evaluation steps as used into the run's directory."""
@@ -227,7 +242,7 @@ class Run:
                     self.meet(record, judge, on_steps)
                 on_judge(record)
                 if judge is None and number < last:
-                    advance((self.manifest.input.rows or 0) * self.forms)
+                    advance((self.manifest.input.rows or 0) * sum(self.outcomes(number)))
                     continue
                 is_computed = number < last
                 if judge is not None and not is_computed:
@@ -254,13 +269,14 @@ class Run:
         check_unchanged(self.manifest.input)
         settings, record = self.manifest.settings, self.manifest.judges[number]
         piece = window_piece(settings.window)
-        counts = self.store.counts(number, [piece * metric.forms for metric in self.metrics])
+        each = self.outcomes(number)
+        counts = self.store.counts(number, [piece * one for one in each])
         groups = self.asked.groups
 
         def is_done(group: int, first: int, stop: int) -> bool:
             return all(
                 sum(counts.get((metric, place), 0) for place in range(first // piece, -(-stop // piece)))
-                == (stop - first) * self.metrics[metric].forms
+                == (stop - first) * each[metric]
                 for metric in groups[group]
             )
 
@@ -281,7 +297,7 @@ class Run:
             for window in ahead:
                 for metrics, prepared in zip(groups, window.prepared, strict=True):
                     if prepared is None or worker is None:
-                        advance(len(window.samples) * sum(self.metrics[metric].forms for metric in metrics))
+                        advance(len(window.samples) * sum(each[metric] for metric in metrics))
                     else:
                         worker.execute(window, metrics, prepared)
                 rows = window.stop

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.engine.window import WINDOW
+from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.columns import check_chosen, decision_layout, renamed_columns
 from geval_local.io.input_checks import (
@@ -120,10 +120,12 @@ def score_file(
     """
     options = _options(options, named)
     given = [file] if isinstance(file, str | os.PathLike) else list(file)
+    if options.keep_thoughts and not any("think" in judge.choice for judge in _judges(judges)[0]):
+        raise ConfigurationError("`keep_thoughts` is for judges that think", hint="Add `think=4`.")
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     maps = read_calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
-    settings = _settings(chosen, options, list(metric_names or names), evaluation)
+    settings = _settings(chosen, options, judges, list(metric_names or names), evaluation)
     if options.distributed is not None:
         if pairs is not None:
             raise ConfigurationError(
@@ -160,13 +162,14 @@ def score_file(
 def _settings(
     metrics: Sequence[Metric],
     options: RunOptions,
+    judges: Any,
     metric_names: Sequence[str] = (),
     evaluation: EvaluationRecord | None = None,
 ) -> Settings:
     """Give what a run on metrics is asked for."""
     return Settings(
         **_given(options),
-        window=options.window or WINDOW,
+        window=options.window or rows_at_once(judges),
         block_rows=options.window if options.distributed or options.shard else None,
         metrics=[definition(metric) for metric in metrics],
         metric_names=list(metric_names),
@@ -179,7 +182,7 @@ def wanted_run(
 ) -> RunManifest:
     """Describe the run that `score_file` would make, to tell whether a directory holds the same one."""
     records, _ = _judges(judges)
-    return RunManifest.new(fingerprint_inputs(find_files([file])), _settings(metrics, options), records)
+    return RunManifest.new(fingerprint_inputs(find_files([file])), _settings(metrics, options, judges), records)
 
 
 def decide_file(
@@ -240,7 +243,7 @@ def decide_file(
     settings = Settings(
         **_given(options),
         # Prompts are held by the window, and a row has as many as there are forms.
-        window=options.window or max(1, WINDOW // len(metrics)),
+        window=options.window or max(1, rows_at_once(judges) // len(metrics)),
         block_rows=options.window if options.shard else None,
         metrics=[definition(metric) for metric in metrics],
         questions=QuestionSettings(
@@ -317,6 +320,13 @@ def run_file(
     )
 
 
+def rows_at_once(judges: Any) -> int:
+    """Return the rows of a window, however judges are given: those that wait for thoughts are few."""
+    records, _ = _judges(judges)
+    most = max(judge.thoughts for judge in records)
+    return max(1, THOUGHTS_AT_ONCE // most) if any("think" in judge.choice for judge in records) else WINDOW
+
+
 def _options(options: RunOptions | None, named: Mapping[str, Any]) -> RunOptions:
     """Join options and single ones; the single ones go before."""
     if options is None:
@@ -346,7 +356,8 @@ def _judges(given: Any) -> tuple[list[JudgeRecord], dict[str, Judge]]:
             loaded[place] = one
             # By the path that it was given by, if it was: `resume` has to find it again.
             entry = one.backend.entry
-            options.append(JudgeOptions(name=one.name if entry.adapter is not None else entry.name))
+            name = one.name if entry.adapter is not None else entry.name
+            options.append(JudgeOptions(name=name, **one.thinking))
     labels = labels_of(options)
     records = [JudgeRecord(name=label, choice=one.record()) for label, one in zip(labels, options, strict=True)]
     return records, {labels[place]: judge for place, judge in loaded.items()}

@@ -27,6 +27,7 @@ import numpy as np
 from geval_local.errors import Cause, ErrorCode, OutputError, code_of
 from geval_local.files import network_disk
 from geval_local.score import Outcome
+from geval_local.thinking import Thought
 
 logger = logging.getLogger("geval_local")
 
@@ -49,6 +50,8 @@ def plain_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         message, hint = _explained(error)
         raise OutputError(f"{path}: {message} ({error})", hint=hint) from error
+    except UnicodeDecodeError as error:  # of SQLite's own message about a damaged name
+        raise OutputError(f"{path}: the file is damaged ({error})", hint=DAMAGE_REMEDY) from error
 
 
 def _explained(error: sqlite3.Error) -> tuple[str, str]:
@@ -136,6 +139,11 @@ def plan_checksum(*numbers: int) -> int | None:
         return None
 
 
+def thought_checksum(values: Sequence[Any]) -> int:
+    """Return the CRC-32 of a stored thought, its place included."""
+    return zlib.crc32(repr(tuple(values)).encode("utf-8", "backslashreplace"))
+
+
 def committed_pages(log: Path) -> int:
     """Count the pages of a write-ahead log up to its last commit, by the marks of its present generation.
 
@@ -221,6 +229,12 @@ _MIGRATIONS: tuple[Migration, ...] = (
         """UPDATE outcomes SET checksum = checksum(judge, metric, row, origin, logprobs, other, prompt_tokens,
             dropped_tokens, sample_key, error)""",
         "UPDATE plans SET checksum = plan_checksum(judge, metric, window, prompt_tokens, planned_tokens)",
+    ),
+    (
+        """CREATE TABLE IF NOT EXISTS thoughts (
+            judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL,
+            tokens BLOB NOT NULL, text TEXT NOT NULL, ending TEXT NOT NULL, checksum INTEGER,
+            PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
     ),
 )
 #: The columns of an outcome, in the order of `to_columns`.
@@ -382,6 +396,30 @@ class Store:
             self._connection.execute(f"{_INSERT} {', '.join([_MARKS] * _ROWS_AT_ONCE)}", together_values)
         self._connection.executemany(f"{_INSERT} {_MARKS}", records[together:])
 
+    def add_thoughts(self, judge: int, metric: int, thoughts: Iterable[tuple[int, Thought]]) -> None:
+        """Commit thoughts, by the number of the outcome that is to follow each; one that is there stays as it is."""
+        records = []
+        for row, thought in thoughts:
+            tokens = np.array(thought.ids, dtype="<i4").tobytes()
+            text = thought.text.encode("utf-8", "backslashreplace").decode()
+            values = (judge, metric, row, tokens, text, thought.ending)
+            records.append((*values, thought_checksum(values)))
+        with plain_errors(self.path), transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO thoughts VALUES (?, ?, ?, ?, ?, ?, ?)", records)
+
+    def thoughts(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Thought]:
+        """Read the thoughts before the outcomes `first` up to, but not including, `stop`."""
+        with plain_errors(self.path):
+            rows = self._connection.execute(
+                "SELECT row, tokens, text, ending FROM thoughts "
+                "WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
+                (judge, metric, first, stop),
+            ).fetchall()
+        return {
+            row: Thought(tuple(np.frombuffer(tokens, "<i4").tolist()), text, ending)
+            for row, tokens, text, ending in rows
+        }
+
     def sync(self) -> None:
         """Flush committed data to disk, so that it survives a power cut."""
         self._synced = time.monotonic()
@@ -423,6 +461,12 @@ class Store:
             cursor = self._connection.execute(f"SELECT {_SEALED}, checksum FROM outcomes")
             while rows := cursor.fetchmany(_VERIFIED_AT_ONCE):
                 found += [tuple(values[:3]) for *values, seal in rows if not is_intact(values, seal)]
+            thoughts = [
+                tuple(values[:3])
+                for *values, seal in self._connection.execute("SELECT * FROM thoughts").fetchall()
+                if thought_checksum(values) != seal
+            ]
+            found += thoughts  # what was read after them, too
             plans = [
                 tuple(values[:3])
                 for *values, seal in self._connection.execute("SELECT * FROM plans").fetchall()
@@ -430,14 +474,18 @@ class Store:
             ]
             if found or plans:
                 with transaction(self._connection):
-                    for table, place, keys in (("outcomes", "row", found), ("plans", "window", plans)):
+                    damaged = (("outcomes", "row", found), ("plans", "window", plans), ("thoughts", "row", thoughts))
+                    for table, place, keys in damaged:
                         where = f"judge IS ? AND metric IS ? AND {place} IS ?"
                         # Not by the index: a damaged key is not where the index looks for it.
                         self._connection.executemany(f"DELETE FROM {table} NOT INDEXED WHERE +{where}", keys)
         return found
 
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
-        """Make sure, before a judge is loaded for it, that what is there can be used; see `take_damage_back`."""
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[Sequence[int]] | None) -> None:
+        """Make sure, before a judge is loaded for it, that what is there can be used; see `take_damage_back`.
+
+        `rows` is the number of outcomes that are due, for each judge and metric.
+        """
         with plain_errors(self.path):
             found = {
                 (judge, metric): (count, last, sizes)
@@ -451,13 +499,13 @@ class Store:
                 raise self._damaged(f"it has rows of no part of this run: judge {judge + 1}, metric {metric + 1}")
             if other := [size for size in sizes if size not in (None, 8 * labels[metric])]:
                 raise self._damaged(f"a row has {other[0] / 8:g} log-probabilities for {labels[metric]} labels")
-            if complete[judge] and rows is not None and last >= rows[metric]:
-                raise self._damaged(f"it has a row {last + 1} of an input of {rows[metric]}")
+            if complete[judge] and rows is not None and last >= rows[judge][metric]:
+                raise self._damaged(f"it has a row {last + 1} of an input of {rows[judge][metric]}")
         for judge, is_complete in enumerate(complete):
             for metric in range(len(labels)):
-                lost = 0 if rows is None else rows[metric] - found.get((judge, metric), (0,))[0]
+                lost = 0 if rows is None else rows[judge][metric] - found.get((judge, metric), (0,))[0]
                 if is_complete and lost and rows is not None:
-                    raise self._damaged(f"{lost} of {rows[metric]} rows are missing, although all were finished")
+                    raise self._damaged(f"{lost} of {rows[judge][metric]} rows are missing, although all were finished")
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
         """Return the origin of every existing row."""
@@ -490,9 +538,10 @@ class Store:
         return counts
 
     def is_empty(self) -> bool:
-        """Whether there are no finished rows."""
+        """Whether there are neither finished rows nor thoughts about any."""
+        asked = "SELECT 1 FROM outcomes UNION ALL SELECT 1 FROM thoughts LIMIT 1"
         with plain_errors(self.path):
-            return self._connection.execute("SELECT 1 FROM outcomes LIMIT 1").fetchone() is None
+            return self._connection.execute(asked).fetchone() is None
 
     def totals(self, judge: int, metric: int) -> dict[str, int]:
         """Count rows by origin and by whether there is a score, and tokens as planned."""

@@ -26,7 +26,8 @@ from tokenizers import Tokenizer
 from geval_local.errors import ErrorCode, TokenizerError, UnscorableError, first_line, is_panic, without_panics
 from geval_local.models.chat_template import chat_frame
 from geval_local.options import Style
-from geval_local.prompt import Prompt
+from geval_local.prompt import ANALYSIS_CUE, ANALYSIS_END, ANALYSIS_FORM, Prompt
+from geval_local.thinking import Ending
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -318,10 +319,15 @@ class PromptEncoder:
         if self.style == "completion" or self._frame is None:
             return prompt.text
         if self.style == "chat":
-            return f"{self._frame.before}{prompt.question}{self._frame.after}{prompt.cue}"
+            return f"{self._frame.before}{self._asked(prompt)}{self._frame.after}{prompt.cue}"
         # Labels are tried with their own leading space, so a template's space before the answer is removed.
-        asked = f"{prompt.question}\n\n{prompt.cue}" if prompt.request else prompt.text
-        return f"{self._frame.before}{asked}{self._frame.after.rstrip(' ')}"
+        return f"{self._frame.before}{self._asked(prompt)}{self._frame.after.rstrip(' ')}"
+
+    def _asked(self, prompt: Prompt) -> str:
+        """Return the user's turn of a chat."""
+        if self.style == "chat":
+            return prompt.question
+        return f"{prompt.question}\n\n{prompt.cue}" if prompt.request else prompt.text
 
     def readable_text(self, prompt: Prompt) -> str:
         """Render a prompt for people, with the control tokens' original names."""
@@ -349,6 +355,64 @@ class PromptEncoder:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of tokens, for display."""
         return str(self.tokenizer.decode(list(token_ids)))
+
+
+class ThinkingEncoder(PromptEncoder):
+    """Encodes prompts that end where a thought begins, and what follows it.
+
+    In a chat style whose template knows thoughts they stand between its marks; elsewhere an analysis before the form
+    takes their place, one paragraph that ends at an empty line.
+
+    Parameters
+    ----------
+    plain : PromptEncoder
+        The judge's own encoder, whose copy of the tokenizer is shared.
+    """
+
+    def __init__(self, plain: PromptEncoder) -> None:
+        self.__dict__.update(vars(plain))
+        thought = None if plain.style == "completion" or plain._frame is None else plain._frame.thought
+        self._thought = thought
+        self._shown = thought and replace(
+            thought, **{name: self._hide(getattr(thought, name)) for name in ("before", "opening", "closing", "mark")}
+        )
+
+    @property
+    def kind(self) -> str:
+        """``template``, or ``reason-first`` with the edition of its request."""
+        return "template" if self._thought is not None else f"reason-first/{ANALYSIS_FORM}"
+
+    @property
+    def mark(self) -> str:
+        """The text, as tokens decode to it, by which a judge ends its thought."""
+        return "\n\n" if self._thought is None else self._thought.mark
+
+    @property
+    def closes_thinking(self) -> bool:
+        """No prompt of this encoder has an empty thinking block, unless the template gives no place to thoughts."""
+        return self._thought is None and super().closes_thinking
+
+    def full_text(self, prompt: Prompt) -> str:
+        """Render a prompt up to the place of the thought."""
+        if self._shown is not None:
+            return f"{self._shown.before}{self._asked(prompt)}{self._shown.opening}"
+        if self.style == "completion" or self._frame is None:
+            body = prompt.body[: len(prompt.body) - len(prompt.heading)]
+            return f"{body}{prompt.analysis_request}\n\n{ANALYSIS_CUE}"
+        first = f"{prompt.analysis_request} {ANALYSIS_END}"
+        asked = "\n\n".join(filter(None, [prompt.body.rstrip(), first, prompt.request]))
+        return f"{self._frame.before}{asked}{self._frame.after}{ANALYSIS_CUE}"
+
+    def endings(self, prompt: Prompt) -> dict[Ending, tuple[str, str]]:
+        """Return what may stand at the end of a thought, and the text from there to the label, by how it ended."""
+        if self._shown is None:
+            form = prompt.cue if self.style != "completion" else prompt.heading + prompt.cue
+            own, closed = ("x\n\n", form), ("x", f"\n\n{form}")
+        else:
+            is_free = self.style == "chat-no-prefill"
+            text = self._shown.closing.rstrip(" ") if is_free else self._shown.closing + prompt.cue
+            own, closed = (self._shown.mark, text.partition(self._shown.mark)[2]), ("x", text)
+        return {"mark": own, "end": closed, "cut": closed}
 
 
 def _is_control(token: dict[str, Any], template: str, special: set[str]) -> bool:

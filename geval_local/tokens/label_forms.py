@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -66,7 +66,20 @@ def spellings(metric: Metric) -> list[tuple[int, str]]:
     return [(index, text) for index, text in written if text == labels[index] or owners[text] == 1]
 
 
-def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple[LabelTrie, tuple[DroppedForm, ...]]:
+class FormEncoder(Protocol):
+    """What is needed of an encoder here."""
+
+    def full_text(self, prompt: Prompt) -> str:
+        """Render a prompt."""
+
+    def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Encode rendered texts."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+
+
+def find_labels(encoder: FormEncoder, metric: Metric, prompt: Prompt) -> tuple[LabelTrie, tuple[DroppedForm, ...]]:
     """Find every usable surface form of a metric's labels after a prompt.
 
     A surface form is usable if the tokens of *form + surface form* begin with the form's own tokens, unchanged.

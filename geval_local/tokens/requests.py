@@ -16,6 +16,7 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt, examples_text
 from geval_local.questions.pair import orders_of
+from geval_local.thinking import Thought
 from geval_local.tokens.encoder import PromptEncoder, TokenIds
 from geval_local.tokens.label_forms import LabelReader
 from geval_local.tokens.label_trie import LabelTrie
@@ -49,10 +50,15 @@ class Prepared:
     dropped_tokens: int = 0
     #: Why there is no request.
     error: Cause | None = None
+    #: The thought that the request ends with, before the form's last line.
+    thought: Thought | None = None
 
 
 class RequestMaker:
     """Fills a metric's forms, one for each order, and tokenizes them."""
+
+    #: Tokens that the judge reads after a prompt and before its labels.
+    room = 0
 
     def __init__(self, encoder: PromptEncoder, metric: Metric, context: int) -> None:
         self.encoder = encoder
@@ -106,24 +112,28 @@ class RequestMaker:
             half = len(prompts) // 2
             return [*self._encoded(prompts[:half]), *self._encoded(prompts[half:])]
 
+    def _trie_for(self, order: int, prompt: Prompt, ids: TokenIds) -> LabelTrie:
+        return self._readers[order].trie_for(prompt, ids)
+
     def _fit(self, order: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
         """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""
-        fill, reader = self._orders[order].fill, self._readers[order]
-        trie = reader.trie_for(prompt, ids)
+        fill = self._orders[order].fill
+        trie = self._trie_for(order, prompt, ids)
         full_length = len(ids)
         name = self.metric.shorten
-        while (excess := len(ids) + trie.depth - self.context) > 0 and name is not None and texts[name]:
+        while (excess := len(ids) + self.room + trie.depth - self.context) > 0 and name is not None and texts[name]:
             texts = {**texts, name: self.encoder.drop_tokens(texts[name], excess)}
             prompt = fill(texts)
             ids = self.encoder.encode([prompt])[0]
-            trie = reader.trie_for(prompt, ids)
+            trie = self._trie_for(order, prompt, ids)
         if excess > 0 or (name is not None and not texts[name]):
             remedy = (
                 f"the field {name!r} cannot be shortened far enough"
                 if name is not None
                 else "name a field to be cut (shorten: source in the metric), or take a judge that reads more"
             )
-            told = f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}"
+            rest = f"a thought of {self.room} tokens and the label" if self.room else "the label"
+            told = f"the prompt has {full_length} tokens, the judge reads {self.context} with {rest}; {remedy}"
             return Prepared(None, full_length, error=Cause(told, ErrorCode.TOO_LONG))
         # Count the removed tokens by the remainder: a cut inside a character or a merge removes more than requested.
         return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))

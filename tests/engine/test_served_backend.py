@@ -233,3 +233,13 @@ def test_steps_are_written_by_the_server(address, directory):
     prompt = render_steps_prompt(FIVE, instruct=True)
     expected = Judge.load(directory, dtype="float64", style="chat").continue_text(prompt, max_new_tokens=40)
     assert Judge.load(address, style="chat").continue_text(prompt, max_new_tokens=40) == expected
+
+
+def test_thoughts_are_drawn_by_the_server_with_a_seed_each(address, served):
+    judge = load(address, think=2, think_tokens=5, think_temperature=0.7)
+    scores = judge.score_many(FIVE, ROWS[:2])
+
+    assert {(temperature, top_p) for temperature, top_p, _ in served.program.drawn} == {(0.7, 1.0)}
+    assert len({seed for *_, seed in served.program.drawn}) == len(served.program.drawn) == 4
+    assert all(len(one.thoughts.texts) == 2 for one in scores)
+    assert "thinking:reason-first/1,k=2,n=5,t=0.7,p=1,seed=0" in str(judge.signature(FIVE))

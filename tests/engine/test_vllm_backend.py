@@ -11,6 +11,8 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 from geval_local import Judge, Metric
 from geval_local.engine.vllm_backend import VllmBackend
 from geval_local.errors import ConfigurationError, JudgeError
+from geval_local.io.samples import Sample
+from geval_local.models.generate import end_tokens
 from geval_local.options import JudgeOptions
 
 FIELDS = {"source": "Source", "output": "Output"}
@@ -188,3 +190,17 @@ def test_a_core_that_dies_ends_the_call_with_a_way_on(directory, vllm, monkeypat
     with pytest.raises(JudgeError) as caught:
         judge.score(METRICS[0], **ROWS[0])
     assert "run the same command again" in caught.value.hint
+
+
+@pytest.mark.usefixtures("vllm")
+def test_thoughts_are_drawn_with_a_seed_each(directory, program):
+    judge = load(directory, think=2, think_tokens=5, think_temperature=0.7, think_top_p=0.9)
+    scores = judge.score_many(METRICS[0], ROWS[:2])
+
+    assert {(temperature, top_p) for temperature, top_p, _ in program.drawn} == {(0.7, 0.9)}
+    assert len({seed for *_, seed in program.drawn}) == len(program.drawn) == 4
+    assert all(len(one.thoughts.texts) == 2 and one.thoughts.error == 0 for one in scores)  # all are the likeliest text
+    (entry,) = judge.prepare(METRICS[0], [Sample(ROWS[0])])
+    ends = end_tokens(byte_tokenizer())
+    written = program.greedy(entry.request.ids.tolist(), 5, sorted(ends))
+    assert scores[0].thoughts.texts[0] == byte_tokenizer().decode([token for token in written if token not in ends])

@@ -65,6 +65,7 @@ NOT_RUN_COUNTS = {
     "shards.md": 2,
     "gpu.md": 2,
     "engines.md": 2,
+    "thinking.md": 1,
     "analysis.md": 2,
     "serving.md": 4,
     "pairs.md": 1,

@@ -40,6 +40,7 @@ CORE = {
     "slices",
     "statistics",
     "summary",
+    "thinking",
     "yaml_model",
     "yaml_text",
 }

@@ -27,6 +27,7 @@ from geval_local.io.writer import ResultWriter
 from geval_local.options import RunOptions
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, OrderFigures, Score
+from geval_local.thinking import ThoughtFigures
 
 GOOD = {"source": "S", "output": "O"}
 FORMATS = ["jsonl", "csv", "parquet"]
@@ -41,6 +42,7 @@ FULL = replace(
     score(threshold=2.0, other_tokens=(("\n", 0.25), ("half \ud800", 0.125)), dropped_tokens=3),
     calibrated=2.5,
     orders=(OrderFigures(2.25, 0.5), OrderFigures(2.75, 0.75)),
+    thoughts=ThoughtFigures(2, 0.125, 0.25, 1, ("First.", "Then.")),
 )
 
 

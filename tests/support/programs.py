@@ -25,6 +25,8 @@ class Program:
         self.model = model
         self.asked: list[Question] = []
         self.calls: list[int] = []
+        #: Temperature, top-p and seed of every text that was to be drawn; the likeliest tokens are written for it.
+        self.drawn: list[tuple[float, float, int]] = []
         #: Why a prompt has no answer, by its tokens.
         self.refuse: Callable[[Sequence[int]], str | None] = lambda ids: None
 
@@ -61,6 +63,8 @@ class SamplingParams:
     max_tokens: int
     temperature: float = 1.0
     detokenize: bool = True
+    top_p: float = 1.0
+    seed: int | None = None
     logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     stop_token_ids: list[int] = field(default_factory=list)
@@ -97,6 +101,8 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
             return [self._one(prompt["prompt_token_ids"], one) for prompt, one in zip(prompts, listed, strict=True)]
 
         def _one(self, ids: list[int], asked: SamplingParams) -> Any:
+            if asked.seed is not None:
+                program.drawn.append((asked.temperature, asked.top_p, asked.seed))
             new = program.greedy(ids, asked.max_tokens, asked.stop_token_ids)
             figures = program.figures(ids, asked.logprob_token_ids or (), asked.logprobs or 1)
             named = {token: SimpleNamespace(logprob=value) for token, value in figures.items()}
@@ -155,6 +161,8 @@ class Served:
         named = body.get("logprob_token_ids", ()) if self.knows_ids else ()
         figures = self.program.figures(ids, named, body.get("logprobs", 1))
         top = {f"token_id:{token}": value for token, value in figures.items()}
+        if "seed" in body:
+            self.program.drawn.append((body["temperature"], body["top_p"], body["seed"]))
         new = self.program.greedy(ids, body["max_tokens"])
         return {"index": index, "text": "", "logprobs": self.garble(ids, {"top_logprobs": [top]}), "token_ids": new}
 

@@ -31,7 +31,12 @@ class Beside:
     """What stands beside the scores."""
 
     ablations: Annotated[
-        bool, typer.Option("--ablations", help="Also without steps, and by other estimators than the expectation.")
+        bool,
+        typer.Option(
+            "--ablations",
+            help="Also without steps, and by other estimators than the expectation; of a judge that thinks also "
+            "without thinking, and with 1 and 4 thoughts.",
+        ),
     ] = False
     estimator: options.Estimators = None
     no_steps: options.NoSteps = False
@@ -132,7 +137,7 @@ def meta_eval(
     study = meta_evaluate(
         rows,
         results or (),
-        judged=lambda taken: judges.score(taken, estimators, steps_too=beside.ablations),
+        judged=lambda taken: judges.score(taken, estimators, ablate=beside.ablations),
         responses=responses or (),
         estimators=estimators,
         overlap=not beside.no_baselines,

@@ -21,7 +21,7 @@ from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.engine.backend import SelfCheck
-    from geval_local.judge.audit import JudgeAudit
+    from geval_local.judge.audit import JudgeAudit, ThoughtAudit
     from geval_local.judge.judge import Judge
     from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
@@ -142,13 +142,22 @@ def check(
 ) -> None:
     """Audit a judge on one metric, and check whether it computes on this device what it should.
 
-    Labels as tokens, the prompt's end, an example's score, batch invariance, size, and whether the judge can write a
-    reason (which is no failure); then, on a GPU or with --self-check, the device: attention, packs against one prompt
-    at a time, memory that runs out, which takes minutes. Exit code 1 if a check fails.
+    Labels as tokens, the prompt's end, an example's score, batch invariance, size, and whether the judge can write
+    a reason (which is no failure); with --think one thought, its end and the label mass after it; then, on a GPU or
+    with --self-check, the device: attention, packs against one prompt at a time, memory that runs out, which takes
+    minutes. Exit code 1 if a check fails.
     """
-    from geval_local.cli.output.audits import audit_record, self_check_record, show_audit, show_self_check, show_writing
+    from geval_local.cli.output.audits import (
+        audit_record,
+        self_check_record,
+        show_audit,
+        show_self_check,
+        show_thought,
+        show_writing,
+    )
     from geval_local.cli.progress import load_shown
     from geval_local.cli.scoring import EXIT_GATE
+    from geval_local.io.columns import plain
     from geval_local.judge.steps import with_pinned_steps
     from geval_local.metric import Metric
     from geval_local.models.registry import entry_of
@@ -172,10 +181,15 @@ def check(
     writing = _written(judge, chosen, audit.example.mode, brief=brief)
     if not as_json:
         show_writing(writing)
+    thought = _thought(judge, chosen)
+    if thought is not None and not as_json:
+        show_thought(thought)
     checked = _self_checked(judge) if self_check and judge.backend.checks else None
     if as_json:
         record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **audit_record(audit)}
         own = None if checked is None else self_check_record(checked)
+        if thought is not None:
+            record["thinking"] = plain(asdict(thought))
         print_json(record | {"reasons": asdict(writing), "engine_report": engine_text, "self_check": own})
     elif checked is not None:
         show_self_check(checked)
@@ -216,6 +230,15 @@ def _written(judge: Judge, metric: Metric, label: str, *, brief: bool) -> Writin
         return WritingCheck(None, f"on a CPU each token takes all {size} weights: --self-check tries it", "")
     with show_progress("writing a reason", CHECK_TOKENS, unit="tokens") as progress:
         return check_writing(judge, metric, label, on_token=progress.reach)
+
+
+def _thought(judge: Judge, metric: Metric) -> ThoughtAudit | None:
+    """Let a judge that thinks draw one thought, and show how far it is."""
+    from geval_local.cli.progress import show_progress
+    from geval_local.judge.audit import audit_thought
+
+    with show_progress("thinking" if judge.thinker is not None else ""):
+        return audit_thought(judge, metric)
 
 
 def _self_checked(judge: Judge) -> SelfCheck:

@@ -105,7 +105,8 @@ def pairs(
             file, metrics, judges, output, run, columns=columns, metric_names=metric or (), pairs=plan, events=events
         )
 
-    name, results = Path(file[0]).name if len(file) == 1 else "the files", 2 * len(metrics) * len(judges)
+    name = Path(file[0]).name if len(file) == 1 else "the files"
+    results = 2 * len(metrics) * sum(judge.think or 1 for judge in judges)
     if run.shard is not None:  # which system is the best only all pairs tell
         follow(judged, name, gates, results=results, judges=len(judges), as_json=as_json, lowest=0)
         return

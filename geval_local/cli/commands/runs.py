@@ -61,7 +61,8 @@ def resume(
         ),
         manifest.input.name,
         limits,
-        results=sum(Metric.model_validate(one).forms for one in manifest.settings.metrics) * len(manifest.judges),
+        results=sum(Metric.model_validate(one).forms for one in manifest.settings.metrics)
+        * sum(judge.thoughts for judge in manifest.judges),
         judges=len(manifest.judges),
         as_json=as_json,
     )

@@ -86,7 +86,7 @@ def score(
             ),
             Path(given[0]).name if len(given) == 1 else "the files",
             limits,
-            results=len(chosen) * len(judges),
+            results=len(chosen) * sum(judge.think or 1 for judge in judges),
             judges=len(judges),
             as_json=as_json,
             lowest=lowest,
@@ -166,7 +166,7 @@ def decide(
             ),
             path.name,
             gates,
-            results=len(question_metrics(asked, rotations)) * len(judges),
+            results=len(question_metrics(asked, rotations)) * sum(judge.think or 1 for judge in judges),
             judges=len(judges),
             as_json=as_json,
         )

@@ -15,7 +15,7 @@ from geval_local.io.columns import plain
 if TYPE_CHECKING:
     from geval_local.engine.backend import SelfCheck
     from geval_local.io.samples import Sample
-    from geval_local.judge.audit import JudgeAudit, PromptAudit
+    from geval_local.judge.audit import JudgeAudit, PromptAudit, ThoughtAudit
     from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
     from geval_local.models.registry import JudgeEntry
@@ -157,6 +157,15 @@ def show_writing(check: WritingCheck) -> None:
     shown = " ".join(check.reason.split())[:TEXT_SHOWN]
     wrote = f"; it wrote: {shown!r}" if shown else ""
     _line("reasons", told + wrote)
+
+
+def show_thought(audit: ThoughtAudit) -> None:
+    """Print how a judge thinks: one thought, how it ended, and what the labels have after it."""
+    how = {"mark": "ended by itself", "end": "ended with the text", "cut": "closed at the limit"}[audit.ending]
+    _line("thinking", f"{audit.settings}; {audit.tokens} tokens, {how}: {' '.join(audit.text.split())[:TEXT_SHOWN]!r}")
+    _line(
+        "after the thought", f"{audit.rest[-TEXT_SHOWN:]!r}; label mass {audit.label_mass:.3f}, score {audit.score:.3f}"
+    )
 
 
 def _line(what: str, value: str) -> None:

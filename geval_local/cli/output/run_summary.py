@@ -231,13 +231,19 @@ def _show_pace(result: RunResult) -> None:
     """Say in one line how many results there are, who gave them, how fast, and what was saved; then the precision."""
     count = result.rows * len(result.signatures)
     # A row that cannot be scored passes through no model.
-    computed = count - sum(result.totals.get(name, 0) for name in ("from_cache", "unscored")) - result.there
+    # Each thought has an outcome of its own.
+    each = sum(judge.thoughts for judge in result.manifest.judges) / len(result.manifest.judges)
+    there, cached, unscored = (
+        round(one / each)
+        for one in (result.there, *(result.totals.get(name, 0) for name in ("from_cache", "unscored")))
+    )
+    computed = count - cached - unscored - there
     rate = f" ({computed / result.seconds:.1f}/s)" if result.seconds > 0 and computed > 0 else ""
     what = "answers" if result.answers else "scores"
     told = [f"{count} {what} by {', '.join(result.judges)} in {result.seconds:.1f} s{rate}"]
-    if result.there:
-        told.append(f"{result.there} of them there before")
-    if cached := result.totals.get("from_cache", 0):
+    if there:
+        told.append(f"{there} of them there before")
+    if cached:
         told.append(f"{cached} from the cache of earlier runs (--no-cache computes them again)")
     if result.manifest.settings.distributed is not None:
         told.append("loading included")
@@ -251,8 +257,25 @@ def _show_pace(result: RunResult) -> None:
     note("; ".join(told))
     for line in _interval_lines(result.summaries):
         note(line, "dim")
+    for summary in result.summaries:
+        if summary.thoughts and not summary.doubt:
+            note(_thought_line(summary))
     for precision in result.precisions:
         note(f"precision: {precision}", "dim")
+
+
+def _thought_line(summary: Summary) -> str:
+    """Say what drawing thoughts leaves in a mean, and what would halve it."""
+    count, error = summary.thoughts, summary.thought_error
+    told = f"thoughts of {summary.metric}: {count} per row"
+    if math.isnan(error):
+        told += "; a single thought tells nothing of its error: --think 4 shows it"
+    else:
+        of = "" if math.isnan(summary.shown.error) else f" of {summary.shown.error:.3g}, which the interval includes"
+        told += f"; standard error of the mean from them {error:.2g}{of}; --think {4 * count} would halve it"
+    if summary.cut_thoughts:
+        told += f"; {summary.cut_thoughts} thoughts closed at the limit (--think-tokens)"
+    return told
 
 
 def _interval_lines(summaries: Sequence[Summary]) -> list[str]:

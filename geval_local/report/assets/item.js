@@ -50,7 +50,14 @@ function figuresOf(metric, run, which, item) {
     others.length ? el("p", { class: "quiet" }, "likeliest other tokens") : null,
     others.length ? el("ul", { class: "tokens" }, ...others) : null,
     probabilityList(metric, run, item, which ? "second" : ""),
-    ...(which ? [] : whyOf(metric, item)).map(writtenReason));
+    ...(which ? [] : whyOf(metric, item)).map(writtenReason), which ? null : thoughtList(metric, item));
+}
+
+// The thoughts that a judge drew before it answered; the score is that of the mean over them.
+function thoughtList(metric, item) {
+  const [, texts] = (metric.thoughts || []).find(([place]) => place === item) || [item, []];
+  return texts.length ? el("section", { class: "written" }, el("h4", null, "Thoughts before the score"),
+    el("ol", null, ...texts.map((text) => el("li", { class: "why" }, snippet(text, 2000))))) : null;
 }
 
 // A reason, in the judge's words: about the label that was the likeliest, and never the cause of the score.

@@ -1,0 +1,92 @@
+"""Thoughts: what a judge draws before it answers, and the requests for the labels after each.
+
+Every thought is drawn by a seed of its own, from the run's seed, the prompt and its number, so that it is the same in
+whatever company it is drawn. What it costs is drawn once: a run stores a thought before its labels are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from geval_local.engine.backend import Draw, Sampling
+from geval_local.metric import Metric
+from geval_local.options import JudgeOptions
+from geval_local.thinking import THOUGHT_TOKENS, Thinking, Thought
+from geval_local.tokens.encoder import PromptEncoder, ThinkingEncoder
+from geval_local.tokens.thought_requests import ThoughtMaker, after_thoughts
+
+if TYPE_CHECKING:
+    from geval_local.engine.backend import Backend
+    from geval_local.tokens.requests import Prepared
+
+
+class Thinker:
+    """Draws the thoughts of a judge.
+
+    Parameters
+    ----------
+    backend : Backend
+        What writes.
+    plain : PromptEncoder
+        The encoder of the judge's forms.
+    options : JudgeOptions
+        How it is to think; temperature and top-p are the model's own where they are absent.
+    """
+
+    def __init__(self, backend: Backend, plain: PromptEncoder, options: JudgeOptions) -> None:
+        from geval_local.models.generate import end_tokens  # brings torch
+
+        self._backend = backend
+        self._ends = end_tokens(backend.tokenizer)
+        self.encoder = ThinkingEncoder(plain)
+        temperature, top_p = backend.facts.sampling
+        self.settings = Thinking(
+            options.think or 1,
+            options.think_tokens or THOUGHT_TOKENS,
+            temperature if options.think_temperature is None else options.think_temperature,
+            top_p if options.think_top_p is None else options.think_top_p,
+            options.think_seed or 0,
+            self.encoder.kind,
+        )
+
+    def maker(self, metric: Metric, context: int) -> ThoughtMaker:
+        """Return what fills a metric's forms up to the place of a thought."""
+        return ThoughtMaker(self.encoder, metric, context, self.settings.tokens)
+
+    def draw(self, entries: Sequence[Prepared], known: Mapping[int, Thought]) -> Iterator[list[tuple[int, Thought]]]:
+        """Draw the thoughts that are not known, batch by batch, each with its place, ``entry * count + number``."""
+        settings = self.settings
+        missing = [
+            (place, Draw(entry.request.ids, settings.stream(entry.request.ids, place % settings.count)))
+            for place, entry in enumerate(entry for entry in entries for _ in range(settings.count))
+            if entry.request is not None and place not in known
+        ]
+        sampling = Sampling(settings.temperature, settings.top_p, settings.tokens, self._is_over)
+        for batch in self._backend.sample([draw for _, draw in missing], sampling):
+            yield [(missing[number][0], self._finished(new)) for number, new in batch]
+
+    def after_thoughts(self, entries: Sequence[Prepared]) -> list[Prepared]:
+        """Draw the thoughts about some forms, and return the requests for the labels after each, side by side."""
+        drawn = {place: thought for batch in self.draw(entries, {}) for place, thought in batch}
+        self._backend.check_files()
+        return after_thoughts(entries, drawn, self.settings.count)
+
+    def _is_over(self, text: str, tokens: int = 0) -> bool:
+        """Whether a thought has come to its mark; an empty line before the first word ends nothing."""
+        return self.encoder.mark in text.lstrip()
+
+    def _finished(self, new: Sequence[int]) -> Thought:
+        """Cut what was written where the thought ends."""
+        decode, ends = self.encoder.decode, self._ends
+        new = new[: self.settings.tokens]
+        last = next((place for place, token in enumerate(new) if token in ends), len(new))
+        # The mark may be an end token itself, as that of a channel is.
+        size = bisect_left(range(last + 2), 1, key=lambda size: self._is_over(decode(new[:size])))
+        if size <= min(last + 1, len(new)):
+            kept = tuple(new[:size])
+            text = decode(kept)
+            return Thought(kept, text[: text.rindex(self.encoder.mark)], "mark")
+        kept = tuple(new[:last])
+        return Thought(kept, decode(kept), "cut" if last == self.settings.tokens else "end")

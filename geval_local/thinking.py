@@ -1,0 +1,127 @@
+"""Thinking: the settings of thoughts, and the error that drawing them leaves in a score. Pure.
+
+The label probabilities of a judge that thinks are the mean over its thoughts, ``P(l) = mean_k P(l | thought k)``, not
+yet normalised; the score is a ratio of two means, ``sum_l P(l) value(l) / sum_l P(l)``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Tokens of a thought that is closed by force, unless the user names another number.
+THOUGHT_TOKENS = 512
+#: How a thought ended: by the judge's own mark, by its end-of-text token, or closed at the limit.
+Ending = Literal["mark", "end", "cut"]
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How a judge thinks."""
+
+    #: Thoughts per form.
+    count: int
+    #: Most tokens of a thought.
+    tokens: int
+    #: Divides the logits, above 0.
+    temperature: float
+    #: Tokens are drawn from the likeliest ones with this total probability, above 0 and up to 1.
+    top_p: float
+    #: Seed of the draws.
+    seed: int
+    #: ``template``: between the marks of the chat template; else an analysis before the form, with its edition.
+    kind: str
+
+    @property
+    def text(self) -> str:
+        """The settings as a part of a signature."""
+        return f"{self.kind},k={self.count},{self.drawing}"
+
+    @property
+    def drawing(self) -> str:
+        """What a thought depends on apart from judge, prompt and number: a fifth one leaves four as they are."""
+        return f"n={self.tokens},t={self.temperature:g},p={self.top_p:g},seed={self.seed}"
+
+    def stream(self, ids: NDArray[np.int32], number: int) -> int:
+        """Seed the draws of one thought by seed, prompt and number, 0 to 2**63 - 1: whatever else is drawn with it."""
+        text = f"{self.seed}/{number}/".encode() + ids.astype("<i4").tobytes()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+@dataclass(frozen=True)
+class Thought:
+    """One thought."""
+
+    #: Its tokens, with the mark that ended it, without an end-of-text token.
+    ids: tuple[int, ...]
+    #: The same as text, without the mark.
+    text: str
+    #: How it ended.
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class ThoughtFigures:
+    """What thoughts leave open in a score, in units of the scale."""
+
+    #: Thoughts that were drawn for each form.
+    count: int
+    #: Monte Carlo standard error of the score; NaN for a single thought, and for other estimators than the expectation.
+    error: float
+    #: Standard deviation (n - 1) of the scores after single thoughts; NaN for a single one.
+    spread: float
+    #: Thoughts that were closed at the limit, of all.
+    cut: int
+    #: The thoughts, where they are kept.
+    texts: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of a result; those that a single thought has not are null."""
+        errors = {"thought_error": self.error, "thought_spread": self.spread}
+        known = {name: None if math.isnan(value) else value for name, value in errors.items()}
+        kept = {"thoughts": list(self.texts)} if self.texts else {}
+        return {"thought_count": self.count, **known, "cut_thoughts": self.cut, **kept}
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """The thoughts about one form, with the label probabilities after each."""
+
+    #: ``P(l | thought)``, not normalised, float64, shape (thoughts, labels).
+    p: NDArray[np.float64]
+    #: In their order.
+    drawn: tuple[Thought, ...]
+
+    def errors(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """Return standard error of the expectation, and standard deviation between thoughts; NaN for a single thought.
+
+        The error is that of a ratio of means by the jackknife. For four thoughts whose label masses differ much the
+        delta method gives .65 of the observed error, the jackknife 1.05; elsewhere .97 and 1.00 (simulated).
+        """
+        count = len(self.p)
+        if count < 2:
+            return math.nan, math.nan
+        sums, masses = self.p @ values, self.p.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            without = (sums.sum() - sums) / (masses.sum() - masses)
+            spread = float(np.std(sums / masses, ddof=1))
+        return math.sqrt(count - 1) * float(np.std(without)), spread
+
+
+def thought_figures(forms: Sequence[Thoughts], values: NDArray[np.float64], *, is_expectation: bool) -> ThoughtFigures:
+    """Sum up the thoughts about all forms of a sample, whose score is the mean over the forms."""
+    errors, spreads = np.array([form.errors(values) for form in forms]).T
+    drawn = [thought for form in forms for thought in form.drawn]
+    return ThoughtFigures(
+        len(forms[0].p),
+        math.sqrt(float(errors @ errors)) / len(forms) if is_expectation else math.nan,
+        math.sqrt(float(spreads @ spreads) / len(forms)),
+        sum(thought.ending == "cut" for thought in drawn),
+        tuple(thought.text for thought in drawn) if any(thought.text for thought in drawn) else (),
+    )

@@ -1,0 +1,333 @@
+"""Judges that think: the mean over thoughts against brute force, its error, and what a user sees of both."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import save_judge, tiny_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from geval_local import Judge, Metric
+from geval_local.engine.interface import read_all
+from geval_local.errors import ConfigurationError
+from geval_local.io.results import read_score
+from geval_local.io.samples import Sample
+from geval_local.judge.audit import audit_thought
+from geval_local.judge.batcher import Batcher
+from geval_local.models.generate import drawn_token
+from geval_local.options import JudgeOptions
+from geval_local.questions.pair import pair_metric
+from geval_local.score import Estimator, Outcome, mean_over_thoughts
+from geval_local.summary import Sums, Tally
+from geval_local.testing import MockJudge
+from geval_local.thinking import Thought, Thoughts
+
+METRIC = Metric(name="quality", criteria="x y z", scale="1-2", steps=(), fields={"output": "Output"})
+MOCK = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=("Read.",), fields={"output": "Output"})
+#: Six tokens for thoughts and labels, and three that end a text or a thought.
+WORDS = ("<unk>", "1", "2", "x", "y", "z", "</s>", "<think>", "</think>")
+SPECIAL, MARK = (0, 6), 8
+TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+)
+TOKENS = 3
+
+
+def words_tokenizer():
+    """Build a tokenizer of nine words; all others are one unknown word."""
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return save_judge(tmp_path_factory.mktemp("judge"), tiny_model("llama", len(WORDS), seed=3), words_tokenizer())
+
+
+def thinking_judge(directory, style, **options):
+    return Judge.load(directory, style=style, dtype="float64", think_tokens=TOKENS, **options)
+
+
+def next_tokens(model, contexts):
+    """Compute the probabilities of the next token after contexts of one length, without any cache."""
+    with torch.no_grad():
+        logits = model(torch.tensor(contexts), use_cache=False).logits[:, -1]
+    return torch.softmax(logits.double(), dim=-1).numpy()
+
+
+def all_thoughts(model, prompt, ends, mark):
+    """Enumerate every thought of up to three tokens, with its probability and how it ends."""
+    open_ones, found = [((), 1.0)], []
+    for _ in range(TOKENS):
+        following = next_tokens(model, [[*prompt, *thought] for thought, _ in open_ones])
+        grown = []
+        for (thought, share), p in zip(open_ones, following, strict=True):
+            for token, q in enumerate(p):
+                if token == mark:
+                    found.append(((*thought, token), share * q, "mark"))
+                elif token in ends:
+                    found.append((thought, share * q, "end"))
+                else:
+                    grown.append(((*thought, token), share * q))
+        open_ones = grown
+    return found + [(thought, share, "cut") for thought, share in open_ones]
+
+
+@pytest.fixture(scope="module")
+def marginal(directory):
+    """By style: the judge's request, all thoughts with their probabilities, and P(l | thought) by plain passes."""
+
+    def compute(style):
+        judge = thinking_judge(directory, style, think=1)
+        model = judge.backend.loaded.model
+        (entry,) = judge.prepare(METRIC, [Sample({"output": "z"})])
+        thoughts = all_thoughts(model, entry.request.ids.tolist(), SPECIAL, MARK if style == "chat" else None)
+        p = np.zeros((len(thoughts), 2))
+        contexts = [
+            [*entry.request.ids.tolist(), *thought, *entry.request.rests[ending].ids.tolist()]
+            for thought, _, ending in thoughts
+        ]
+        for length in {len(context) for context in contexts}:
+            places = [place for place, context in enumerate(contexts) if len(context) == length]
+            p[places] = next_tokens(model, [contexts[place] for place in places])[:, 1:3]
+        return judge, entry, thoughts, p
+
+    return {style: compute(style) for style in ("chat", "completion")}
+
+
+@pytest.mark.parametrize("style", ["chat", "completion"])
+def test_the_labels_after_every_thought_are_those_of_plain_passes(marginal, style):
+    judge, entry, thoughts, expected = marginal[style]
+    weights = np.array([share for _, share, _ in thoughts])
+    assert weights.sum() == pytest.approx(1, abs=1e-12)
+    requests = [entry.request.after(Thought(ids, "", ending)) for ids, _, ending in thoughts]
+    found = np.array([np.exp(one.label_logprobs) for one in read_all(judge.engine, requests)])
+
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(weights @ found, weights @ expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("style", ["chat", pytest.param("completion", marks=pytest.mark.slow)])
+def test_a_mean_over_many_thoughts_is_the_marginal_over_all_of_them(marginal, directory, style):
+    _, _, thoughts, p = marginal[style]
+    weights = np.array([share for _, share, _ in thoughts])
+    labels = weights @ p
+    expected = float(labels @ [1, 2] / labels.sum())
+    score = thinking_judge(directory, style, think=800, think_seed=5).score(METRIC, output="z")
+
+    assert abs(score.value - expected) < 4 * score.thoughts.error < 0.1
+    assert score.label_mass == pytest.approx(labels.sum(), abs=4 * p.sum(axis=1).std() / math.sqrt(800))
+    share = sum(w for (_, w, ending) in thoughts if ending == "cut")
+    assert score.thoughts.cut / 800 == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 800))
+    # The printed error is that of the exact variance of the ratio, to the noise of a variance.
+    left = (p @ [1, 2] - expected * p.sum(axis=1)) / labels.sum()
+    assert score.thoughts.error == pytest.approx(math.sqrt(weights @ left**2 / 800), rel=0.2)
+
+
+@pytest.mark.parametrize("style", ["chat", "completion"])
+def test_exact_labels_after_a_thought_vary_no_more_than_drawn_ones(marginal, style):
+    """Rao-Blackwell: of the terms of the ratio, per thought; the drawn label is worth nothing where it is none."""
+    _, _, thoughts, p = marginal[style]
+    weights, values = np.array([share for _, share, _ in thoughts]), np.array([1.0, 2.0])
+    labels = weights @ p
+    away = values - labels @ values / labels.sum()
+    exact, drawn = weights @ (p @ away) ** 2, weights @ (p @ away**2)
+
+    assert exact < drawn
+
+
+def test_thoughts_depend_on_seed_prompt_and_number_alone(directory):
+    rows = [{"output": text} for text in ("x", "y z", "z z z z")]
+    texts = [one.thoughts.texts for one in thinking_judge(directory, "chat", think=6).score_many(METRIC, rows)]
+    assert [
+        thinking_judge(directory, "chat", think=2).score(METRIC, **row).thoughts.texts for row in reversed(rows)
+    ] == [own[:2] for own in reversed(texts)]
+    other = thinking_judge(directory, "chat", think=6, think_seed=1).score_many(METRIC, rows)
+    assert [one.thoughts.texts for one in other] != texts
+
+
+# --- the estimator ----------------------------------------------------------------------------------------------------
+
+
+def outcomes_of(p):
+    return [Outcome(np.log(row), prompt_tokens=10) for row in p], [Thought((1,), "x", "mark")] * len(p)
+
+
+def test_probabilities_are_averaged_before_they_are_normalised():
+    p = np.array([[0.6, 0.2], [0.01, 0.09]])  # the second thought leaves little to the labels
+    (one,) = mean_over_thoughts(*outcomes_of(p), 2)
+    score = one.score(METRIC, estimator=Estimator())
+
+    assert score.label_mass == pytest.approx((0.8 + 0.1) / 2)
+    assert score.value == pytest.approx((0.305 * 1 + 0.145 * 2) / 0.45)
+    assert score.probabilities == pytest.approx({"1": 0.305 / 0.45, "2": 0.145 / 0.45})
+    assert score.prompt_tokens == 20
+    # The jackknife by hand: without one of two thoughts the score is that after the other.
+    assert score.thoughts.error == pytest.approx(abs(1.0 / 0.8 - 0.19 / 0.1) / 2)
+    assert score.thoughts.spread == pytest.approx(np.std([1.0 / 0.8, 0.19 / 0.1], ddof=1))
+
+
+def test_a_single_thought_has_no_error_and_a_failed_one_no_score():
+    outcomes, thoughts = outcomes_of(np.array([[0.6, 0.2], [0.1, 0.3]]))
+    (one,) = mean_over_thoughts(outcomes[:1], thoughts[:1], 1)
+    score = one.score(METRIC, estimator=Estimator())
+    assert math.isnan(score.thoughts.error)
+    assert score.to_dict()["thought_error"] is None
+    assert one.label_logprobs is outcomes[0].label_logprobs
+    (failed,) = mean_over_thoughts([outcomes[0], Outcome(error="no memory", prompt_tokens=3)], thoughts, 2)
+    assert (failed.error, failed.label_logprobs, failed.prompt_tokens) == ("no memory", None, 13)
+    (both,) = mean_over_thoughts(outcomes, thoughts, 2)
+    assert math.isnan(both.score(METRIC, estimator=Estimator("mode")).thoughts.error)
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_the_printed_error_is_that_of_repeated_draws(count):
+    """Label masses that differ between thoughts, 50 rows, 150 repetitions: the root mean squares agree within 10 %."""
+    rng = np.random.default_rng(0)
+    values = np.arange(1.0, 6)
+    printed, observed = [], []
+    for _ in range(50):
+        about = rng.dirichlet(np.ones(5)) * 6
+        p = rng.dirichlet(about, size=(150, count)) * rng.beta(8, 2, size=(150, count, 1))
+        p += 1e-9
+        sums = p.mean(axis=1)
+        observed.append(np.var(sums @ values / sums.sum(axis=1), ddof=1))
+        printed.append(np.mean([Thoughts(one, ()).errors(values)[0] ** 2 for one in p]))
+    assert math.sqrt(np.mean(printed)) == pytest.approx(math.sqrt(np.mean(observed)), rel=0.1)
+
+
+def test_a_token_is_drawn_with_its_probability():
+    logits = np.log(np.array([0.5, 0.04, 0.3, 0.01, 0.15]))
+    numbers = (np.arange(2_000) + 0.5) / 2_000
+
+    def shares(temperature, top_p):
+        return np.bincount([drawn_token(logits, one, temperature, top_p) for one in numbers], minlength=5) / 2_000
+
+    np.testing.assert_allclose(shares(1.0, 1.0), [0.5, 0.04, 0.3, 0.01, 0.15], atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 0.9), np.array([0.5, 0, 0.3, 0, 0.15]) / 0.95, atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 0.5), [1, 0, 0, 0, 0], atol=1e-3)
+    squares = np.array([0.5, 0.04, 0.3, 0.01, 0.15]) ** 2
+    np.testing.assert_allclose(shares(0.5, 1.0), squares / squares.sum(), atol=1e-3)
+
+
+# --- what a user sees -------------------------------------------------------------------------------------------------
+
+
+def mock(**options):
+    return MockJudge(options=JudgeOptions(**({"think": 3, "think_tokens": 30} | options)))
+
+
+def test_signature_and_scores_say_how_a_judge_thinks():
+    plain, judge = MockJudge(), mock(think_temperature=0.6, think_top_p=0.95, think_seed=7)
+    settings = "reason-first/1,k=3,n=30,t=0.6,p=0.95,seed=7"
+    assert judge.signature(MOCK).further == {"thinking": settings}
+    assert f"|thinking:{settings}|" in str(judge.signature(MOCK))
+    changed = {"think": 4, "think_tokens": 31, "think_temperature": 0.7, "think_top_p": 0.9, "think_seed": 8}
+    signatures = {str(mock(**{name: value}).signature(MOCK)) for name, value in changed.items()}
+    assert len({*signatures, str(mock().signature(MOCK))}) == 6
+
+    none = MockJudge(options=JudgeOptions(think=0))
+    assert str(none.signature(MOCK)) == str(plain.signature(MOCK))
+    assert none.score(MOCK, output="A.").to_dict() == plain.score(MOCK, output="A.").to_dict()
+    assert JudgeOptions(think=0).record() == JudgeOptions().record()
+    with pytest.raises(ConfigurationError, match="`think_tokens` is for a judge that thinks"):
+        JudgeOptions(think_tokens=5)
+
+
+def test_an_analysis_stands_before_the_form_and_follows_the_steps():
+    judge = mock(think=1)
+    (entry,) = judge.prepare(MOCK, [Sample({"output": "A text."})])
+    (whole,) = judge.thinker.after_thoughts([entry])
+    text = judge.encoder.decode(whole.request.ids.tolist())
+    before, after = text.split(whole.thought.text)
+
+    request = "First write a short analysis: one paragraph that follows the evaluation steps. Give no score in it."
+    assert before.endswith(f"A text.\n\n{request}\n\nAnalysis:")
+    assert after == "\n\nEvaluation Form (scores ONLY):\n\n- Quality:"
+    assert whole.prompt_tokens == len(whole.request.ids)
+
+
+def test_a_prompt_needs_room_for_its_thought():
+    (entry,) = MockJudge().prepare(MOCK, [Sample({"output": "A text."})])
+    context = entry.prompt_tokens + 400
+    judge = MockJudge(context=context, options=JudgeOptions(think=1, think_tokens=500))
+    score = judge.score(MOCK, output="A text.")
+    assert not score.is_scored
+    assert f"the judge reads {context} with a thought of " in score.error
+    assert MockJudge(context=context, options=JudgeOptions(think=1, think_tokens=20)).score(MOCK, output="x").is_scored
+
+
+def test_pairs_questions_and_single_calls_think_too():
+    judge = mock()
+    pair = pair_metric(MOCK)
+    score = judge.score(pair, output_a="One.", output_b="Two.")
+    assert len(score.orders) == 2
+    assert len(score.thoughts.texts) == 6  # three about each order
+    question = {"type": "predicate", "name": "good", "instructions": "It is good."}
+    decision = judge.decide("A text.", [question])
+    rows = [{"output": f"Text {number}."} for number in range(5)]
+    with Batcher(judge) as batcher:
+        scores, asked = batcher.score(MOCK, rows), batcher.decide("A text.", [question])
+        assert [one.to_dict() for one in scores.result(30)] == [one.to_dict() for one in judge.score_many(MOCK, rows)]
+        assert asked.result(30).to_dict() == decision.to_dict()
+
+
+def test_figures_are_read_back_as_they_were_written():
+    score = mock().score(MOCK, output="A text.")
+    record = score.to_dict()
+    assert {"thought_count", "thought_error", "thought_spread", "cut_thoughts", "thoughts"} <= record.keys()
+    assert read_score("quality", record, "row 1") == replace(score, other_tokens=())
+    as_text = {name: value if isinstance(value, str) else json.dumps(value) for name, value in record.items()}
+    assert read_score("quality", as_text, "row 1").thoughts == score.thoughts
+    single = mock(think=1).score(MOCK, output="A text.").to_dict()
+    assert math.isnan(read_score("quality", single, "row 1").thoughts.error)
+
+
+def test_a_summary_names_the_part_of_its_error_that_thoughts_leave():
+    scores = mock().score_many(MOCK, [{"output": f"Text {number}."} for number in range(20)])
+    whole, halves = Tally("quality"), [Tally("quality"), Tally("quality")]
+    for number, score in enumerate(scores):
+        for tally in (whole, halves[number % 2]):
+            tally.add("file", number + 1, score)
+    summary = whole.summary()
+
+    assert summary.thoughts == 3
+    assert summary.thought_error == pytest.approx(math.sqrt(sum(one.thoughts.error**2 for one in scores)) / 20)
+    assert summary.to_dict()["thoughts"]["count"] == 3
+    parts = [Sums.from_record(json.loads(json.dumps(half.sums().to_record()))) for half in halves]
+    parts[0].add(parts[1])
+    assert parts[0].summary("", grouped=False).thought_error == pytest.approx(summary.thought_error)
+
+    plain = Tally("quality")
+    plain.add("file", 1, MockJudge().score(MOCK, output="x"))
+    assert "thoughts" not in plain.summary().to_dict()
+    single = Tally("quality")
+    single.add("file", 1, mock(think=1).score(MOCK, output="x"))
+    assert single.summary().to_dict()["thoughts"] == {"count": 1, "standard_error": None, "cut": 0}
+
+
+def test_an_audit_shows_one_thought_its_end_and_the_labels_after_it():
+    judge = mock()
+    audit = audit_thought(judge, MOCK)
+    assert audit.settings == judge.thinker.settings.text
+    assert audit.text.startswith(" Thought ")
+    assert audit.rest.endswith("Evaluation Form (scores ONLY):\n\n- Quality:")
+    assert audit.label_mass == pytest.approx(0.97)
+    assert audit_thought(MockJudge(), MOCK) is None
+
+
+def test_scores_of_judges_that_do_not_think_are_as_they_were():
+    score = MockJudge().score(MOCK, output="A text.")
+    assert score.thoughts is None
+    assert not any("thought" in name for name in score.to_dict())
