@@ -105,20 +105,25 @@ def complete(
 ) -> RunResult:
     """Open a run and follow it to its end; an interruption or an error says how to go on with it."""
     directory = target.directory
-    began = False
+    began = is_lost = False
     try:
         with open_run(
             directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
         ) as run:
             began = True
-            return _Completion(run, target, calibrations, loaded, load, events).result()
+            try:
+                return _Completion(run, target, calibrations, loaded, load, events).result()
+            except GevalError:
+                # Before the run is closed: an empty one is removed then.
+                is_lost = directory is not None and not directory.is_dir()
+                raise
     except KeyboardInterrupt as stop:
         if began and directory is not None and is_run_directory(directory):
             raise Interrupted(directory) from stop
         raise
     except GevalError as error:
         if began and directory is not None:
-            if not directory.is_dir():  # whatever failed first, failed for this
+            if is_lost:  # whatever failed first, failed for this
                 raise OutputError(
                     f"{directory} was deleted or moved while its run was going on ({error.message})",
                     hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted has to "

@@ -27,6 +27,8 @@ class Program:
         self.calls: list[int] = []
         #: Why a prompt has no answer, by its tokens.
         self.refuse: Callable[[Sequence[int]], str | None] = lambda ids: None
+        #: Tokens of every prompt that are said to have been there.
+        self.cached = 0
 
     def logprobs(self, ids: Sequence[int]) -> np.ndarray:
         with torch.inference_mode():
@@ -54,6 +56,12 @@ class Program:
         while len(written) < count and not (written and written[-1] in ends):
             written.append(int(self.logprobs([*ids, *written]).argmax()))
         return written
+
+
+class FakeAttention:
+    @staticmethod
+    def get_name() -> str:
+        return "FAKE_ATTN"
 
 
 @dataclass
@@ -85,6 +93,9 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
                     cache_config=SimpleNamespace(block_size=16, num_gpu_blocks=64),
                     parallel_config=SimpleNamespace(tensor_parallel_size=arguments["tensor_parallel_size"]),
                     attention_config=SimpleNamespace(backend=None),
+                    compilation_config=SimpleNamespace(
+                        static_forward_context={"layer": SimpleNamespace(get_attn_backend=lambda: FakeAttention)}
+                    ),
                 ),
                 engine_core=SimpleNamespace(shutdown=lambda: made.append({"closed": True})),
             )
@@ -102,7 +113,7 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
             named = {token: SimpleNamespace(logprob=value) for token, value in figures.items()}
             return SimpleNamespace(
                 prompt_token_ids=ids,
-                num_cached_tokens=0,
+                num_cached_tokens=min(program.cached, len(ids) - 1),
                 outputs=[SimpleNamespace(token_ids=new, logprobs=[named], finish_reason="length")],
             )
 

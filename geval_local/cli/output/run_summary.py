@@ -183,6 +183,8 @@ def _show_pace(result: RunResult) -> None:
     prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
     if 0 < planned < prompts:
         told.append(f"{1 - planned / prompts:.0%} of {prompts} prompt tokens saved by shared texts")
+    elif planned > prompts > 0:
+        told.append(f"{planned} tokens computed for {prompts} prompt tokens")
     note("; ".join(told))
     for line in _interval_lines(result.summaries):
         note(line, "dim")
