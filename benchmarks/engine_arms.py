@@ -235,6 +235,7 @@ ARMS: dict[str, Arm] = {
     "continuous batching": continuous_batching,
     "lm-eval": lm_eval,
     "vLLM": engine_peers.vllm,
+    "vLLM bfloat16": engine_peers.vllm_bfloat16,
     "SGLang": engine_peers.sglang,
     "llama.cpp": engine_peers.llama_cpp,
 }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import sys
 
 import pytest
 from cli_run import run, write_rows
-from programs import Program, fake_vllm
+from programs import Program, install_vllm
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Interrupted, Judge, Metric, RunEvents, score_file
@@ -44,12 +43,7 @@ def directory(tmp_path, program):
 
 @pytest.fixture
 def vllm(monkeypatch, program, made):
-    module = fake_vllm(program, made)
-    for name, one in {"vllm": module, "vllm.distributed": module.distributed}.items():
-        monkeypatch.setitem(sys.modules, name, one)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("geval_local.engine.vllm_backend._distribution", lambda: "numpy")
-    return module
+    return install_vllm(monkeypatch, program, made)
 
 
 def load(directory, **options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -123,6 +124,15 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
     module.envs = SimpleNamespace(VLLM_BATCH_INVARIANT=False)
     module.distributed = types.ModuleType("vllm.distributed")
     module.distributed.cleanup_dist_env_and_memory = lambda: None
+    return module
+
+
+def install_vllm(monkeypatch: Any, program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
+    """Let the module be found as if vLLM were installed."""
+    module: Any = fake_vllm(program, made)
+    for name, one in {"vllm": module, "vllm.distributed": module.distributed}.items():
+        monkeypatch.setitem(sys.modules, name, one)
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"vllm": ["numpy"]})
     return module
 
 

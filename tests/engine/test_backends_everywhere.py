@@ -1,0 +1,111 @@
+"""Every verb with the judges of other programs: vLLM in this process and a server, both with a tiny model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_run import METRIC, STEPLESS, read_rows, run, write_rows
+from programs import Program, Served, install_vllm
+from tiny import byte_tokenizer, save_judge, tiny_model
+
+ROWS = [
+    {
+        "id": f"{document}{system}",
+        "doc_id": f"d{document}",
+        "system": system,
+        "source": f"A tale of {document}.",
+        "output": f"It ends at {document}{system}.",
+    }
+    for document in range(2)
+    for system in "ab"
+]
+QUESTIONS = """\
+rain: {type: predicate, instructions: It rains.}
+mood: {type: choice, options: {good: it is good, gloomy: }}
+"""
+
+
+@pytest.fixture(scope="module")
+def program():
+    return Program(tiny_model("llama", len(byte_tokenizer())))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, program):
+    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", program.model, byte_tokenizer())
+
+
+@pytest.fixture(params=["vllm", "served"])
+def judge(request, directory, program, monkeypatch):
+    """The options that choose a judge."""
+    if request.param == "vllm":
+        install_vllm(monkeypatch, program, [])
+        yield {"name": str(directory), "engine": "vllm", "style": "chat"}
+    else:
+        with Served(program, byte_tokenizer(), str(directory)).running() as address:
+            yield {"name": address, "style": "chat"}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "data.jsonl", ROWS)
+    (tmp_path / "clarity.yaml").write_text(METRIC)
+    (tmp_path / "plain.yaml").write_text(STEPLESS)
+    (tmp_path / "q.yaml").write_text(QUESTIONS)
+    return tmp_path
+
+
+def call(judge, *arguments):
+    options = [part for name, value in judge.items() if name != "name" for part in (f"--{name}", value)]
+    done = run(*arguments, "-j", judge["name"], *options, home="home")
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def test_several_metrics_the_cache_and_reasons(here, judge):
+    asked = ("score", "data.jsonl", "-m", "clarity.yaml", "-m", "summarization/coherence", "--limit", "3")
+    call(judge, *asked, "-o", "first.jsonl")
+    again = json.loads(call(judge, *asked, "-o", "second.jsonl", "--json").stdout)
+    assert again["from_cache"] == 6
+    rows = read_rows(here / "first.jsonl")
+    assert len(rows) == 3
+    assert all(one["score"] is not None for row in rows for one in row["geval"].values())
+    done = run(*REASONS, "-j", judge["name"], *options, home="home")
+    assert done.exit_code == 0, done.stderr
+    assert len(read_rows(here / "r.jsonl")) == 2
+
+
+def test_decide_and_pairs(here, judge):
+    call(judge, "decide", "data.jsonl", "-q", "q.yaml", "--state", "output", "-o", "d.jsonl")
+    assert all(0 <= row["decisions"]["rain"]["probability"] <= 1 for row in read_rows(here / "d.jsonl"))
+    call(judge, "pairs", "data.jsonl", "-m", "clarity.yaml", "-o", "p.jsonl")
+    assert len(read_rows(here / "p.jsonl")) == 2
+
+
+def test_steps_are_written_or_refused_in_words(here, judge):
+    options = [part for name, value in judge.items() if name != "name" for part in (f"--{name}", value)]
+    done = run("steps", "plain.yaml", "-j", judge["name"], *options, home="home")
+    # A random model writes no list, whoever computes it.
+    assert done.exit_code == 2
+    assert "steps" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_judges_check(here, judge):
+    options = [part for name, value in judge.items() if name != "name" for part in (f"--{name}", value)]
+    done = run("judges", "check", judge["name"], "-m", "clarity.yaml", *options, "--json", home="home")
+    assert done.exit_code in (0, 1), done.stderr  # the label mass of a random model is small
+    record = json.loads(done.stdout)
+    assert record["batch_difference"] < 1e-6, record
+
+
+def test_an_evaluation_and_its_report(here, judge):
+    chosen = json.dumps({"judge": judge["name"], **{name: one for name, one in judge.items() if name != "name"}})
+    (here / "e.yaml").write_text(
+        "data: {test: {file: data.jsonl}}\n" f"judges: [{chosen}]\n" "metrics: [clarity.yaml]\nreport: page.html\n"
+    )
+    done = run("run", "e.yaml", home="home")
+    assert done.exit_code == 0, done.stderr
+    assert "not verified" in (here / "page.html").read_text() or judge.get("engine") == "vllm"
