@@ -38,7 +38,7 @@ from geval_local.errors import ConfigurationError, GevalError, JudgeError, Token
 from geval_local.models.fingerprint import tokenizer_hash
 from geval_local.models.load import check_style, load_tokenizer
 from geval_local.models.precision import Precision
-from geval_local.models.registry import JudgeEntry, entry_of
+from geval_local.models.registry import SERVED, JudgeEntry, entry_of, has_chat_template
 from geval_local.options import JudgeOptions
 
 #: The variable that vLLM's own server reads its key from.
@@ -302,8 +302,8 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
     if root is None and Path(model.root).is_dir():
         root = Path(model.root)
     if root is not None:
-        style = options.style or "chat"
-        return JudgeEntry(name=f"served:{model.name}", path=root, context=model.context or None, style=style)
+        style = options.style or ("chat" if has_chat_template(root) else "completion")
+        return JudgeEntry(name=f"{SERVED}{model.name}", path=root, context=model.context or None, style=style)
     try:
         found = entry_of(JudgeOptions(name=model.root, style=options.style, models_file=options.models_file))
     except GevalError as error:
@@ -311,7 +311,7 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
             f"the server serves {model.root}, whose tokenizer is not on this machine",
             hint="Name the directory of its tokenizer.json: `tokenizer=DIR`.",
         ) from error
-    return found.model_copy(update={"name": f"served:{model.name}", "adapter": None})
+    return found.model_copy(update={"name": f"{SERVED}{model.name}", "adapter": None})
 
 
 class ServedBackend(AskedBackend):

@@ -282,3 +282,48 @@ def test_steps_are_written_by_the_server(address, directory):
     prompt = render_steps_prompt(FIVE, instruct=True)
     expected = Judge.load(directory, dtype="float64", style="chat").continue_text(prompt, max_new_tokens=40)
     assert Judge.load(address, style="chat").continue_text(prompt, max_new_tokens=40) == expected
+
+
+def test_a_model_without_a_chat_template_gets_plain_prompts(served, tmp_path):
+    tokenizer = byte_tokenizer(chat=False)
+    served.root = str(save_judge(tmp_path / "plain", tiny_model("llama", len(tokenizer)), tokenizer))
+    with served.running() as address:
+        assert Judge.load(address).signature(FIVE).style == "completion"
+
+
+def test_two_servers_judge_in_one_run(served, directory, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    other = Served(Program(tiny_model("llama", len(byte_tokenizer()), seed=1)), byte_tokenizer(), str(directory))
+    other.names = ["other"]
+    with served.running() as first, other.running() as second:
+        judges = [JudgeOptions(name=one, style="completion") for one in (first, second)]
+        found = score_file(file, METRICS[:2], judges, tmp_path / "run")
+    assert [one.scored for one in found.summaries] == [len(ROWS)] * 4
+    assert len({round(one.mean, 9) for one in found.summaries}) == 4
+
+
+def test_a_prompt_beyond_the_context_names_both_lengths_and_a_field_may_be_shortened(address, served):
+    judge = load(address)
+    rows = [ROWS[0], ROWS[1] | {"source": "A long tale. " * 500}]
+    good, bad = judge.score_many(FIVE, rows)
+    assert good.is_scored
+    assert "4096" in bad.error
+    short = judge.score_many(FIVE.model_copy(update={"shorten": "source"}), rows)
+    assert [one.is_scored for one in short] == [True, True]
+    assert short[1].dropped_tokens > 0
+
+
+def test_a_scale_of_more_labels_than_one_request_names(directory, tmp_path):
+    """150 words of one token each at one position."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [one + other for one in letters for other in letters][:150]
+    tokenizer = byte_tokenizer(merges=[(one[0], one[1]) for one in words])
+    program = Program(tiny_model("llama", len(tokenizer)))
+    place = save_judge(tmp_path / "wide", program.model, tokenizer)
+    metric = Metric(name="wide", scale={word: number for number, word in enumerate(words)}, **BASE)
+    expected = Judge.load(place, dtype="float64", engine="padded", style="completion").score_many(metric, ROWS[:2])
+    with Served(program, tokenizer, str(place)).running() as address:
+        found = load(address).score_many(metric, ROWS[:2])
+    for one, other in zip(found, expected, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-6)

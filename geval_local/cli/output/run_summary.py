@@ -24,6 +24,7 @@ from geval_local.cli.output.console import (
 from geval_local.fields import counted, output_text
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
+from geval_local.options import JudgeOptions
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
 from geval_local.summary import mass_warning
@@ -267,7 +268,9 @@ def _show_next(result: RunResult, lowest: int) -> None:
         if settings.distributed is not None:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
-            command = reasons_command(result.target.results, result.summaries[0].metric, lowest)
+            # Results do not name the address of a server.
+            server = result.judges[0] if JudgeOptions(**choice).is_served else None
+            command = reasons_command(result.target.results, result.summaries[0].metric, lowest, server)
             note(f"  why the lowest are low       {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
     if result.answers or any(summary.low_mass_share > 0 for summary in result.summaries):
@@ -278,10 +281,10 @@ def _show_next(result: RunResult, lowest: int) -> None:
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
 
 
-def reasons_command(results: object, metric: str, lowest: int) -> str:
-    """Write the command that explains the lowest rows."""
+def reasons_command(results: object, metric: str, lowest: int, judge: str | None = None) -> str:
+    """Write the command that explains the lowest rows, by the judge of the results where none is named."""
     words = ["reasons", str(results), "-m", metric, "--lowest", str(lowest), "-o", "reasons.jsonl"]
-    return shlex.join(["geval-local", *words])
+    return shlex.join(["geval-local", *words, *([] if judge is None else ["-j", judge])])
 
 
 def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
