@@ -260,6 +260,7 @@ def read_served(options: JudgeOptions) -> ServedBackend:
 
 def check_served(options: JudgeOptions) -> None:
     """Check what can be checked without the server."""
+    options.check_backend()
     for name in ("adapter", "device", "device_map", "dtype", "attention", "quantization"):
         if getattr(options, name) is not None:
             raise ConfigurationError(

@@ -239,6 +239,7 @@ def find_judge(
 
 def entry_of(options: JudgeOptions) -> JudgeEntry:
     """Find the entry of a judge, in the prompt style that is asked for, for steps too; errors as by `find_judge`."""
+    options.check_backend()
     if options.is_served:
         # Its model is known when the server was asked.
         entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path())

@@ -112,3 +112,26 @@ def test_an_evaluation_and_its_report(here, judge):
     assert done.exit_code == 0, done.stderr
     (page,) = (here / "out").rglob("*.html")
     assert ("not verified" in page.read_text()) is ("engine" not in judge)
+
+
+def test_options_of_a_backend_on_the_command_line(here, judge, directory):
+    """They are checked with the judge that they are for, wherever that is named."""
+    if judge.get("engine"):
+        call(judge, "score", "data.jsonl", "-m", "clarity.yaml", "--tensor-parallel", "2", "--vllm", "max_num_seqs=4")
+        own = f"{judge['name']},engine=vllm,tensor-parallel=2"
+    else:
+        served = ("--tokenizer", directory, "--served-model", "tiny", "--requests-at-once", "2", "--allow-remote")
+        call(judge, "score", "data.jsonl", "-m", "clarity.yaml", *served)
+        checked = run("judges", "check", judge["name"], "-m", "clarity.yaml", *served, "--style", "chat", home="home")
+        assert checked.exit_code in (0, 1), checked.stderr
+        own = f"{judge['name']},tokenizer={directory}"
+    done = run("score", "data.jsonl", "-m", "clarity.yaml", "-j", own, home="home")
+    assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.parametrize("wrong", [("--tokenizer", "."), ("--tensor-parallel", "2"), ("--allow-remote",)])
+@pytest.mark.parametrize("named", [(), ("-j", "nano")])
+def test_options_of_another_backend_are_refused(here, wrong, named):
+    done = run("score", "data.jsonl", "-m", "clarity.yaml", *named, *wrong, home="home")
+    assert done.exit_code == 2
+    assert wrong[0] in done.stderr

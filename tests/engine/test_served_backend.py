@@ -327,3 +327,9 @@ def test_a_scale_of_more_labels_than_one_request_names(directory, tmp_path):
         found = load(address).score_many(metric, ROWS[:2])
     for one, other in zip(found, expected, strict=True):
         assert one.value == pytest.approx(other.value, abs=1e-6)
+
+
+def test_a_directory_with_a_tokenizer_alone_will_do(address, served, tmp_path):
+    served.root = "somebody/model-that-is-not-here"
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    assert load(address, tokenizer=tmp_path / "tokenizer").score(FIVE, **ROWS[0]).is_scored
