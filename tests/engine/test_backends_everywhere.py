@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 
 import pytest
 from cli_run import METRIC, STEPLESS, read_rows, run, write_rows
 from programs import Program, Served, install_vllm
 from tiny import byte_tokenizer, save_judge, tiny_model
+
+from geval_local import Judge, Metric
+from geval_local.hosts.evaluator import evaluator
+from geval_local.options import JudgeOptions
 
 ROWS = [
     {
@@ -135,3 +140,35 @@ def test_options_of_another_backend_are_refused(here, wrong, named):
     done = run("score", "data.jsonl", "-m", "clarity.yaml", *named, *wrong, home="home")
     assert done.exit_code == 2
     assert wrong[0] in done.stderr
+
+
+def test_an_evaluator_and_a_server_ask_it(here, judge):
+    pytest.importorskip("uvicorn")
+    from serving import serving
+
+    loaded = Judge.load(JudgeOptions(**judge))
+    metric = Metric.load("clarity.yaml")
+    (expected,) = loaded.score_many(metric, ROWS[:1])
+    assert evaluator(metric, loaded)(**ROWS[0])["score"] == pytest.approx(expected.value, abs=1e-9)
+    with serving(loaded) as (port, _):
+        body = json.dumps({"metric": metric.model_dump(mode="json", exclude_none=True), "rows": ROWS[:1]}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/score", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            (row,) = json.loads(answer.read())["rows"]
+    assert row["geval"]["clarity"]["score"] == pytest.approx(expected.value, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_deepeval_asks_it(here, judge):
+    pytest.importorskip("deepeval")
+    from deepeval.test_case import LLMTestCase
+
+    from geval_local.hosts.deepeval import GEvalLocal
+
+    loaded = Judge.load(JudgeOptions(**judge))
+    metric = Metric.load("clarity.yaml")
+    case = LLMTestCase(input=ROWS[0]["source"], actual_output=ROWS[0]["output"])
+    own = metric.model_copy(update={"fields": {"output": "Text"}})
+    assert GEvalLocal(own, loaded).measure(case) == loaded.score_many(own, ROWS[:1])[0].normalized
