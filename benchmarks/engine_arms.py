@@ -78,8 +78,21 @@ class Bench:
         """Write the model's files where another program can read them."""
         if self._files is None:
             self._files = tempfile.TemporaryDirectory(prefix="geval-local-bench-")
-            self.model.save_pretrained(self._files.name)
+            self._own().save_pretrained(self._files.name)
         return Path(self._files.name)
+
+    def _own(self) -> Any:
+        """The model with weights of its own: those of a GGUF file are kept as they are stored, which nobody can save."""
+        if self.gguf is None:
+            return self.model
+        from transformers import AutoModelForCausalLM, GgufConfig
+
+        return AutoModelForCausalLM.from_pretrained(
+            str(self.gguf.parent),
+            gguf_file=self.gguf.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=self.model.dtype,
+        )
 
     def close(self) -> None:
         """End the other programs, and remove the model's files."""
