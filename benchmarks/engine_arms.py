@@ -82,7 +82,7 @@ class Bench:
         return Path(self._files.name)
 
     def _own(self) -> Any:
-        """The model with weights of its own: those of a GGUF file are kept as they are stored, which nobody can save."""
+        """Give the model with weights of its own; those of a GGUF file stay as stored, and cannot be saved."""
         if self.gguf is None:
             return self.model
         from transformers import AutoModelForCausalLM, GgufConfig
