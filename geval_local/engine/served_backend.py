@@ -14,15 +14,16 @@ import itertools
 import json
 import os
 import socket
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import transformers
@@ -37,7 +38,7 @@ from geval_local.errors import ConfigurationError, GevalError, JudgeError, Token
 from geval_local.models.fingerprint import tokenizer_hash
 from geval_local.models.load import check_style, load_tokenizer, own_sampling
 from geval_local.models.precision import Precision
-from geval_local.models.registry import JudgeEntry, entry_of, local_directory
+from geval_local.models.registry import SERVED, JudgeEntry, entry_of, has_chat_template, local_directory
 from geval_local.options import JudgeOptions
 
 #: The variable that vLLM's own server reads its key from.
@@ -64,6 +65,8 @@ _WHAT_IT_NEEDS = (
     "A vLLM server of version 0.32 or later can. For other servers, load the model here: `judge=DIRECTORY` or the "
     "GGUF file (an Ollama or LM Studio model is a file on this machine)."
 )
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class _Refused(Exception):
@@ -92,6 +95,8 @@ class Server:
         self.address = address.rstrip("/")
         self.root = self.address.removesuffix("/v1")
         self._sleep = sleep
+        #: Whether it has answered before. One that was never there is not waited for.
+        self._is_there = False
         # No proxy: what the environment names may lie outside of this network.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         key = os.environ.get(KEY_VARIABLE)
@@ -119,7 +124,9 @@ class Server:
             try:
                 request = urllib.request.Request(url, body, self._headers)
                 with self._opener.open(request, timeout=TIMEOUT) as answer:
-                    return json.loads(answer.read())
+                    found = json.loads(answer.read())
+                self._is_there = True
+                return found
             except urllib.error.HTTPError as error:
                 problem = f"{error.code}: {_message(error)}"
                 if error.code in (401, 403):
@@ -131,13 +138,55 @@ class Server:
                     raise _Refused(problem) from error
                 wait = _seconds(error.headers.get("Retry-After"))
             except (OSError, http.client.HTTPException, ValueError) as error:
-                problem, wait = str(getattr(error, "reason", None) or first_line(error)), None
+                reason = getattr(error, "reason", None)
+                if isinstance(reason, ConnectionRefusedError) and not self._is_there:
+                    raise self._nobody() from error
+                problem, wait = str(reason or first_line(error)), None
             if pause is not None:
                 self._sleep(pause if wait is None else min(wait, 60.0))
         raise JudgeError(
             f"the server at {self.address} does not answer: {problem}",
             hint="Start it, and run the same command again: what was stored is kept.",
         )
+
+    def _nobody(self) -> JudgeError:
+        port = urllib.parse.urlsplit(self.address).port or 80
+        return JudgeError(
+            f"nothing listens at {self.address}",
+            hint=f"Start a server:\n  vllm serve MODEL --port {port} --max-logprobs 128 "
+            '--hf-overrides \'{"head_dtype": "float32"}\'',
+        )
+
+
+def in_threads(work: Callable[[_T], _R], items: Sequence[_T], at_once: int) -> list[_R]:
+    """Do some work for every item, in threads that a program does not wait for when it ends; results in order.
+
+    Python waits for the threads of a `ThreadPoolExecutor`, and a request may take ten minutes.
+    """
+    found: dict[int, _R] = {}
+    errors: list[BaseException] = []
+    places = iter(range(len(items)))
+    lock = threading.Lock()
+
+    def run() -> None:
+        while not errors:
+            with lock:
+                place = next(places, None)
+            if place is None:
+                return
+            try:
+                found[place] = work(items[place])
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=run, name="geval-local served", daemon=True) for _ in items[:at_once]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [found[place] for place in range(len(items))]
 
 
 def _message(error: urllib.error.HTTPError) -> str:
@@ -211,6 +260,7 @@ def read_served(options: JudgeOptions) -> ServedBackend:
 
 def check_served(options: JudgeOptions) -> None:
     """Check what can be checked without the server."""
+    options.check_backend()
     for name in ("adapter", "device", "device_map", "dtype", "attention", "quantization"):
         if getattr(options, name) is not None:
             raise ConfigurationError(
@@ -253,8 +303,8 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
     if root is None and Path(model.root).is_dir():
         root = Path(model.root)
     if root is not None:
-        style = options.style or "chat"
-        return JudgeEntry(name=f"served:{model.name}", path=root, context=model.context or None, style=style)
+        style = options.style or ("chat" if has_chat_template(root) else "completion")
+        return JudgeEntry(name=f"{SERVED}{model.name}", path=root, context=model.context or None, style=style)
     try:
         found = entry_of(JudgeOptions(name=model.root, style=options.style, models_file=options.models_file))
     except GevalError as error:
@@ -262,7 +312,7 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
             f"the server serves {model.root}, whose tokenizer is not on this machine",
             hint="Name the directory of its tokenizer.json: `tokenizer=DIR`.",
         ) from error
-    return found.model_copy(update={"name": f"served:{model.name}", "adapter": None})
+    return found.model_copy(update={"name": f"{SERVED}{model.name}", "adapter": None})
 
 
 class ServedBackend(AskedBackend):
@@ -294,11 +344,12 @@ class ServedBackend(AskedBackend):
         self.tokenizer = tokenizer
         self._server = server
         self._model = model
-        self._pool = ThreadPoolExecutor(options.requests_at_once or REQUESTS_AT_ONCE, "geval-local served")
+        self._at_once = options.requests_at_once or REQUESTS_AT_ONCE
+        self._seen: str | None = None
         self.engine = AskedEngine("served", self._ask, batch_tokens=options.batch_tokens or WINDOW_TOKENS)
-        self._seen = self._fingerprint_of(self._check_ability())
+        self._check_ability()
         frame = None if entry.style == "completion" else check_style(entry, tokenizer)
-        told = "|".join([model.name, model.root, model.version, self._seen])
+        told = "|".join([model.name, model.root, model.version, str(self._seen)])
         limits = [entry.context, model.context]
         self.facts = BackendFacts(
             label=entry.name,
@@ -322,26 +373,30 @@ class ServedBackend(AskedBackend):
         )
 
     def _complete(self, prompts: Sequence[Sequence[int]], **more: Any) -> Mapping[str, Any]:
-        """Ask for completions of some prompts."""
+        """Ask for completions of some prompts; an answer by another server than the first is an error."""
         body = {"model": self._model.name, "prompt": [list(ids) for ids in prompts], "temperature": 0.0, **more}
         found: Mapping[str, Any] = self._server.post("/v1/completions", body)
+        now = str(found.get("system_fingerprint") or "none")
+        if self._seen is None:
+            self._seen = now
+        elif now != self._seen:
+            raise JudgeError(
+                f"the server at {self._server.address} is another one now: its fingerprint was {self._seen}, is {now}",
+                hint="What was stored came from the first. Put it back and run the same command again, or score into "
+                "another file.",
+            )
         return found
 
-    @staticmethod
-    def _fingerprint_of(answer: Mapping[str, Any]) -> str:
-        return str(answer.get("system_fingerprint") or "none")
-
-    def _check_ability(self) -> Mapping[str, Any]:
-        """Check that the server gives log-probabilities of named tokens; return its answer."""
+    def _check_ability(self) -> None:
+        """Check that the server gives log-probabilities of named tokens."""
         tokens = [1, 2, 3]
         try:
             answer = self._complete([[5, 6, 7]], **_naming(tokens))
             figures = _figures(answer["choices"][0])
-        except (_Refused, KeyError, TypeError, ValueError, IndexError) as error:
+        except (_Refused, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise self._unable(first_line(error)) from error
         if not set(tokens) <= figures.keys():
             raise self._unable(f"asked for the tokens {tokens}, it answered with {sorted(figures)}")
-        return answer
 
     def _unable(self, why: str) -> JudgeError:
         return JudgeError(
@@ -382,15 +437,19 @@ class ServedBackend(AskedBackend):
             members = list(same)
             groups += [members[at : at + PROMPTS_AT_ONCE] for at in range(0, len(members), PROMPTS_AT_ONCE)]
         found: dict[int, Answer] = {}
-        computed = 0
-        asked = [self._pool.submit(self._group, [questions[number] for number in group]) for group in groups]
-        for group, one in zip(groups, asked, strict=True):
-            answers, tokens = one.result()
+        for group, answers in zip(groups, self._together(partial(self._of, questions), groups), strict=True):
             found.update(zip(group, answers, strict=True))
-            computed += tokens
-        return Answers([found[number] for number in range(len(questions))], computed)
+        # A server that is asked about several prompts says of the last one only how much of it was in its cache.
+        return Answers([found[number] for number in range(len(questions))], 0)
 
-    def _group(self, questions: Sequence[Question]) -> tuple[list[Answer], int]:
+    def _together(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Do some work for every item, several at once."""
+        return in_threads(work, items, self._at_once)
+
+    def _of(self, questions: Sequence[Question], numbers: Sequence[int]) -> list[Answer]:
+        return self._group([questions[number] for number in numbers])
+
+    def _group(self, questions: Sequence[Question]) -> list[Answer]:
         """Ask about the same tokens after some prompts; where the server refuses, one by one."""
         tokens = questions[0].tokens
         naming = _naming(tokens) if tokens else {"max_tokens": 1, "logprobs": questions[0].most} | _AS_IDS
@@ -398,48 +457,44 @@ class ServedBackend(AskedBackend):
             answer = self._complete([question.ids.tolist() for question in questions], **naming)
         except _Refused as error:
             if len(questions) == 1:
-                return [f"the server refuses the prompt: {error}"], 0
-            alone = [self._group([question]) for question in questions]
-            return [one for found, _ in alone for one in found], sum(count for _, count in alone)
-        if (now := self._fingerprint_of(answer)) != self._seen:
-            raise JudgeError(
-                f"the server at {self._server.address} is another one now: its fingerprint was {self._seen}, is {now}",
-                hint="What was stored came from the first. Put it back and run the same command again, or score into "
-                "another file.",
-            )
-        choices = sorted(answer.get("choices", ()), key=lambda one: int(one.get("index", 0)))
+                return [f"the server refuses the prompt: {error}"]
+            return [one for question in questions for one in self._group([question])]
+        choices = _choices(answer)
         if len(choices) != len(questions):
-            return [f"the server gave {len(choices)} answers to {len(questions)} prompts"] * len(questions), 0
-        usage = answer.get("usage") or {}
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return [_read(choice) for choice in choices], int(usage.get("prompt_tokens") or 0) - int(cached)
+            return [f"the server gave {len(choices)} answers to {len(questions)} prompts"] * len(questions)
+        return [_read(choice) for choice in choices]
 
     def generation(self, *, is_chat: bool) -> str:
         """See `geval_local.engine.backend.Backend.generation`."""
         return "greedy, by the server"
 
     def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int]]:
-        """Continue prompts by some tokens."""
-        return [self._continued(ids, max_tokens=size) for ids in prompts]
+        """Continue prompts by some tokens: several in one request, several requests at once."""
+        groups = [prompts[at : at + PROMPTS_AT_ONCE] for at in range(0, len(prompts), PROMPTS_AT_ONCE)]
+        write = partial(self._write, max_tokens=size)
+        return [new for found in self._together(write, groups) for new in found]
 
     def _sample(self, draws: Sequence[Draw], sampling: Sampling) -> list[list[int]]:
         """Draw continuations, each in a request with its own seed."""
         drawing = {"temperature": sampling.temperature, "top_p": sampling.top_p}
 
         def write(draw: Draw) -> list[int]:
-            return self._continued(draw.ids, max_tokens=sampling.max_new_tokens, seed=draw.seed, **drawing)
+            return self._write([draw.ids], max_tokens=sampling.max_new_tokens, seed=draw.seed, **drawing)[0]
 
-        return list(self._pool.map(write, draws))
+        return list(self._together(write, draws))
 
-    def _continued(self, ids: NDArray[np.int32], **more: Any) -> list[int]:
-        """Continue one prompt; give the new tokens."""
+    def _write(self, prompts: Sequence[NDArray[np.int32]], **asked: Any) -> list[list[int]]:
+        """Continue prompts in one request; give the new tokens of each."""
         try:
-            answer = self._complete([ids.tolist()], return_token_ids=True, **more)
-            return [int(token) for token in answer["choices"][0]["token_ids"]]
-        except (_Refused, KeyError, TypeError) as error:
+            answer = self._complete([ids.tolist() for ids in prompts], return_token_ids=True, **asked)
+            found = [[int(token) for token in choice["token_ids"]] for choice in _choices(answer)]
+            if len(found) != len(prompts):
+                raise ValueError(f"{len(found)} answers to {len(prompts)} prompts")
+        except (_Refused, KeyError, TypeError, ValueError) as error:
             raise JudgeError(
                 f"the server at {self._server.address} does not write: {first_line(error)}", hint=_WHAT_IT_NEEDS
             ) from error
+        return found
 
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""
@@ -457,8 +512,7 @@ class ServedBackend(AskedBackend):
         """See `geval_local.engine.backend.Backend.check_files`: every answer has the server's fingerprint."""
 
     def close(self) -> None:
-        """See `geval_local.engine.backend.Backend.close`."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """See `geval_local.engine.backend.Backend.close`: nothing is open between two requests."""
 
 
 _AS_IDS = {"return_tokens_as_token_ids": True}
@@ -466,6 +520,11 @@ _AS_IDS = {"return_tokens_as_token_ids": True}
 
 def _naming(tokens: Sequence[int]) -> dict[str, Any]:
     return {"max_tokens": 1, "logprobs": 1, "logprob_token_ids": list(tokens)} | _AS_IDS
+
+
+def _choices(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the choices of an answer in the order of its prompts."""
+    return sorted(answer.get("choices", ()), key=lambda one: int(one.get("index", 0)))
 
 
 def _read(choice: Mapping[str, Any]) -> Answer:

@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
+import multiprocessing
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,11 @@ from geval_local.options import JudgeOptions
 MOST_WINDOW = 65_536
 #: Share of vLLM's cache that a window may fill: sequences that run at once take blocks of their own.
 WINDOW_SHARE = 0.5
+#: Whether vLLM computes in processes of its own; always so on several GPUs.
+_PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
+#: Errors only, and not among the results.
+_LOG = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
+_GUARD = "A Python program that uses several GPUs needs its own statements under `if __name__ == '__main__':`."
 #: Options of a transformers model that mean nothing here, with what to do instead.
 _REFUSED = {
     "device": "Choose GPUs with the environment variable CUDA_VISIBLE_DEVICES.",
@@ -211,25 +217,23 @@ class VllmBackend(AskedBackend):
 
 def _loaded(checked: CheckedJudge) -> Any:
     """Let vLLM load a model, without its log and its bars."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # This is a worker that imports the user's program, not that program: end it without a traceback.
+        raise SystemExit(f"vLLM starts processes, and these import the program again. {_GUARD}")
     # One process where one GPU serves: no program needs a guard of its main module, and Ctrl-C ends all of it.
-    alone = {} if (checked.options.tensor_parallel or 1) > 1 else {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    processes = "1" if (checked.options.tensor_parallel or 1) > 1 else os.environ.get(_PROCESSES, "0")
     try:
-        with _environment({"VLLM_LOGGING_LEVEL": "ERROR"} | alone), warnings.catch_warnings():
+        with _environment({**_LOG, _PROCESSES: processes}), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from vllm import LLM
 
             return LLM(**_arguments(checked))
     except Exception as error:  # vLLM raises ValueError, RuntimeError, OSError, ... for what does not fit
         text = _reason(error)
-        if "bootstrapping phase" in text or "freeze_support" in text:
-            raise ConfigurationError(
-                "vLLM starts a process for each GPU, and these import the program again",
-                hint="Put the program's own statements under `if __name__ == '__main__':`.",
-            ) from error
         raise JudgeError(
             f"judge {checked.entry.name!r} cannot be loaded by vLLM: {text}",
             hint="Set VLLM_LOGGING_LEVEL=INFO to see its log. Less memory: `gpu_memory_share`, `tensor_parallel`, "
-            "vllm={'max_model_len': N}.",
+            f"vllm={{'max_model_len': N}}.{f' {_GUARD}' if processes == '1' else ''}",
         ) from error
 
 
@@ -287,12 +291,11 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
     model, version = config.model_config, importlib.metadata.version(_distribution())
     stored = stored_quantization(checked.arguments["config"].to_dict()) or {}
     quantization = model.quantization or stored.get("quant_method")
-    backend = getattr(getattr(config, "attention_config", None), "backend", None)
     is_invariant = bool(envs.VLLM_BATCH_INVARIANT)
     setup = {
         "tokenizer": checked.tokenizer_hash,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "attention": getattr(backend, "name", None) or "auto",
+        "attention": _attention(config),
         "backend": f"vllm {version}",
         "head": str(model.head_dtype).removeprefix("torch."),
         "quantization": str(quantization or "none"),
@@ -315,6 +318,14 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
         is_reproducible=is_invariant,
         sampling=own_sampling(checked.directory),
     )
+
+
+def _attention(config: Any) -> str:
+    """Name the attention backends in use; vLLM does not tell those of its workers, only what was asked of them."""
+    layers = getattr(getattr(config, "compilation_config", None), "static_forward_context", None) or {}
+    used = {one.get_attn_backend().get_name() for one in layers.values() if hasattr(one, "get_attn_backend")}
+    asked = getattr(getattr(config, "attention_config", None), "backend", None)
+    return "+".join(sorted(used)) or getattr(asked, "name", None) or "auto"
 
 
 def _precision(setup: Any) -> Precision:

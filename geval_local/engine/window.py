@@ -67,19 +67,19 @@ def execute(
     """Execute units one by one, each in one turn of the engine's, so that other threads have theirs between two units.
 
     A unit's figures are bit-identical whichever other units are executed, unless memory runs out: then
-    passes get smaller and figures differ by rounding.
+    passes get smaller and figures differ by rounding. A unit is yielded with the tokens that it computed.
     """
     chosen = plan_units(engine, requests) if units is None else units
     parts = engine.parts
     before = [part.limit for part in parts]
     with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
         for unit in chosen:
-            readouts: list[Readout] = []
+            done: list[tuple[Pack, list[Readout]]] = []
             with engine.turn:
                 for _ in unit.packs[:-1]:
-                    readouts += next(results)[1]
+                    done.append(next(results))
                     checkpoint()
-                readouts += next(results)[1]
+                done.append(next(results))
             for part, limit in zip(parts, before, strict=True):
                 if part.limit < limit:
                     logger.warning(
@@ -88,7 +88,7 @@ def execute(
                         part.batch_tokens,
                     )
             before = [part.limit for part in parts]
-            yield unit, readouts
+            yield Unit(tuple(pack for pack, _ in done)), [one for _, readouts in done for one in readouts]
             checkpoint()
 
 

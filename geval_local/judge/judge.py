@@ -131,7 +131,8 @@ class Judge(Scorer):
     def close(self) -> None:
         """Give the memory of the judge back; it cannot be used afterwards."""
         self.backend.close()
-        self.backend = self.engine = _Closed(self.name)
+        if not isinstance(self.backend, _Closed):
+            self.backend = self.engine = _Closed(self.name)
 
     @property
     def name(self) -> str:
@@ -244,6 +245,9 @@ class _Closed:
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def close(self) -> None:
+        """Do nothing: it is closed."""
 
     def __getattr__(self, what: str) -> Any:
         raise JudgeError(f"judge {self._name!r} is closed", hint="Load it again.")

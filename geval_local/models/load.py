@@ -164,7 +164,10 @@ def resolve_directory(entry: JudgeEntry) -> Path:
 
 
 def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a judge's tokenizer alone, without its weights."""
+    """Load a judge's tokenizer alone, without its weights; its directory may hold nothing else."""
+    own = entry.path
+    if own is not None and (own / "tokenizer.json").is_file() and not (own / "config.json").is_file():
+        return _read_tokenizer(entry, own, None, trust_remote_code=trust_remote_code)[0]
     directory = resolve_directory(entry)
     config = None if directory.is_file() else _read_config(entry, directory, trust_remote_code=trust_remote_code)
     return _read_tokenizer(entry, directory, config, trust_remote_code=trust_remote_code)[0]

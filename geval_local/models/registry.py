@@ -33,6 +33,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _parsed = lru_cache(maxsize=4)(parse_file)
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
+#: Names of judges that a server computes begin so.
+SERVED = "served:"
 #: Size of one weight in each dtype of a judge; ``auto`` counts as half precision.
 BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 
@@ -246,6 +248,7 @@ def find_judge(
 
 def entry_of(options: JudgeOptions) -> JudgeEntry:
     """Find the entry of a judge, in the prompt style that is asked for, for steps too; errors as by `find_judge`."""
+    options.check_backend()
     if options.is_served:
         # Its model is known when the server was asked.
         entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path())
@@ -343,6 +346,11 @@ def _unknown(registry: Registry, wanted: str) -> JudgeError:
     if wanted.lower().endswith(".gguf"):
         missing = no_such_file(Path(wanted))
         return JudgeError(missing.message, hint="A judge is a name of `judges list`, a model directory or a GGUF file.")
+    if wanted.startswith(SERVED):
+        return JudgeError(
+            f"the judge {wanted!r} is on a server, and results do not name its address",
+            hint="Name the address as the judge, such as http://127.0.0.1:8000/v1.",
+        )
     near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
     return JudgeError(
         f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
@@ -381,7 +389,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
             "path": directory,
             # Nobody publishes float64 models: float64 is for proofs, which need exactly this dtype.
             "dtype": "float64" if stored == "float64" else "auto",
-            "style": "chat" if _has_chat_template(directory) else "completion",
+            "style": "chat" if has_chat_template(directory) else "completion",
             "context": context if context is not None and context > 0 else None,
             "note": "style and context as the directory's own files say",
         }
@@ -436,7 +444,7 @@ def _cached_snapshot(hub: str, revision: str | None) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def _has_chat_template(directory: Path) -> bool:
+def has_chat_template(directory: Path) -> bool:
     """Whether a directory contains a chat template; `additional_chat_templates` may add named ones."""
     if (directory / "chat_template.jinja").is_file():
         return True

@@ -134,7 +134,7 @@ def complete(
     `fill` brings outcomes into the run before anything else is done.
     """
     directory = target.directory
-    began = False
+    began = is_lost = False
     try:
         with open_run(
             directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
@@ -144,21 +144,24 @@ def complete(
             began = True
             try:
                 return _Completion(run, target, calibrations, loaded, load, events).result()
-            except GevalError as error:
-                if directory is not None and not directory.is_dir():  # whatever failed first, failed for this
-                    raise OutputError(
-                        f"{directory} was deleted or moved while its run was going on ({error.message})",
-                        hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted "
-                        "has to be scored again: figures already computed come from the cache where that is in use.",
-                    ) from error
+            except GevalError:
+                # Before the run is closed: an empty one is removed then.
+                is_lost = directory is not None and not directory.is_dir()
                 raise
     except KeyboardInterrupt as stop:
         if began and directory is not None and is_run_directory(directory):
             raise Interrupted(directory) from stop
         raise
     except GevalError as error:
-        if began and directory is not None and is_run_directory(directory):
-            add_resume_hint(error, directory)
+        if began and directory is not None:
+            if is_lost:  # whatever failed first, failed for this
+                raise OutputError(
+                    f"{directory} was deleted or moved while its run was going on ({error.message})",
+                    hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted has to "
+                    "be scored again: figures already computed come from the cache where that is in use.",
+                ) from error
+            if is_run_directory(directory):
+                add_resume_hint(error, directory)
         raise
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_local.engine.window import window_sizes
-from geval_local.errors import Interrupted
+from geval_local.errors import GevalError, Interrupted
 from geval_local.io.samples import Sample
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.store import Origin, PlanRecord, Store
@@ -149,7 +149,7 @@ class Worker:
         ]
         missing = [(metric, form) not in origins for metric, form, _ in asked]
         if any(missing):
-            self._execute(asked, missing, units)
+            self._execute(asked, missing, units, (metrics[0], window.number))
 
     def _think(self, thinker: Thinker, window: Window, metric: int, entries: Sequence[Prepared]) -> list[Prepared]:
         """Draw the thoughts that are missing before the labels of a window; each is committed before it is used."""
@@ -214,8 +214,17 @@ class Worker:
 
         return plan_units(self._judge.engine, requests)
 
-    def _execute(self, asked: Sequence[_Part], missing: Sequence[bool], units: Sequence[Unit] | None) -> None:
-        """Execute the units in which an outcome is missing, and commit each when it is finished."""
+    def _execute(
+        self,
+        asked: Sequence[_Part],
+        missing: Sequence[bool],
+        units: Sequence[Unit] | None,
+        place: tuple[int, int],
+    ) -> None:
+        """Execute the units in which an outcome is missing, and commit each when it is finished.
+
+        `place` is the metric and the window whose plan has the tokens.
+        """
         from geval_local.engine.window import execute
 
         requests = _requests(asked)
@@ -223,7 +232,8 @@ class Worker:
         todo = [unit for unit in planned if any(missing[index] for index in unit.requests)]
         learnt: list[tuple[Prepared, Outcome]] = []
         try:
-            for unit, readouts in execute(self._judge.engine, requests, todo, checkpoint=self._stop_if_asked):
+            executed = execute(self._judge.engine, requests, todo, checkpoint=self._stop_if_asked)
+            for plan, (unit, readouts) in zip(todo, executed, strict=True):
                 self._judge.check_files()
                 finished = [
                     (*asked[index], self._judge.outcome(asked[index][2], readout))
@@ -231,8 +241,16 @@ class Worker:
                     if missing[index]
                 ]
                 learnt += [(entry, outcome) for _, _, entry, outcome in finished]
-                self._store.add(self._number, ((metric, form, outcome) for metric, form, _, outcome in finished))
+                self._store.add(
+                    self._number,
+                    ((metric, form, outcome) for metric, form, _, outcome in finished),
+                    more=(*place, unit.tokens - plan.tokens),
+                )
                 self._advance(len(finished))
+        except GevalError:
+            # Ctrl-C reaches the processes that compute, too: what fails then fails for it.
+            self._stop_if_asked()
+            raise
         finally:
             if self._cache is not None and self._cache.in_use and learnt:
                 keys = self._keys([entry for entry, _ in learnt])

@@ -421,7 +421,8 @@ def resume(
 ) -> RunResult:
     """Continue an interrupted run with the settings of its manifest.
 
-    On the same machine, the results equal those of an uninterrupted run byte for byte, unless memory ran out:
+    On the same machine, the results equal those of an uninterrupted run byte for byte, unless vLLM computes (see
+    `BackendFacts.is_reproducible`) or memory ran out:
     then figures agree to rounding.
 
     Parameters

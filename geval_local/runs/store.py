@@ -376,13 +376,31 @@ class Store:
                 ],
             )
 
-    def add(self, judge: int, outcomes: Iterable[tuple[int, int, Outcome]]) -> None:
-        """Commit the metrics and rows of a unit; a row that is there already stays as it is."""
+    def add(
+        self, judge: int, outcomes: Iterable[tuple[int, int, Outcome]], more: tuple[int, int, int] = (0, 0, 0)
+    ) -> None:
+        """Commit the metrics and rows of a unit; a row that is there already stays as it is.
+
+        `more` is a metric, a window, and the tokens that the unit computed beyond those planned.
+        """
         with plain_errors(self.path):
             with transaction(self._connection):
+                if more[-1]:
+                    self._count(judge, *more)
                 self._insert(judge, ((metric, row, Origin.MODEL, outcome) for metric, row, outcome in outcomes))
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self.sync()
+
+    def _count(self, judge: int, metric: int, window: int, more: int) -> None:
+        """Add computed tokens to the plan of a window."""
+        where = (judge, metric, window)
+        (found,) = self._connection.execute(
+            "SELECT prompt_tokens, planned_tokens FROM plans WHERE judge = ? AND metric = ? AND window = ?", where
+        )
+        plan = PlanRecord(found[0], found[1] + more)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)", (*where, *plan, plan_checksum(*where, *plan))
+        )
 
     def _insert(self, judge: int, rows: Iterable[tuple[int, int, int, Outcome]]) -> None:
         records = []

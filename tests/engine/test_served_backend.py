@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 
+import numpy as np
 import pytest
 from programs import Program, Served
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, score_file
-from geval_local.engine.served_backend import KEY_VARIABLE, PROMPTS_AT_ONCE, check_address
+from geval_local.engine.served_backend import KEY_VARIABLE, PROMPTS_AT_ONCE, check_address, in_threads
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError
 from geval_local.options import JudgeOptions
+from geval_local.prompt import render_steps_prompt
 
 FIELDS = {"source": "Source", "output": "Output"}
 BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
@@ -158,6 +161,24 @@ def test_a_server_that_becomes_another_one_stops_the_run(address, served):
         judge.score(FIVE, **ROWS[1])
 
 
+def test_another_server_writes_no_steps(address, served):
+    judge = load(address)
+    served.fingerprint = "vllm-0.33.0-other"
+    with pytest.raises(JudgeError, match="is another one now"):
+        judge.continue_text(render_steps_prompt(FIVE), max_new_tokens=10)
+
+
+def test_paragraphs_are_written_together_and_in_order(address, served, directory):
+    prompts = [np.array(byte_tokenizer().encode(f"Text {number}"), np.int32) for number in range(5)]
+    told = {"max_new_tokens": 8, "on_token": lambda count: None}
+    plain = Judge.load(directory, dtype="float64", style="completion")
+    expected = [plain.backend.write_paragraphs([one], **told)[0].text for one in prompts]
+    judge = load(address)
+    served.requests.clear()
+    assert [one.text for one in judge.backend.write_paragraphs(prompts, **told)] == expected
+    assert [len(body["prompt"]) for _, body in served.requests] == [len(prompts)]
+
+
 def test_another_tokenizer_is_refused_by_name(address, tmp_path):
     other = byte_tokenizer(merges=[("R", "a"), ("t", "e")])
     place = save_judge(tmp_path / "other", tiny_model("llama", len(other)), other)
@@ -200,8 +221,38 @@ def test_the_key_is_sent_and_a_refused_one_named(address, served, monkeypatch):
 
 
 def test_nothing_listens(directory):
-    with pytest.raises(JudgeError, match="does not answer"):
+    with pytest.raises(JudgeError, match=r"nothing listens at http://127\.0\.0\.1:9/v1") as caught:
         load("http://127.0.0.1:9/v1", tokenizer=directory)
+    assert "vllm serve MODEL --port 9 " in caught.value.hint
+
+
+def test_a_server_that_was_there_is_waited_for(served):
+    with served.running() as address:
+        judge = load(address)
+    with pytest.raises(JudgeError, match=r"does not answer: .*refused"):
+        judge.score(FIVE, **ROWS[0])
+
+
+def test_a_command_ends_although_a_server_hangs(directory, served, tmp_path):
+    """Python waits for the threads of a pool when it ends, however long a request takes."""
+    release, errors = threading.Event(), []
+
+    def hang(item):
+        release.wait(30)
+
+    def fail(item):
+        raise JudgeError("stopped")
+
+    started = threading.Thread(target=in_threads, args=(hang, [1, 2], 2), daemon=True)
+    started.start()
+    while not (found := [one for one in threading.enumerate() if one.name == "geval-local served"]):
+        pass
+    assert all(one.daemon for one in found)
+    release.set()
+    with pytest.raises(JudgeError, match="stopped"):
+        in_threads(fail, [1, 2, 3], 2)
+    assert in_threads(lambda item: item * 2, [3, 1, 2], 2) == [6, 2, 4]
+    assert in_threads(hang, [], 2) == errors
 
 
 @pytest.mark.parametrize("name", ["http://93.184.216.34/v1", "https://[2606:2800:220:1::1]:8000/v1"])
@@ -228,8 +279,6 @@ def test_options_of_servers_need_an_address():
 
 
 def test_steps_are_written_by_the_server(address, directory):
-    from geval_local.prompt import render_steps_prompt
-
     prompt = render_steps_prompt(FIVE, instruct=True)
     expected = Judge.load(directory, dtype="float64", style="chat").continue_text(prompt, max_new_tokens=40)
     assert Judge.load(address, style="chat").continue_text(prompt, max_new_tokens=40) == expected
@@ -243,3 +292,54 @@ def test_thoughts_are_drawn_by_the_server_with_a_seed_each(address, served):
     assert len({seed for *_, seed in served.program.drawn}) == len(served.program.drawn) == 4
     assert all(len(one.thoughts.texts) == 2 for one in scores)
     assert "thinking:reason-first/1,k=2,n=5,t=0.7,p=1,seed=0" in str(judge.signature(FIVE))
+
+
+def test_a_model_without_a_chat_template_gets_plain_prompts(served, tmp_path):
+    tokenizer = byte_tokenizer(chat=False)
+    served.root = str(save_judge(tmp_path / "plain", tiny_model("llama", len(tokenizer)), tokenizer))
+    with served.running() as address:
+        assert Judge.load(address).signature(FIVE).style == "completion"
+
+
+def test_two_servers_judge_in_one_run(served, directory, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    other = Served(Program(tiny_model("llama", len(byte_tokenizer()), seed=1)), byte_tokenizer(), str(directory))
+    other.names = ["other"]
+    with served.running() as first, other.running() as second:
+        judges = [JudgeOptions(name=one, style="completion") for one in (first, second)]
+        found = score_file(file, METRICS[:2], judges, tmp_path / "run")
+    assert [one.scored for one in found.summaries] == [len(ROWS)] * 4
+    assert len({round(one.mean, 9) for one in found.summaries}) == 4
+
+
+def test_a_prompt_beyond_the_context_names_both_lengths_and_a_field_may_be_shortened(address, served):
+    judge = load(address)
+    rows = [ROWS[0], ROWS[1] | {"source": "A long tale. " * 500}]
+    good, bad = judge.score_many(FIVE, rows)
+    assert good.is_scored
+    assert "4096" in bad.error
+    short = judge.score_many(FIVE.model_copy(update={"shorten": "source"}), rows)
+    assert [one.is_scored for one in short] == [True, True]
+    assert short[1].dropped_tokens > 0
+
+
+def test_a_scale_of_more_labels_than_one_request_names(directory, tmp_path):
+    """150 words of one token each at one position."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [one + other for one in letters for other in letters][:150]
+    tokenizer = byte_tokenizer(merges=[(one[0], one[1]) for one in words])
+    program = Program(tiny_model("llama", len(tokenizer)))
+    place = save_judge(tmp_path / "wide", program.model, tokenizer)
+    metric = Metric(name="wide", scale={word: number for number, word in enumerate(words)}, **BASE)
+    expected = Judge.load(place, dtype="float64", engine="padded", style="completion").score_many(metric, ROWS[:2])
+    with Served(program, tokenizer, str(place)).running() as address:
+        found = load(address).score_many(metric, ROWS[:2])
+    for one, other in zip(found, expected, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-6)
+
+
+def test_a_directory_with_a_tokenizer_alone_will_do(address, served, tmp_path):
+    served.root = "somebody/model-that-is-not-here"
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    assert load(address, tokenizer=tmp_path / "tokenizer").score(FIVE, **ROWS[0]).is_scored

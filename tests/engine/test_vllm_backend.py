@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import json
+import multiprocessing
 
 import pytest
-from programs import Program, fake_vllm
+from cli_run import run, write_rows
+from programs import Program, install_vllm
 from tiny import byte_tokenizer, save_judge, tiny_model
 
-from geval_local import Judge, Metric
+from geval_local import Interrupted, Judge, Metric, RunEvents, score_file
 from geval_local.engine.vllm_backend import VllmBackend
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.io.samples import Sample
@@ -43,12 +45,7 @@ def directory(tmp_path, program):
 
 @pytest.fixture
 def vllm(monkeypatch, program, made):
-    module = fake_vllm(program, made)
-    for name, one in {"vllm": module, "vllm.distributed": module.distributed}.items():
-        monkeypatch.setitem(sys.modules, name, one)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("geval_local.engine.vllm_backend._distribution", lambda: "numpy")
-    return module
+    return install_vllm(monkeypatch, program, made)
 
 
 def load(directory, **options):
@@ -79,6 +76,8 @@ def test_facts_say_what_computes_and_what_it_does_not_keep(directory, made):
     assert signature.further["head"] == "float32"
     assert signature.further["tensor_parallel"] == "2"
     assert signature.further["batch_invariant"] == "no"
+    assert signature.attention == "FAKE_ATTN"
+    assert "backend:vllm" in judge.identity  # the key of what a cache holds
     assert signature.further["vllm"] == '{"kv_cache_dtype":"fp8","max_num_seqs":8}'
     assert made[0]["hf_overrides"] == {"head_dtype": "float32"}
     assert (made[0]["max_num_seqs"], made[0]["tensor_parallel_size"]) == (8, 2)
@@ -148,14 +147,26 @@ def test_options_of_vllm_need_vllm():
         JudgeOptions(name="nano", tensor_parallel=2)
 
 
-def test_a_program_without_a_guard_gets_a_sentence(directory, vllm, monkeypatch):
-    def started_again(**_):
-        raise RuntimeError("An attempt has been made to start a new process before its bootstrapping phase finished")
-
-    monkeypatch.setattr(vllm, "LLM", started_again)
-    with pytest.raises(ConfigurationError) as caught:
+@pytest.mark.usefixtures("vllm")
+def test_a_program_without_a_guard_gets_a_sentence(directory, made, monkeypatch):
+    """A spawned worker imports the program, which loads the judge once more."""
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(SystemExit, match="__main__"):
         load(directory)
+    assert made == []
+
+
+def test_a_core_that_does_not_start_names_the_guard(directory, vllm, monkeypatch):
+    def fails(**_):
+        raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+    monkeypatch.setattr(vllm, "LLM", fails)
+    with pytest.raises(JudgeError) as caught:
+        load(directory, tensor_parallel=2)
     assert "__main__" in caught.value.hint
+    with pytest.raises(JudgeError) as caught:
+        load(directory)
+    assert "__main__" not in caught.value.hint
 
 
 def test_what_vllm_says_of_a_model_is_told_in_one_line(directory, vllm, monkeypatch):
@@ -204,3 +215,106 @@ def test_thoughts_are_drawn_with_a_seed_each(directory, program):
     ends = end_tokens(byte_tokenizer())
     written = program.greedy(entry.request.ids.tolist(), 5, sorted(ends))
     assert scores[0].thoughts.texts[0] == byte_tokenizer().decode([token for token in written if token not in ends])
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write_rows(tmp_path / "rows.jsonl", ROWS)
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("cached", [0, 30])
+def test_a_run_says_what_vllm_computed(directory, file, tmp_path, program, cached):
+    judge = load(directory)
+    program.cached = cached
+    for metric in METRICS[:2]:
+        before = judge.engine.computed_tokens
+        found = score_file(file, metric, judge, tmp_path / metric.name, use_cache=False)
+        assert found.totals["planned_tokens"] == judge.engine.computed_tokens - before > 0
+    # A second digit is a prompt of its own.
+    assert found.totals["planned_tokens"] > found.totals["prompt_tokens"]
+
+
+class Stopping(RunEvents):
+    """Stops after some rows."""
+
+    done, most = 0, 1
+
+    def on_progress(self, done):
+        self.done = done
+
+    def should_stop(self):
+        return self.done >= self.most
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_resumed_run_counts_every_unit_once(directory, file, tmp_path):
+    judge = load(directory, batch_tokens=1)
+    whole = score_file(file, METRICS[0], judge, tmp_path / "whole", use_cache=False)
+    with pytest.raises(Interrupted):
+        score_file(file, METRICS[0], judge, tmp_path / "run", use_cache=False, events=Stopping())
+    found = score_file(file, METRICS[0], judge, tmp_path / "run", use_cache=False)
+    assert 0 < found.there < len(ROWS)
+    assert found.totals == whole.totals
+
+
+def test_a_core_that_ctrl_c_ends_too_is_an_interruption(directory, file, tmp_path, vllm, monkeypatch):
+    """Ctrl-C goes to all processes of a terminal: vLLM's workers end before this one has stopped."""
+    judge, events = load(directory, batch_tokens=1), Stopping()
+    whole = vllm.LLM.generate
+
+    def ended(self, *given, **named):
+        if events.done:
+            events.most = 1
+            raise RuntimeError("EngineCore encountered an issue")
+        return whole(self, *given, **named)
+
+    events.most = 2
+    monkeypatch.setattr(vllm.LLM, "generate", ended)
+    with pytest.raises(Interrupted):
+        score_file(file, METRICS[0], judge, tmp_path / "run", use_cache=False, events=events)
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_resumed_run_promises_what_vllm_keeps(directory, file, tmp_path, program):
+    metric = tmp_path / "five.yaml"
+    metric.write_text(json.dumps({"name": "five", "scale": "1-5", **BASE, "steps": ["Read."]}))
+    asked = ["score", file, "-m", metric, "-j", directory, "--style", "completion", "--engine", "vllm"]
+    asked += ["--no-cache", "--batch-tokens", "1", "-o", f"{tmp_path / 'run'}/"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "figures", limited(program.figures, 0))
+        none = run(*asked, home=tmp_path / "home")
+    assert "error: vLLM stopped computing" in none.stderr  # and not that the empty run was deleted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "figures", limited(program.figures, 6))
+        first = run(*asked, home=tmp_path / "home")
+    assert first.exit_code == 2
+    assert "geval-local resume" in first.stderr
+    assert "to rounding" not in first.stderr
+    second = run("resume", tmp_path / "run", home=tmp_path / "home")
+    assert second.exit_code == 0, second.stderr
+    assert "engine: vllm; figures equal those of an uninterrupted run to rounding, not to the byte" in second.stderr
+
+
+def limited(function, most):
+    """A function that fails after some calls."""
+    calls = []
+
+    def called(*given):
+        calls.append(given)
+        if len(calls) > most:
+            raise RuntimeError("EngineCore encountered an issue")
+        return function(*given)
+
+    return called
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_judge_may_be_closed_twice_and_another_loaded(directory, made):
+    for _ in range(2):
+        judge = load(directory)
+        assert judge.score(METRICS[0], **ROWS[0]).is_scored
+        judge.close()
+        judge.close()
+    assert [one for one in made if "closed" in one] == [{"closed": True}] * 2

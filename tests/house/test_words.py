@@ -13,7 +13,7 @@ PACKAGE = Path(geval_local.__file__).parent
 OF_COMMAND_LINES = ("cli/", "options.py", "hosts/pytest_plugin.py")
 #: Whole commands, up to the end of the clause, which anybody can type into a shell; and a folder of the hub's cache.
 COMMANDS = re.compile(
-    r"\b(?:geval-local|pip install|hf download|ray start|inspect score) [^`;,]*|--kernels-community--"
+    r"\b(?:geval-local|pip install|hf download|ray start|inspect score|vllm serve) [^`;,]*|--kernels-community--"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 

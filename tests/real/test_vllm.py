@@ -1,11 +1,17 @@
-"""vLLM itself, on a CPU, in an environment of its own (.ci/vllm): SmolLM2 against plain transformers in float64."""
+"""vLLM itself, on a CPU, in an environment of its own (.ci/vllm): SmolLM2 against plain transformers in float64.
+
+One engine and one server serve nearly all tests: a start takes 15 to 25 s of processor time.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,10 +20,11 @@ import urllib.request
 
 import numpy as np
 import pytest
+from brute_force import brute_force_labels
 
-from geval_local import Judge, Metric, score_file
-from geval_local.errors import GevalError
-from geval_local.prompt import render_steps_prompt
+from geval_local import Judge, Metric, RunEvents, score_file
+from geval_local.errors import Interrupted
+from geval_local.prompt import render_form, render_steps_prompt
 
 pytestmark = pytest.mark.slow
 if importlib.util.find_spec("vllm") is None:
@@ -26,101 +33,220 @@ if importlib.util.find_spec("vllm") is None:
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 FIELDS = {"source": "Source", "output": "Output"}
-BASE = {"criteria": "How well the output sums up the source.", "fields": FIELDS, "steps": ("Read both.", "Rate it.")}
-METRICS = [
-    Metric(name="five", scale="1-5", **BASE),
-    Metric(name="digits", scale="0-100", **BASE),
-    Metric(name="yes", scale={"Yes": 1, "No": 0}, **BASE),
-    Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
-]
+BASE = {"criteria": "How well the output sums up the source.", "fields": FIELDS, "steps": ("Rate it.",)}
+METRICS = {
+    "five": Metric(name="five", scale="1-5", **BASE),
+    "digits": Metric(name="digits", scale="0-100", **BASE),
+    "yes": Metric(name="yes", scale={"Yes": 1, "No": 0}, **BASE),
+    "words": Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
+}
+FIVE = METRICS["five"]
+#: Style and metric.
+CASES = [*(("chat", name) for name in METRICS), ("completion", "five")]
 SOURCES = ["The library reopened on Monday after eight months of repairs. ", "A storm closed the harbour. "]
-ROWS = [{"source": SOURCES[number // 2], "output": f"It is open again, {number}."} for number in range(4)]
+ROWS = [{"source": SOURCES[number // 2], "output": f"It is open again, {number}."} for number in range(3)]
 TOLERANCE = 1e-4
+ENGINE = {"engine": "vllm", "dtype": "float32", "vllm": ["enforce_eager=true"]}
+
+
+class Plain:
+    """A model of transformers; the text in front of the labels goes through it once."""
+
+    def __init__(self, model):
+        self.model, self.prompt, self.passed = model, None, None
+
+    def __call__(self, ids, use_cache):
+        import torch
+
+        ids = ids[0].tolist()
+        if self.prompt is None or ids[: len(self.prompt)] != self.prompt:
+            self.prompt, self.passed = ids, self.model(torch.tensor([ids]), use_cache=True)
+        if ids == self.prompt:
+            return self.passed
+        cache = copy.deepcopy(self.passed.past_key_values)
+        return self.model(torch.tensor([ids[len(self.prompt) :]]), past_key_values=cache)
+
+
+def form_text(tokenizer, style, metric, row):
+    """The text in front of a label, by the tokenizer's own template."""
+    prompt = render_form(metric, row)
+    if style == "completion":
+        return prompt.text
+    message = [{"role": "user", "content": f"{prompt.body.rstrip()}\n\n{prompt.request}"}]
+    return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True) + prompt.cue
 
 
 @pytest.fixture(scope="module")
-def expected(smollm2):
-    """Scores by transformers in float64, which the exactness tests hold against one plain pass for each label."""
+def expected(smollm2, address):
+    """P(label | form) by transformers in float64, each label string by itself: arrays of shape (rows, labels)."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float64).eval()
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
     found = {}
-    for style, metrics in (("chat", METRICS), ("completion", METRICS[:1])):
-        judge = Judge.load(smollm2, dtype="float64", style=style)
-        found |= {(style, metric.name): judge.score_many(metric, ROWS) for metric in metrics}
+    with torch.inference_mode():
+        for style, name in CASES:
+            labels = METRICS[name].scale.labels
+            written = [{one, one.lower(), one.capitalize(), one.upper()} for one in labels]
+            spellings = [[lead + one for one in each for lead in ("", " ")] for each in written]
+            texts = [form_text(tokenizer, style, METRICS[name], row) for row in ROWS]
+            found[style, name] = np.array(
+                [brute_force_labels(Plain(model), tokenizer, text, spellings) for text in texts]
+            )
     return found
 
 
+def compare(scores, expected, metric):
+    """Every label's probability, the mass and the score; on 0-100 a probability weighs 25 times as much as on 1-5."""
+    values = metric.scale.array
+    for score, joint in zip(scores, expected, strict=True):
+        assert score.error is None
+        mass, shares = joint.sum(), joint / joint.sum()
+        assert np.abs(np.array(list(score.probabilities.values())) - shares).max() < TOLERANCE
+        assert score.label_mass == pytest.approx(mass, abs=TOLERANCE)
+        assert score.value == pytest.approx(float(values @ shares), abs=TOLERANCE * max(1, np.ptp(values) / 4))
+
+
 @pytest.fixture(scope="module")
-def judge(smollm2):
-    judge = Judge.load(smollm2, engine="vllm", dtype="float32", style="chat")
+def judge(smollm2, expected):
+    judge = Judge.load(smollm2, style="chat", batch_tokens=1, **ENGINE)
     yield judge
     judge.close()
 
 
-def compare(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert one.error is None
-        # On a scale of 0-100 a probability weighs 25 times as much as on 1-5.
-        assert one.value == pytest.approx(other.value, abs=TOLERANCE * (25 if len(one.probabilities) > 5 else 1))
-        assert one.label_mass == pytest.approx(other.label_mass, abs=TOLERANCE)
-        differences = np.array(list(one.probabilities.values())) - np.array(list(other.probabilities.values()))
-        assert np.abs(differences).max() < TOLERANCE
+@pytest.fixture(scope="module")
+def served(address):
+    for _ in range(1200):
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(address.removesuffix("/v1") + "/health", timeout=5).close()
+            break
+        time.sleep(0.25)
+    return Judge.load(address, style="chat", batch_tokens=1)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda one: one.name)
-def test_in_this_process(judge, expected, metric):
-    compare(judge.score_many(metric, ROWS), expected["chat", metric.name])
-
-
-def test_completion_steps_and_a_second_judge(judge, smollm2, expected):
-    steps = judge.continue_text(render_steps_prompt(METRICS[0], instruct=True), max_new_tokens=60)
-    plain = Judge.load(smollm2, dtype="float32", style="chat")
-    assert steps == plain.continue_text(render_steps_prompt(METRICS[0], instruct=True), max_new_tokens=60)
-    judge.close()
-    other = Judge.load(smollm2, engine="vllm", dtype="float32", style="completion")
-    try:
-        compare(other.score_many(METRICS[0], ROWS), expected["completion", "five"])
-        assert other.engine.computed_tokens > 0
-    finally:
-        other.close()
-
-
-@contextlib.contextmanager
-def serving(model, port, log):
-    """Run vLLM's own server on a port of this machine."""
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
+@pytest.fixture(scope="module")
+def address(smollm2, tmp_path_factory):
+    """vLLM's own server: its start is waited for by those who ask it."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(smollm2), "--port", str(port)]
     command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-logprobs", "128"]
     command += ["--hf-overrides", json.dumps({"head_dtype": "float32"}), "--served-model-name", "smollm2"]
+    log = tmp_path_factory.mktemp("server") / "log"
     with log.open("wb") as told:
         process = subprocess.Popen(command, stdout=told, stderr=told)
         try:
-            for _ in range(600):
-                with contextlib.suppress(OSError):
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                    break
-                assert process.poll() is None, log.read_text()[-2000:]
-                time.sleep(0.5)
             yield f"http://127.0.0.1:{port}/v1"
         finally:
+            print(log.read_text(errors="replace")[-2000:])
             process.terminate()
             process.wait(60)
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def test_a_server_that_runs_and_one_that_stops(smollm2, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("geval_local.engine.served_backend.PAUSES", (0.2,))
-    file, port = tmp_path / "rows.jsonl", free_port()
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    with serving(smollm2, port, tmp_path / "log") as address:
-        served = Judge.load(address, style="chat")
-        for metric in METRICS:
-            compare(served.score_many(metric, ROWS), expected["chat", metric.name])
-        score_file(file, METRICS[0], served, tmp_path / "whole.jsonl", use_cache=False)
-    with pytest.raises(GevalError, match="does not answer"):
-        score_file(file, METRICS[0], served, tmp_path / "run", use_cache=False)
-    with serving(smollm2, port, tmp_path / "log"):
-        again = score_file(file, METRICS[0], served, tmp_path / "run", use_cache=False)
-    assert again.summaries[0].scored == len(ROWS)
+    return file
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_in_this_process(judge, expected, name):
+    compare(judge.score_many(METRICS[name], ROWS), expected["chat", name], METRICS[name])
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_by_a_server(served, expected, name):
+    compare(served.score_many(METRICS[name], ROWS), expected["chat", name], METRICS[name])
+
+
+def test_completion_by_a_server(address, served, expected):
+    compare(Judge.load(address, style="completion").score_many(FIVE, ROWS), expected["completion", "five"], FIVE)
+
+
+def test_steps_and_reasons_are_those_of_plain_passes(judge, served, smollm2):
+    plain = Judge.load(smollm2, dtype="float32", style="chat")
+    prompt = render_steps_prompt(FIVE, instruct=True)
+    steps = plain.continue_text(prompt, max_new_tokens=30)
+    assert len(steps.split()) > 5
+    assert [one.continue_text(prompt, max_new_tokens=30) for one in (judge, served)] == [steps] * 2
+
+    reasons = [one.text for one in plain.backend.write_paragraphs(reason_prompts(plain), **SHORT)]
+    assert all(reasons)
+    for one in (judge, served):
+        assert [found.text for found in one.backend.write_paragraphs(reason_prompts(one), **SHORT)] == reasons
+
+
+SHORT = {"max_new_tokens": 20, "on_token": lambda count: None}
+
+
+def reason_prompts(judge):
+    return judge.encoder.encode([render_form(FIVE, row) for row in ROWS[:2]])
+
+
+def test_what_vllm_computed_is_counted(judge, file, tmp_path):
+    before = judge.engine.computed_tokens
+    found = score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+    assert 0 < found.totals["planned_tokens"] == judge.engine.computed_tokens - before
+    assert judge.signature(FIVE).further.get("attention", str(judge.signature(FIVE))).find("auto") < 0
+
+
+class Stopping(RunEvents):
+    """Stops a run after its first row."""
+
+    done = 0
+
+    def on_progress(self, done):
+        self.done = done
+
+    def should_stop(self):
+        return self.done > 0
+
+
+@pytest.mark.parametrize("which", ["judge", "served"])
+def test_a_stopped_run_goes_on_to_the_same_figures(which, request, file, tmp_path):
+    judge = request.getfixturevalue(which)
+    with pytest.raises(Interrupted):
+        score_file(file, FIVE, judge, tmp_path / "run", use_cache=False, events=Stopping())
+    went_on = score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+    assert 0 < went_on.there < len(ROWS)
+    whole = judge.score_many(FIVE, ROWS)
+    assert went_on.summaries[0].mean == pytest.approx(np.mean([one.value for one in whole]), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("processes", ["0", pytest.param("1", marks=pytest.mark.nightly)])
+def test_a_killed_command_ends_all_of_it(smollm2, tmp_path, processes):
+    """Ctrl-C goes to every process of a terminal; "1": vLLM's workers are processes, as for several GPUs."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(ROWS[0] | {"output": f"Number {number}."}) + "\n" for number in range(400)))
+    metric = tmp_path / "five.yaml"
+    metric.write_text(json.dumps({"name": "five", "scale": "1-5", **BASE, "steps": list(BASE["steps"])}))
+    command = [sys.executable, "-m", "geval_local", "score", rows, "-m", metric, "-j", smollm2, "--style", "completion"]
+    command += ["--engine", "vllm", "--dtype", "float32", "--vllm", "enforce_eager=true", "--batch-tokens", "1"]
+    command += ["--no-cache", "-o", tmp_path / "run"]
+    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": processes}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([*map(str, command)], start_new_session=True, **pipes) as process:
+        told = ""
+        for line in process.stderr:
+            told += line
+            if re.search(r"scoring .*: [1-9]\d* of 400 rows", line):
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        results, more = process.communicate(timeout=120)
+        assert process.returncode == 3, told + more
+    assert "geval-local resume" in more
+    assert results == ""
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_a_second_judge_after_the_first(smollm2, judge, expected):
+    judge.close()
+    other = Judge.load(smollm2, style="completion", **ENGINE)
+    try:
+        compare(other.score_many(FIVE, ROWS), expected["completion", "five"], FIVE)
+    finally:
+        other.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ class Program:
         self.drawn: list[tuple[float, float, int]] = []
         #: Why a prompt has no answer, by its tokens.
         self.refuse: Callable[[Sequence[int]], str | None] = lambda ids: None
+        #: Tokens of every prompt that are said to have been there.
+        self.cached = 0
 
     def logprobs(self, ids: Sequence[int]) -> np.ndarray:
         with torch.inference_mode():
@@ -56,6 +59,12 @@ class Program:
         while len(written) < count and not (written and written[-1] in ends):
             written.append(int(self.logprobs([*ids, *written]).argmax()))
         return written
+
+
+class FakeAttention:
+    @staticmethod
+    def get_name() -> str:
+        return "FAKE_ATTN"
 
 
 @dataclass
@@ -89,6 +98,9 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
                     cache_config=SimpleNamespace(block_size=16, num_gpu_blocks=64),
                     parallel_config=SimpleNamespace(tensor_parallel_size=arguments["tensor_parallel_size"]),
                     attention_config=SimpleNamespace(backend=None),
+                    compilation_config=SimpleNamespace(
+                        static_forward_context={"layer": SimpleNamespace(get_attn_backend=lambda: FakeAttention)}
+                    ),
                 ),
                 engine_core=SimpleNamespace(shutdown=lambda: made.append({"closed": True})),
             )
@@ -108,7 +120,7 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
             named = {token: SimpleNamespace(logprob=value) for token, value in figures.items()}
             return SimpleNamespace(
                 prompt_token_ids=ids,
-                num_cached_tokens=0,
+                num_cached_tokens=min(program.cached, len(ids) - 1),
                 outputs=[SimpleNamespace(token_ids=new, logprobs=[named], finish_reason="length")],
             )
 
@@ -118,6 +130,15 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
     module.envs = SimpleNamespace(VLLM_BATCH_INVARIANT=False)
     module.distributed = types.ModuleType("vllm.distributed")
     module.distributed.cleanup_dist_env_and_memory = lambda: None
+    return module
+
+
+def install_vllm(monkeypatch: Any, program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
+    """Let the module be found as if vLLM were installed."""
+    module: Any = fake_vllm(program, made)
+    for name, one in {"vllm": module, "vllm.distributed": module.distributed}.items():
+        monkeypatch.setitem(sys.modules, name, one)
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"vllm": ["numpy"]})
     return module
 
 

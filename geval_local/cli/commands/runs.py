@@ -42,7 +42,7 @@ def resume(
 ) -> None:
     """Continue an interrupted run with the settings of its manifest.
 
-    On the same machine, the results equal those of an uninterrupted run byte for byte.
+    On the same machine, the results equal those of an uninterrupted run byte for byte; to rounding where vLLM computes.
     """
     from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow

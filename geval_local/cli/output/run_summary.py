@@ -29,6 +29,7 @@ from geval_local.evaluation.gates import NOT_WORSE
 from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
+from geval_local.options import JudgeOptions
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
 from geval_local.statistics.interval import FEW_UNITS
@@ -254,6 +255,8 @@ def _show_pace(result: RunResult) -> None:
     prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
     if 0 < planned < prompts:
         told.append(f"{1 - planned / prompts:.0%} of {prompts} prompt tokens saved by shared texts")
+    elif planned > prompts > 0:
+        told.append(f"{planned} tokens computed for {prompts} prompt tokens")
     note("; ".join(told))
     for line in _interval_lines(result.summaries):
         note(line, "dim")
@@ -359,7 +362,9 @@ def _show_next(result: RunResult, lowest: int) -> None:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
             given = str(choice.get("name") or "")
-            by_path = given if given and given != result.judges[0] and Path(given).exists() else None
+            # Results name neither the path of a judge nor the address of a server.
+            is_elsewhere = given and given != result.judges[0] and Path(given).exists()
+            by_path = given if is_elsewhere else result.judges[0] if JudgeOptions(**choice).is_served else None
             command = reasons_command(result.target.results, result.summaries[0].metric, lowest, by_path)
             note(f"  {why_worst(result.lowest[0]):<28} {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
