@@ -195,7 +195,7 @@ def audit_thought(judge: Judge, metric: Metric) -> ThoughtAudit | None:
     form = one.prepare(metric, example_samples(metric)[:1])[0]
     (entry,) = one.thinker.after_thoughts([form])
     if form.request is None or entry.request is None or entry.thought is None:
-        raise UnscorableError(entry.error or "the form cannot be filled")
+        raise UnscorableError(entry.error or "the form cannot be filled", code_of(entry.error or ""))
     (readout,) = read_all(judge.engine, [entry.request])
     found = None if readout.label_logprobs is None else Distribution(metric.scale, readout.label_logprobs)
     return ThoughtAudit(
