@@ -119,7 +119,7 @@ def _preference(row: _Row) -> dict[str, Any]:
 
 
 def _spoken(prompt: Any, answer: Any) -> dict[str, Any]:
-    """Split a conversation into the prompt and the last answer."""
+    """Return the prompt and the output of an answer; in a conversation, the last turn is the output."""
     prompt, answer = decoded(prompt), decoded(answer)
     if not is_messages(answer):
         return {"prompt": prompt, "output": answer}

@@ -121,7 +121,7 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
             ) from None
         if not cells:
             continue
-        # Spreadsheets write deleted columns as empty cells without a name.
+        # Spreadsheets write deleted columns as empty cells at the end of a row.
         while len(cells) > (1 if header is None else len(header)) and not cells[-1].strip():
             cells.pop()
         if header is None:
