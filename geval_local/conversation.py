@@ -135,7 +135,7 @@ def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
 def offered_by(row: Mapping[str, Any], where: str, *, is_answered: bool) -> dict[str, Any]:
     """Return the fields that the conversation of a row offers, without those that it lacks.
 
-    If a column of the row holds the answer (`is_answered`), then all turns come before it.
+    If a column of the row has the answer (`is_answered`), then all turns come before it.
     """
     found = messages_of(row)
     if found is None:

@@ -15,7 +15,7 @@
     |-- BusyError                   too many calls at present, or shutting down
     |-- DataError                   an input file that cannot be read at all (exit code 2)
     `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
-        `-- FieldError              a metric's field without a column, or whose column holds no text
+        `-- FieldError              a metric's field without a column, or whose column has no text
 
     KeyboardInterrupt
     `-- Interrupted                 a run was stopped; everything finished is kept (exit code 3)

@@ -125,7 +125,7 @@ class Problem(NamedTuple):
 
 #: Valid values of the required keys.
 _STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
-#: Key -> the key with which it must be consistent.
+#: Key -> the other keys that its consistency checks need; if one of them is malformed, the checks are skipped.
 _BASES = {
     "criteria": ("template",),
     "template": ("fields",),

@@ -29,7 +29,8 @@ def without_examples(
 ) -> list[ScoredItem]:
     """Remove rating and score, or the rating alone, from items whose rows are examples; every item keeps its place.
 
-    A row is an example if the texts of all fields are the same (`geval_local.examples.content`), whatever its id.
+    A row is an example if the texts of all fields are the same (`geval_local.examples.content`); its id does not
+    matter.
     """
     if metric is None or not metric.examples:
         return list(items)

@@ -50,7 +50,7 @@ def _not_worse(value: object) -> object:
 
 
 class SliceGateSpec(_Part):
-    """What a metric's figures must reach, each a comparison such as ``">= 3.5"``; a failed gate exits with 1."""
+    """Limits of a metric's figures, each a comparison such as ``">= 3.5"``; a failed gate sets the exit code to 1."""
 
     #: Mean score, on the metric's scale.
     mean: _gate("mean") = None  # type: ignore[valid-type]
@@ -68,14 +68,14 @@ class SliceGateSpec(_Part):
 
 
 class GateSpec(SliceGateSpec):
-    """The same, and what slices of the rows must reach."""
+    """The same limits, also for slices of the rows."""
 
     #: Column -> limits that each of its slices must meet.
     by: dict[_Text, SliceGateSpec] = Field(default_factory=dict)
 
 
 class Baseline(_Part):
-    """An earlier run that this one is compared with, on the rows that both have."""
+    """An earlier run to compare with, on the rows that both runs have."""
 
     #: A run directory, a result file, or the outputs' directory of an earlier run of this evaluation. If `outputs` has
     #: a placeholder, ``last`` is the newest finished run.
@@ -88,7 +88,7 @@ _Baseline = Annotated[Baseline, BeforeValidator(short("run"), json_schema_input_
 
 
 class DataFile(RunOptions):
-    """A file of rows; options of a run that stand here go before those of the whole evaluation."""
+    """A file of rows; its options of a run override those of the whole evaluation."""
 
     #: JSONL, JSON, CSV or Parquet; its path is relative to the file of the evaluation.
     file: _Text

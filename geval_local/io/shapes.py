@@ -1,4 +1,4 @@
-"""Shapes of rows: which column is the id, and rows that hold several samples, as systems side by side or as turns."""
+"""Shapes of rows: which column is the id, and rows with several samples, as systems side by side or as turns."""
 
 from __future__ import annotations
 
