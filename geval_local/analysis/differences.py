@@ -88,7 +88,7 @@ class Gap:
     documents: int
     #: Number of documents that only one side has, which a paired test cannot use.
     left_out: int
-    #: Number of documents on which the first side scores higher, ties, and scores lower; None if unpaired.
+    #: Number of documents on which the first side is better, tied, and worse; None if unpaired.
     wins: int | None = None
     ties: int | None = None
     losses: int | None = None
@@ -199,7 +199,7 @@ def _connected(linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _drawn_interval(value: float, drawn: Floats, units: int) -> Interval:
-    """Compute an interval from draws, whose variance is too small by (n - 1) / n for n units (Efron, 1982)."""
+    """Compute an interval from draws, whose variance is too small by the factor (n - 1) / n (Efron, 1982)."""
     if np.isfinite(drawn).mean() < 0.9:
         return Interval(
             value, warning="in many draws of the documents some systems share none, which allows no interval"
