@@ -1,6 +1,6 @@
 """G-Eval on local language models: exact label probabilities, batched, offline.
 
-From the bottom to the top; a room is imported by itself and by those after it:
+From bottom to top; a room may only be imported by itself and by later ones:
 
 - ``errors``, ``wording``; ``files``
 - the core, pure: ``fields``, ``yaml_text``, ``yaml_model``, ``scale``, ``scale_words``, ``direction``, ``metric``,
@@ -8,13 +8,13 @@ From the bottom to the top; a room is imported by itself and by those after it:
   ``options``, ``notebook``
 - ``io``: rows in, results out
 - ``models``: weights; ``tokens``: text to ids; ``engine``: ids to label log-probabilities; ``judge``: samples to scores
-- ``runs``: durable runs; ``analysis``: whether scores are right; ``report``: pages
+- ``runs``: durable runs; ``analysis``: whether to trust scores; ``report``: pages
 - ``testing``: a judge without a model, for tests
 - ``evaluation``: one file for all of it; ``frames``: data frames; ``serve``: HTTP; ``hosts``: other people's tools;
   ``ray``: clusters
 - ``cli``: verbs
 
-Public names are loaded on first use, so that importing the package does not import torch.
+Public names load on first use, so that importing the package does not import torch.
 """
 
 from __future__ import annotations
@@ -63,10 +63,9 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
 
 __version__ = "0.1.0"
 
-# PyTorch reads these when it starts. On Linux large tensors get large pages, whose addresses are found sooner.
+# PyTorch reads these when it starts. On Linux, huge pages for large tensors reduce TLB misses.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-# Packs differ in length, and segments of fixed size leave memory free in pieces that fit none of them. Windows has no
-# others.
+# Packs differ in length, so segments of fixed size fragment GPU memory. Windows only has fixed segments.
 if sys.platform != "win32" and not any(f"PYTORCH_{name}ALLOC_CONF" in os.environ for name in ("", "CUDA_", "HIP_")):
     os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 

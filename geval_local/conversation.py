@@ -1,6 +1,6 @@
-"""Conversations: lists of messages, as OpenAI and ShareGPT write them, read as turns, and the fields found in them.
+"""Conversations: lists of messages in OpenAI's or ShareGPT's format, read as turns, and the fields found in them.
 
-A row with a conversation offers these fields beside its columns: the last answer as ``output``, and what it answers.
+A row with a conversation offers fields in addition to its columns: the last answer as ``output``, and what it answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from geval_local.errors import ErrorCode, FieldError
 
 #: Columns that may hold a conversation, best first.
 CHATS = ("messages", "conversations", "conversation", "dialogue", "chat")
-#: Columns that are meant to hold one, whatever is in them.
+#: Columns that always count as a conversation, even if malformed.
 _MEANT = ("messages", "conversations")
 #: Fields that a conversation offers -> what they are.
 OFFERED: Mapping[str, str] = {
@@ -24,9 +24,9 @@ OFFERED: Mapping[str, str] = {
     "system_prompt": "the system and developer turns",
     "context": "what tools returned before the output",
 }
-#: Field of a metric -> the offered field that it is read from.
+#: Field of a metric -> the offered field that provides it.
 READ_AS: Mapping[str, str] = {**{name: name for name in OFFERED}, "source": "history"}
-#: Column that names the assistant's turn, from 1, that a row is about; without it, a row is about the last one.
+#: Column with the number, from 1, of the assistant's turn to judge; without it, the last one is judged.
 TURN = "assistant_turn"
 
 #: ShareGPT's names of speakers, and their variants -> OpenAI's.
@@ -41,16 +41,16 @@ _SHAPE = "A message is an object with role and content, or with from and value."
 class Turn(NamedTuple):
     """One message."""
 
-    #: user, assistant, system, tool, or another name as it is.
+    #: user, assistant, system, tool, or any other name, unchanged.
     role: str
-    #: The role as it is shown.
+    #: The role as the form shows it.
     speaker: str
-    #: The content; text, unless the message holds something else.
+    #: The content; a text, unless the message contains something else.
     text: Any
 
 
 def turn_of(message: Mapping[str, Any], what: str) -> Turn:
-    """Read one message; calls of tools are written behind its content."""
+    """Read one message; tool calls are appended to its content."""
     role = message.get("role", message.get("from"))
     content = message["content"] if "content" in message else message.get("value")
     calls = message.get("tool_calls") or [one for one in (message.get("function_call"),) if one]
@@ -77,7 +77,7 @@ def _part(part: Any, what: str) -> str:
 
 
 def _call(call: Any, what: str) -> str:
-    """Write the call of a tool as code: ``get_weather({"city": "Oslo"})``."""
+    """Write a tool call as code: ``get_weather({"city": "Oslo"})``."""
     asked = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(asked, Mapping) or not isinstance(asked.get("name"), str):
         raise FieldError(
@@ -107,14 +107,14 @@ def messages_of(row: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
 
 
 def is_messages(value: Any) -> bool:
-    """Whether a value is a list in which a message stands."""
+    """Whether a value is a list that contains a message."""
     return isinstance(value, list | tuple) and any(
         isinstance(one, Mapping) and ("role" in one or {"from", "value"} <= one.keys()) for one in value
     )
 
 
 def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
-    """Read all messages; the first that is none is named."""
+    """Read all messages; an error names the first invalid one."""
     turns = []
     for number, message in enumerate(messages, start=1):
         what = f"{where}: the column {column!r}, message {number}"
@@ -133,9 +133,9 @@ def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
 
 
 def offered_by(row: Mapping[str, Any], where: str, *, is_answered: bool) -> dict[str, Any]:
-    """Return the fields that the conversation of a row offers; those that it lacks are left out.
+    """Return the fields that the conversation of a row offers, without those that it lacks.
 
-    If a column of the row holds the answer (`is_answered`), then all turns come before it.
+    If a column of the row has the answer (`is_answered`), then all turns come before it.
     """
     found = messages_of(row)
     if found is None:

@@ -15,7 +15,7 @@
     |-- BusyError                   too many calls at present, or shutting down
     |-- DataError                   an input file that cannot be read at all (exit code 2)
     `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
-        `-- FieldError              a metric's field without a column, or whose column holds no text
+        `-- FieldError              a metric's field without a column, or whose column has no text
 
     KeyboardInterrupt
     `-- Interrupted                 a run was stopped; everything finished is kept (exit code 3)
@@ -38,10 +38,10 @@ _NUMBER = re.compile(r"\d+")
 
 
 class GevalError(Exception):
-    """Base class of all errors that users of the package are meant to catch.
+    """Base class of all errors that users of the package should catch.
 
-    `message` and `hint` name parameters as ``name=value`` in backticks. `str` shows them as Python arguments; other
-    readers get them in their own language, see `geval_local.wording`.
+    `message` and `hint` name parameters as ``name=value`` in backticks. `str` shows them as Python arguments;
+    `geval_local.wording` rewrites them for other readers, such as users of the command line.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -108,7 +108,7 @@ class ErrorCode(str, Enum):
     A member equals its text: ``score.error_code == "too_long"``.
     """
 
-    #: What the code means, in half a sentence.
+    #: Meaning of the code, as part of a sentence.
     meaning: str
 
     INVALID_ROW = "invalid_row", "the row cannot be read, or is not of the shape that was asked for"
@@ -129,7 +129,7 @@ class ErrorCode(str, Enum):
     UNKNOWN = "unknown", "no code is known, as in results of earlier versions"
 
     def __new__(cls, value: str, meaning: str) -> ErrorCode:
-        """Make a member of its text and its meaning."""
+        """Make a member from its text and its meaning."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -163,18 +163,18 @@ class Cause(str):
 
 
 def code_of(error: str) -> ErrorCode:
-    """Return the code of a reason; `ErrorCode.UNKNOWN` for a text that is no `Cause`."""
+    """Return the code of a reason; `ErrorCode.UNKNOWN` for a text that is not a `Cause`."""
     return error.code if isinstance(error, Cause) else ErrorCode.UNKNOWN
 
 
 def kind_of(error: str) -> tuple[str, str]:
-    """Say which reasons are counted together: those of one code; without a code, those that differ in numbers only."""
+    """Return the key by which reasons are counted: the code; without one, the text without its numbers."""
     code = code_of(error)
     return code.value, _NUMBER.sub("#", error) if code is ErrorCode.UNKNOWN else ""
 
 
 class UnscorableError(GevalError):
-    """One sample that cannot be scored; the run keeps its reason and goes on."""
+    """One sample that cannot be scored; the run stores its reason and continues."""
 
     def __init__(self, message: str, code: ErrorCode, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -187,17 +187,17 @@ class UnscorableError(GevalError):
 
 
 class FieldError(UnscorableError):
-    """A metric's field without a column, or whose column holds no text: usually true of the whole file."""
+    """A metric's field without a column, or whose column has no text; usually this affects the whole file."""
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library written in Rust has given up: that is no `Exception`, so that nothing else would catch it."""
+    """Whether an error is the panic of a Rust library: it is not an `Exception`, so nothing else would catch it."""
     return type(error).__name__ == "PanicException"
 
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Turn the panic of a library written in Rust into an ordinary exception."""
+    """Turn the panic of a Rust library into an ordinary exception."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Fields: which column of a row holds the text of a metric's field, and how its value becomes text.
+"""Fields: which column of a row has the text of a metric's field, and how its value becomes text.
 
 One list of aliases serves scoring, analysis, the report and the placeholders of prompt files. The user's own mapping
 takes precedence.
@@ -19,7 +19,7 @@ from typing import Any
 
 from geval_local.conversation import READ_AS, TURN, messages_of, offered_by, turn_of
 from geval_local.errors import ConfigurationError, ErrorCode, FieldError, UnscorableError
-from geval_local.errors import nearest as nearest  # for all that deals with names of fields
+from geval_local.errors import nearest as nearest  # for modules that handle names of fields
 
 _OUTPUTS = (
     *("system_output", "response", "actual_output", "prediction", "answer", "completion", "generation", "generated"),
@@ -47,17 +47,17 @@ SYSTEM_FIELDS = ("system_id", "system", "model_id")
 EVERY = "*"
 #: A field of a sample in a published prompt, such as ``{{Document}}``.
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*(?: +\w+)*)\s*\}\}")
-#: Aliases that published prompts use; others stay what they are, because a prompt may well have two of them.
+#: Aliases that published prompts use; other placeholders stay unchanged, because a prompt may have two of them.
 _PUBLISHED = ("document", "article", "summary", "response", "expected_output")
-#: Longer texts are rejected: no judge takes a million tokens, and tokenizing to find that out takes minutes.
+#: Longest accepted text: no judge reads a million tokens, and it would take minutes to tokenize one to find out.
 MAX_CHARACTERS = 4_000_000
 
 NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
 _JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 _SHAPES = "A field's value is a text, a list of texts, or a chat: a list of objects with role and content."
-#: What `field_value` gives for what is not there, where None may be.
+#: Value of `field_value` for a missing field, where None may be a value.
 ABSENT = object()
-#: Control characters except tab and line end, and characters that turn the direction of a line.
+#: Control characters except tab and line end, and characters that change the direction of a line.
 _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -66,10 +66,11 @@ _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 
 @lru_cache(maxsize=256)
 def resolve(wanted: tuple[str, ...], columns: tuple[str, ...]) -> Mapping[str, str]:
-    """Map fields to columns; a field without a column is left out.
+    """Map fields to columns, without the fields that have no column.
 
-    Each column serves one field: columns of exactly the fields' names first, then those names in another case, then
-    `ALIASES`, in the order of the fields; of two aliases of a field, the one listed first.
+    A column serves at most one field. Fields first take the columns with exactly their names, then those with their
+    names in another case, then their `ALIASES`, each time in the order of the fields. Of two aliases of a field, the
+    first listed wins.
     """
     found = {field: field for field in wanted if field in columns}
     own_name = {field: (field,) for field in wanted}
@@ -88,16 +89,17 @@ def _match(name: str, columns: list[str], loosely: bool) -> str | None:
     if not loosely:
         return name if name in columns else None
     same = [column for column in columns if str(column).strip().casefold() == name.casefold()]
-    return same[0] if len(same) == 1 else None  # "Output" beside "OUTPUT" is ambiguous
+    return same[0] if len(same) == 1 else None  # "Output" and "OUTPUT" together are ambiguous
 
 
 def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     """Return a value by a column's name, or by a dotted path into a column: ``scores.coherence``, ``turns.0.content``.
 
-    A column of exactly that name comes first, and last a field that the row's conversation offers. A number counts the
-    items of a list, from 0, and from its end if it is negative. ``*`` stands for every item of a list and every value
-    of an object, and gives one flat list of what is found in them: ``annotators.*.coherence``; a name does so in a list
-    of objects: ``annotators.coherence``. Objects and lists that stand in a CSV cell as JSON are looked into.
+    The function first looks for a column with exactly that name, and last for a field that the row's conversation
+    offers. A number is an index into a list, from 0, or from its end if it is negative. ``*`` matches every item of a
+    list and every value of an object, and returns one flat list of the values found in them:
+    ``annotators.*.coherence``. In a list of objects a name does the same: ``annotators.coherence``. JSON objects and
+    lists in a CSV cell are decoded.
     """
     if path in row:
         return row[path]
@@ -109,7 +111,7 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
 
 
 def is_answered(row: Mapping[str, Any]) -> bool:
-    """Whether a column of the row holds the output, so that its conversation does not."""
+    """Whether a column of the row has the output, so that its conversation does not."""
     return TURN not in row and "output" in resolve(("output",), tuple(row))
 
 
@@ -121,8 +123,8 @@ def offered(row: Mapping[str, Any], where: str = "the sample") -> dict[str, Any]
 def resolve_row(wanted: tuple[str, ...], columns: tuple[str, ...], row: Mapping[str, Any]) -> Mapping[str, str]:
     """Map fields to columns as `resolve` does, and to the fields that the row's conversation offers.
 
-    If the answer is in the conversation, so is all that belongs to it: only a column of exactly a field's name goes
-    before what is offered. Else the columns go before it, and it fills in what none of them holds.
+    If the answer is in the conversation, the conversation's fields come first, and only a column with exactly a field's
+    name overrides them. Otherwise columns come first, and the conversation provides the remaining fields.
     """
     chat = messages_of(row)
     if chat is None:
@@ -157,7 +159,7 @@ def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
                 return default
             value = value[index]
         elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-            return _walk(value, (EVERY, *parts[place:]), default)  # of every object in the list
+            return _walk(value, (EVERY, *parts[place:]), default)  # in every object of the list
         else:
             return default
     return value
@@ -169,7 +171,7 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
 
 
 def decoded_json(value: Any) -> Any:
-    """Decode an object or a list stored as JSON in a CSV cell; all else is as it was."""
+    """Decode an object or a list stored as JSON in a CSV cell; all other values stay unchanged."""
     if isinstance(value, str) and value.startswith(("{", "[")):
         try:
             return json.loads(value)
@@ -178,7 +180,7 @@ def decoded_json(value: Any) -> Any:
     return value
 
 
-#: Words in the names of columns that hint at a field, beside its aliases.
+#: Words in the names of columns that hint at a field, in addition to its aliases.
 _HINTS: Mapping[str, tuple[str, ...]] = {
     "output": ("bot", "agent", "assistant", "ai", "model", "generated", "translation"),
     "question": ("customer", "user", "message", "request", "ask", "asked"),
@@ -189,9 +191,10 @@ _HINTS: Mapping[str, tuple[str, ...]] = {
 
 
 def guess_columns(fields: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
-    """Guess which columns hold fields that no column is named after; for offers that the user confirms.
+    """Guess columns for fields without a column of their name, as suggestions that the user confirms.
 
-    A column whose words hold those of the field or an alias, ``bot reply`` for output, else one spelt like them.
+    It looks for a column whose words include those of the field or an alias (``bot reply`` for output), else for a
+    similar spelling.
     """
     free, found = list(columns), dict[str, str]()
     fields = list(fields)
@@ -253,7 +256,7 @@ def split_cue(template: str) -> tuple[str, str]:
 
 
 def read_mapping(pairs: Iterable[str], option: str = "fields") -> dict[str, str]:
-    """Parse a mapping from the command line, ``output=answer``, given by an option."""
+    """Parse a mapping from an option of the command line, ``output=answer``."""
     mapping: dict[str, str] = {}
     for pair in pairs:
         field, equals, column = (part.strip() for part in pair.partition("="))
@@ -283,17 +286,17 @@ def check_mapping(mapping: object, fields: Iterable[str]) -> None:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-#: What stands before several references.
+#: Line before several references.
 ALTERNATIVES = "Any one of these may serve:"
 
 
 def text_of(value: Any, what: str, *, alternatives: bool = False) -> str:
     """Convert a field's value to text.
 
-    A text is returned unchanged. The texts of a list are numbered, with blank lines between them; of a reference they
-    are `alternatives`, and a line says so. A list of one text is that text. A chat, a list of objects with ``role`` and
-    ``content``, is written turn by turn with its roles, ``User: ...``, by blank lines too; a content may be a list of
-    text parts. A NumPy array counts as a list.
+    A text stays unchanged. The function numbers the texts of a list, with blank lines between them; for several
+    references (`alternatives`), a line says that any one may serve. A list of one text becomes that text. A chat (a
+    list of objects with ``role`` and ``content``) becomes one paragraph per turn with its role, ``User: ...``; a
+    content may be a list of text parts. A NumPy array counts as a list.
     """
     text = _text(value, what, alternatives=alternatives)
     if len(text) > MAX_CHARACTERS:
@@ -349,7 +352,7 @@ def _turn(message: Mapping[str, Any], what: str) -> str:
 
 
 def is_unicode(value: Any) -> bool:
-    """Whether every text in a value is free of lone surrogates, which stand for bytes that are not UTF-8."""
+    """Whether every text in a value is free of lone surrogates, which mark bytes that are not UTF-8."""
     if isinstance(value, str):
         try:
             return value.isascii() or bool(value.encode())
@@ -361,7 +364,7 @@ def is_unicode(value: Any) -> bool:
 
 
 def visible(text: str) -> str:
-    r"""Write the characters that could command a terminal as escapes, such as ``\x1b``; line ends and tabs stay."""
+    r"""Escape characters that could control a terminal, such as ``\x1b``; line ends and tabs stay."""
     return text if text.isprintable() else _COMMANDS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 

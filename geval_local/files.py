@@ -32,13 +32,15 @@ except ImportError:  # not on Windows
 #: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
-#: No row of texts that are read is longer (`geval_local.fields.MAX_CHARACTERS`); a longer line is not kept in memory.
+#: Longest line, in characters: no valid row is longer (`geval_local.fields.MAX_CHARACTERS`), and a longer line could
+#: exhaust memory.
 MOST_IN_A_LINE = 1 << 26
-#: Rows that compress better, over so many bytes, all say the same: a file of a few megabytes could last for days.
+#: Highest expansion of a gzip file within a window of `_EXPANSION_BYTES`: a few megabytes of such repetitive rows could
+#: take days to score.
 _MOST_EXPANSION = 800
 _EXPANSION_BYTES = 1 << 22
 _HEAD_BYTES = 4096
-#: So much of what is not UTF-8 is enough to tell what it is.
+#: Most bytes, in blocks that are not UTF-8, used to guess the encoding.
 _JUDGED_BYTES = 1 << 24
 _GZIP = b"\x1f\x8b"
 #: First bytes of files that are not text, whatever their extension.
@@ -71,10 +73,10 @@ def kind_of_special(mode: int) -> str | None:
 
 
 def no_such_file(path: Path, what: str = "file") -> DataError:
-    """Say that there is no such file, and which one near by may be meant."""
+    """Return an error that there is no such file, with the nearest name in its directory."""
     names: list[str] = []
     with suppress(OSError):
-        # By the names without extensions: any two tables share theirs.
+        # Compares names without extensions, which most tables share.
         beside = {one.stem.casefold(): one.name for one in path.parent.iterdir() if not one.name.startswith(".")}
         names = [beside[stem] for stem in difflib.get_close_matches(path.stem.casefold(), list(beside), n=1)]
     where = "" if path.parent.is_dir() else f": there is no directory {path.parent}"
@@ -108,7 +110,8 @@ def check_is_file(path: Path) -> None:
 def open_text(path: Path, *, newline: str, encoding: str | None = None, guess: bool = False) -> IO[str]:
     """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates.
 
-    Its encoding is told by its first bytes, else UTF-8; with `guess` also Windows-1252, see `is_western`.
+    The first bytes determine its encoding, else it is UTF-8; with `guess` it may also be Windows-1252, see
+    `is_western`.
     """
     packed = _unpacked(path)
     with packed:
@@ -126,7 +129,7 @@ def open_text(path: Path, *, newline: str, encoding: str | None = None, guess: b
         raise DataError(
             f"{path} is not text: it contains zero bytes", hint="Save it as JSONL, CSV or Parquet, in UTF-8 or UTF-16."
         )
-    # UTF-16 has no byte escapes; a lone surrogate, which UTF-16 can contain, is passed on.
+    # UTF-16 has no byte escapes; a lone surrogate, which UTF-16 can contain, stays.
     errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
     return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors=errors, newline=newline)
 
@@ -150,26 +153,26 @@ def encoding_of(head: bytes) -> str | None:
         return "utf-16-le"
     if head[:1] == b"\0" != head[1:2] and even > 1 and odd <= 0.1 * even:
         return "utf-16-be"
-    # A few zero bytes in a text are a fault of their row; many mean that the file is not text.
+    # A few zero bytes are an error of their row; many mean that the file is not text.
     return "utf-8-sig" if even + odd < 0.05 * len(head) else None
 
 
 #: A character of UTF-8 outside ASCII.
 _UTF8 = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _LETTERS = "àáâãäåæçèéêëìíîïñòóôõöøùúûüœÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜŒßÿ"
-#: Letters and marks of Western European languages; others of the code page stand for letters of other code pages.
+#: Letters and marks of Western European languages; other bytes of the code page suggest another code page.
 _WESTERN = frozenset(f"{_LETTERS}€‚„…‘’“”–—•™‹›\xa0¡¿£§©«»®°±²³´·ºª¼½¾×".encode("cp1252"))
 _RUN = re.compile(rb"[\xc0-\xff]+")
-#: A mark inside a word is a letter of another code page.
+#: A mark inside a word suggests a letter of another code page.
 _INSIDE = re.compile(rb"[A-Za-z][\x80-\x91\x93-\x9b\x9d-\xbf][A-Za-z]")
 
 
 def is_western(text: bytes) -> bool:
-    """Whether bytes that are not UTF-8 are plainly Windows-1252, of which Latin-1 is a part.
+    """Whether bytes that are not UTF-8 are clearly Windows-1252, which includes Latin-1.
 
-    No character of UTF-8 among them; nearly all high bytes are Western European letters or marks, marks do not stand
-    inside words, and words do not consist of high bytes as those of other alphabets do. A text that fails is not
-    guessed at: Polish, Cyrillic, Mac Roman and DOS texts do.
+    The bytes contain no UTF-8 character. Nearly all high bytes are Western European letters or marks, marks are not
+    inside words, and words do not consist of high bytes, as they do in other alphabets. The package does not guess the
+    encoding of texts that fail, such as Polish, Cyrillic, Mac Roman and DOS texts.
     """
     high = text.translate(None, bytes(range(128)))
     if not high or _UTF8.search(text):
@@ -181,7 +184,7 @@ def is_western(text: bytes) -> bool:
 
 @lru_cache(maxsize=64)
 def _guessed(path: Path, size: int, changed: int) -> str:
-    """Tell whether a file without a mark is UTF-8 or Windows-1252, and say so if it is the latter; once for a file."""
+    """Decide whether a file without a byte-order mark is UTF-8 or Windows-1252; log the latter, once per file."""
     decoder, broken, in_line = codecs.getincrementaldecoder("utf-8")(), b"", 0
     with _unpacked(path) as file:
         block = file.read(READ_BYTES)
@@ -194,7 +197,7 @@ def _guessed(path: Path, size: int, changed: int) -> str:
                 decoder.reset()
             end = max(block.rfind(b"\n"), block.rfind(b"\r"))
             in_line = in_line + len(block) if end < 0 else len(block) - end - 1
-            if len(broken) > _JUDGED_BYTES or in_line > MOST_IN_A_LINE:  # who reads such a line refuses it
+            if len(broken) > _JUDGED_BYTES or in_line > MOST_IN_A_LINE:  # the reader refuses such a line
                 break
             block = following
     if not is_western(broken):
@@ -229,16 +232,16 @@ def _unpacked(path: Path) -> IO[bytes]:
 
 
 class _Sips(io.FileIO):
-    """A file read little by little, so that the place in it tells how much of it has been unpacked."""
+    """A file read in small pieces, so that its position shows how much of it was decompressed."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(1024 if size is None or size < 0 else min(size, 1024))
 
 
 class _Gunzipped(io.RawIOBase):
-    """The content of a gzip file, as long as it is not blown up beyond all measure.
+    """The content of a gzip file, with an error if it expands suspiciously far.
 
-    A window of it is unpacked and measured before any of its rows is given out: reading a million rows takes seconds.
+    It decompresses and measures a window before it returns any of its rows.
     """
 
     def __init__(self, path: Path) -> None:
@@ -266,7 +269,7 @@ class _Gunzipped(io.RawIOBase):
         return count
 
     def _unpacked(self) -> bytes:
-        """Unpack a window; what stands before damage is given out first, and the damage is met by the next window."""
+        """Decompress a window; if it ends at damage, return the content before it, and fail in the next window."""
         found = bytearray()
         while len(found) < _EXPANSION_BYTES:
             try:
@@ -302,8 +305,8 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` at the end of the block, or is removed if the block fails.
 
-    At any time the path holds either the complete old file or the complete new one. What a killed process leaves is
-    removed with the next file for the same path; where there is a mark, by whoever knows it.
+    At any time the path has either the complete old file or the complete new one. The next write to the same path
+    removes the temporary file of a killed process; with a `mark`, the caller has to remove it.
     """
     if mark is None:
         _remove_leftovers(path)
@@ -329,7 +332,7 @@ def replacing(
 
 
 def _new_partial(path: Path, private: bool, mark: str | None) -> tuple[Path, int, int]:
-    """Create the temporary file for `path`; its lock, the last descriptor, tells that it is in use."""
+    """Create the temporary file for `path`; a lock on the last descriptor marks it as in use."""
     while True:
         partial = temporary_path(path, mark)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
@@ -337,18 +340,18 @@ def _new_partial(path: Path, private: bool, mark: str | None) -> tuple[Path, int
         if fcntl is not None:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_nlink:  # else somebody took it for a leftover before it was locked
+        if os.fstat(lock).st_nlink:  # else another process removed it as a leftover before the lock
             return partial, descriptor, lock
         os.close(descriptor)
         os.close(lock)
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files for `path` that no process has open any more."""
+    """Remove the temporary files for `path` that no process has open."""
     name = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{16}}\.tmp")
     for found in path.parent.iterdir() if fcntl is not None else ():
         if name.fullmatch(found.name):
-            with suppress(OSError):  # in use, or gone already
+            with suppress(OSError):  # in use, or already removed
                 descriptor = os.open(found, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -372,7 +375,7 @@ def write_atomically(path: Path, text: str, *, private: bool, mark: str | None =
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a text atomically to a file that the user named; a link is followed."""
+    """Write a text atomically to a file that the user named; follow links."""
     try:
         write_atomically(path.resolve(), text, private=False)
     except OSError as error:
@@ -389,7 +392,7 @@ _told: set[Path] = set()
 
 
 def expanded(path: str | Path) -> Path:
-    """Put a home directory in the place of a leading ``~`` or ``~user``."""
+    """Replace a leading ``~`` or ``~user`` by the home directory."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -417,7 +420,7 @@ def private_home(folder: str = "") -> Path:
     return home / folder
 
 
-#: Names by which Linux mounts disks that several machines share.
+#: Names of Linux file systems that several machines share.
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs\w*|ceph|9p|afs|ncpfs|ocfs2|gfs2?|glusterfs|orangefs|pvfs2|panfs|wekafs|"
     r"fuse\.(sshfs|glusterfs|ceph\S*|s3fs|gcsfuse|mount-s3|goofys|rclone|juicefs|JuiceFS|beegfs\S*|lustre\S*|blobfuse2?)"
@@ -426,7 +429,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def file_system(path: Path) -> str | None:
-    """Name the kind of file system that a path is on, as it is mounted; None where the system does not say."""
+    """Return the type of a path's file system, from the mount table; None if the system has none."""
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
         place = os.path.realpath(path)
@@ -438,15 +441,15 @@ def file_system(path: Path) -> str | None:
         fields = before.split(" ")
         if len(fields) < 5 or not after:
             continue
-        point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])  # a space is written \040
+        point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])  # the table writes a space as \040
         is_within = point == "/" or place == point or place.startswith(f"{point}/")
-        if is_within and (found is None or len(point) >= found[0]):  # of two at one place the later one is seen
+        if is_within and (found is None or len(point) >= found[0]):  # a later mount hides an earlier one
             found = (len(point), after.split(" ")[0])
     return None if found is None else found[1]
 
 
 def network_disk(path: Path) -> str | None:
-    """Name the kind of network disk that a path is on; None for a local disk, or where nothing says so."""
+    """Return the type of a path's network disk; None for a local disk, or if unknown."""
     kind = file_system(path)
     return kind if kind is not None and _NETWORK.fullmatch(kind) else None
 
@@ -483,7 +486,7 @@ def readable(count: float) -> str:
 def safe_file_name(name: str) -> str:
     """Return a safe file name for the name of a metric or a result.
 
-    Two names share a file name only if they differ in ``/`` and ``.`` alone.
+    Two names get the same file name only if they differ just in ``/`` and ``.``.
     """
     if len(name) <= _LONGEST and _ORDINARY.fullmatch(name):
         return name.replace("/", ".")

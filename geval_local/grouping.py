@@ -1,6 +1,6 @@
 """Grouping of rows into documents: by the user's field, else by ``doc_id``, else by equal sources.
 
-Rows of one document are dependent: an interval that treats them as independent is too short. So rows count as
+Rows of one document are dependent: an interval that treats them as independent is too short. Rows therefore count as
 separate documents only if nothing suggests otherwise, or if the user says so.
 """
 
@@ -18,13 +18,13 @@ from geval_local.fields import ALIASES, lookup
 
 #: ``group_by="row"`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
-#: Hashes kept to count documents over parts of the rows.
+#: Number of hashes kept to count documents over parts of the rows.
 SKETCH = 256
 DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id", "conversation_id")
 SOURCE_FIELDS = ("source", *ALIASES["source"])
-#: Names a document where it repeats, which a name of rows does not.
+#: This field names documents if its values repeat; otherwise it names rows.
 ID_FIELD = "id"
-#: Most ids for each row in a file whose ids name documents: a few documents may have one row, all others have more.
+#: Most distinct ids per row if ids name documents: a few documents may have one row, all others have more.
 MOST_IDS = 0.55
 
 
@@ -34,14 +34,14 @@ class DocumentCounts:
 
     #: The field that the user named.
     given: str | None = None
-    #: The field that is taken, if it groups anything.
+    #: The field in use, if it groups anything.
     candidate: str | None = None
-    #: Rows, those of them without the field, and documents; a document in two parts of the rows counts twice.
+    #: Number of rows, of rows without the field, and of documents; a document in two parts of the rows counts twice.
     rows: int = 0
     missing: int = 0
     distinct: int = 0
-    #: The smallest hashes of documents, ascending, at most `SKETCH`: they tell how many documents there are in all
-    #: parts (k minimum values, Bar-Yossef et al. 2002).
+    #: The smallest hashes of documents, ascending, at most `SKETCH`. They give the number of documents in all parts (k
+    #: minimum values, Bar-Yossef et al. 2002).
     smallest: tuple[int, ...] = ()
 
     def __add__(self, other: DocumentCounts) -> DocumentCounts:
@@ -55,7 +55,7 @@ class DocumentCounts:
 
     @property
     def documents(self) -> int:
-        """How many documents there are, each counted once: exact below `SKETCH`, else an estimate within some 6 %."""
+        """Number of distinct documents: exact below `SKETCH`, else an estimate within about 6 %."""
         if len(self.smallest) < SKETCH:
             return len(self.smallest)
         return min(self.distinct, round((SKETCH - 1) * 2**64 / self.smallest[-1]))
@@ -133,9 +133,9 @@ def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tup
 
 
 def document_field(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> str | None:
-    """Find the field that names the document of rows that are compared with each other: given, or the first known one.
+    """Find the field of the document for comparisons between rows: the given one, or the first known one.
 
-    Unlike `documents_of` it asks for no second document: all rows of a file may be for one.
+    Unlike `documents_of` it does not require a second document: all rows of a file may be for one.
     """
     if group_by is not None:
         return group_by

@@ -26,7 +26,7 @@ You will be given a text. Your task is to rate it on one metric.
 Please read these instructions carefully and keep to them while you rate."""
 
 
-#: Keys that change no hash with these values.
+#: Keys and values that do not change the hash.
 _UNASKED = (("pair", None), ("better", "high"))
 #: The words of a pair's form are part of its hash.
 PAIR_HEADING = "Evaluation Form ({labels} ONLY):"
@@ -87,38 +87,40 @@ class Metric(BaseModel):
     criteria : str
         The quality to rate, and the difference between good and bad.
     title : str, optional
-        The name that the form shows; derived from `name` when absent.
+        The name that the form shows; by default derived from `name`.
     introduction : str, optional
         The task introduction that opens the prompt.
     steps : list of str, optional
-        Evaluation steps. Absent: the judge writes them once (auto chain-of-thought) and pins them. An empty
-        list means that the metric has no steps.
+        Evaluation steps. By default the judge writes them once (auto chain-of-thought) and pins them. An empty list
+        means that the metric has no steps.
     steps_provenance : StepsProvenance, optional
         Present when a model wrote the steps.
     fields : dict of str to str
         Sample field -> heading in the form, in form order.
     scale : Scale or its written form
-        See `Scale.parse`.
+        The labels and their values: a range such as ``"1-5"``, ``"0-100"`` or ``"0-1 step 0.25"``; two words such as
+        ``"Yes/No"`` (Yes is 1, No is 0); or a mapping ``{label: value}`` such as ``{poor: 1, fair: 2, good: 3}``.
+        `Scale.parse` describes all forms.
     rubric : dict of str to str, optional
         Label or band of labels -> its description, printed under the criteria.
     threshold : float, optional
-        The score from which a sample passes, on the metric's scale: the lowest, or the highest if `better` is ``low``.
+        The lowest score that passes, on the metric's scale; the highest one if `better` is ``low``.
     better : {"high", "low"}
-        Which scores are good. ``low`` is for criteria of what should not be there, such as toxicity.
+        Which scores are good. Use ``low`` for criteria of undesirable content, such as toxicity.
     shorten : str, optional
-        The one field that may be truncated when a prompt is too long for the judge. Without it such a sample is
+        The one field that may be truncated if a prompt is too long for the judge. Without it, such a sample is
         unscored.
     examples : list of Example or mapping, optional
-        Rated rows that the form shows before the sample: a text for every field, a ``label`` of the scale and, if
-        wanted, a ``reason``.
+        Rated rows that the form shows before the sample: a text for every field, a ``label`` of the scale and,
+        optionally, a ``reason``.
     case_variants : bool
-        Whether word labels also count in lower case, capitalised and in upper case, as people write them.
+        Whether word labels also count in lower case, capitalised and in upper case.
     template : str, optional
-        A published prompt, used verbatim, with ``{{field}}`` placeholders and the form's cue as its last line;
+        A published prompt, used verbatim, with ``{{field}}`` placeholders and the form's cue as its last line. It
         replaces introduction, criteria, steps and fields' headings in the prompt.
     pair : tuple of (str, str), optional
-        Two of the fields whose texts are compared: the scale's first label says that the first one is better, its
-        second label the second. They are shown in both orders. `pair_metric` makes such a metric from another.
+        Two fields whose texts the judge compares, in both orders. The scale's first label says that the first text is
+        better, its second label that the second is. `pair_metric` makes such a metric from another one.
 
     Raises
     ------
@@ -216,7 +218,7 @@ class Metric(BaseModel):
 
     @property
     def direction(self) -> Direction:
-        """Which scores are good, and what follows from it."""
+        """Which scores are good, with everything that follows from it."""
         return Direction(self.better)
 
     @property
@@ -226,19 +228,19 @@ class Metric(BaseModel):
 
     @property
     def forms(self) -> int:
-        """How many forms a sample fills: one, and of a pair one in each order."""
+        """Number of forms per sample: 1; for a pair 2, one per order."""
         return 1 if self.pair is None else 2
 
     @property
     def shown_scale(self) -> str:
-        """The scale between the form's parentheses; a pair's labels stand alone, as they are read better so."""
+        """The scale between the form's parentheses; for a pair just the labels, which judges read better."""
         return self.scale.shown if self.pair is None else shown_labels(self.scale.labels)
 
     @property
     def hash(self) -> str:
         """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "examples"})
-        # What a metric does not ask for changes no hash: scores stay comparable with those of earlier versions.
+        # Keys with default values do not change the hash: scores stay comparable with those of earlier versions.
         record = {key: value for key, value in record.items() if (key, value) not in _UNASKED}
         if self.examples:
             record["examples"] = hashed(self.examples, self.fields)
@@ -249,12 +251,12 @@ class Metric(BaseModel):
             record["wording"] = [PAIR_HEADING, PAIR_CUE, self.shown_scale]
         elif self.template is None and self.shown_scale != self.scale.text:
             record["wording"] = [self.shown_scale]
-        # Canonical JSON sorts its keys, so whatever has an order in the prompt is listed beside it.
+        # Canonical JSON sorts its keys, so the hash also lists everything that has an order in the prompt.
         return _digest([record, self.scale.labels, self.scale.values, list(self.fields), list(self.rubric or ())])
 
     @property
     def steps_hash(self) -> str:
-        """Hash (16 hex digits) of the evaluation steps; ``none`` when the prompt holds none."""
+        """Hash (16 hex digits) of the evaluation steps; ``none`` if the prompt has none."""
         return _digest(list(self.steps)) if self.steps else "none"
 
 
@@ -263,12 +265,12 @@ def _digest(record: object) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-#: What is written into metric files -> the keys of it.
+#: Part written into metric files -> its keys.
 _WRITTEN = {"steps": {"steps", "steps_provenance"}, "examples": {"examples"}}
 
 
 def written_into(text: str, metric: Metric, origin: str, what: str = "steps") -> str:
-    """Put a metric's steps with their provenance, or its examples, into the YAML text that it was read from.
+    """Put a metric's steps with their provenance, or its examples, into the metric's original YAML text.
 
     All other lines stay as they are, with their comments.
     """

@@ -20,7 +20,7 @@ from geval_local.yaml_model import MOST_PROBLEMS, parse_file, problem_in_words, 
 from geval_local.yaml_text import line_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
-#: Parts of dots alone would lead elsewhere where a name becomes a path.
+#: A part that is only dots could leave the directory when the name becomes a path.
 _NAME = re.compile(r"(?!\.+(?:/|$))[\w.-]+(?:/(?!\.+(?:/|$))[\w.-]+)*")
 #: Longer names do not fit into file names.
 MAX_NAME = 200
@@ -28,7 +28,7 @@ _ANY_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w.\[\]-]*(?: +[\w.\[\]-]+)*)\
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
 
-#: A metric to start from, with every key explained; to be formatted with its name.
+#: A metric to start from, with every key explained; format it with the metric's name.
 TEMPLATE = """\
 # A metric for geval-local. Everything after a # is a comment; lines that begin with one are optional.
 name: {name}
@@ -125,7 +125,7 @@ class Problem(NamedTuple):
 
 #: Valid values of the required keys.
 _STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
-#: What a key is held against.
+#: Key -> the other keys that its consistency checks need; if one of them is malformed, the checks are skipped.
 _BASES = {
     "criteria": ("template",),
     "template": ("fields",),
@@ -157,7 +157,7 @@ def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
 
 
 def _all_problems(model: type[BaseModel], data: Mapping[Any, Any], found: list[Any]) -> list[Any]:
-    """Add to the problems found those between well-formed keys: others get a stand-in, or are left out."""
+    """Add the problems between well-formed keys; malformed keys get a stand-in, or are left out."""
     failed = {one["loc"][0] for one in found if one["loc"]}
     rest = {key: value for key, value in data.items() if key in model.model_fields and key not in failed}
     try:
@@ -170,7 +170,7 @@ def _all_problems(model: type[BaseModel], data: Mapping[Any, Any], found: list[A
 
 
 def _line_of(problem: Mapping[str, Any], text: str, node: Node | None) -> int:
-    """Find the line of a problem: that of its key, or where the text stands that it quotes."""
+    """Find the line of a problem: that of its key, or of the text that it quotes."""
     line, quote = line_of(node, problem["loc"]), problem.get("ctx", {}).get("quote", "")
     return next((at for at, one in enumerate(text.splitlines(), start=1) if at >= line and quote in one), line)
 

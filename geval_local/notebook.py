@@ -24,7 +24,7 @@ def table_html(title: str, headings: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """Write a figure, or a dash where there is none."""
+    """Write a figure, or a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 

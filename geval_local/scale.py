@@ -128,7 +128,7 @@ class Scale:
 
     @property
     def _span(self) -> str:
-        """Numbers at equal distances by the first and the last; empty where only a list of the labels names them."""
+        """Write equally spaced numbers by the first and the last; empty if only a list can name the labels."""
         step = self._step
         if step is None:
             return ""
@@ -190,7 +190,7 @@ def _read(spec: str | Mapping[object, object] | Sequence[object]) -> LabelsAndVa
 
 
 def _refuse_ends(values: Sequence[float]) -> None:
-    """Reject a list of two numbers that look like a range: as labels they would have nothing between them."""
+    """Reject a list of two numbers that looks like a range: as labels they would have nothing between them."""
     if len(values) == 2 and abs(values[1] - values[0]) > 1:
         low, high = (f"{value:g}" for value in sorted(values))
         raise ScaleError(
@@ -222,8 +222,8 @@ def _read_text(spec: str) -> LabelsAndValues:
 def shown_labels(labels: Sequence[str]) -> str:
     """List labels as a form shows them: ``Yes / No``.
 
-    A judge copies its answer from the form. After a space a label has the tokens that it has as an answer; after a
-    slash most words have others.
+    A judge copies its answer from the form. After a space a label has the same tokens as in an answer; after a slash
+    most words have other tokens.
     """
     return " / ".join(labels)
 
@@ -231,15 +231,15 @@ def shown_labels(labels: Sequence[str]) -> str:
 def listed_labels(labels: Sequence[str]) -> str:
     """List labels between a form's parentheses: ``Yes / No``, ``labels: poor / fair / good``, ``1 / 2 / 4``.
 
-    Next to a parenthesis the first label has other tokens than as an answer, so a word stands between them. Numbers,
-    and two labels, are read better without it: nano knows (Yes / No) by heart.
+    Next to a parenthesis the first label has other tokens than in an answer, so a word separates them. Judges read
+    numbers, and pairs of labels, better without that word: nano knows (Yes / No) by heart.
     """
     words = len(labels) > 2 and any(label[0].isalpha() for label in labels)
     return f"labels: {shown_labels(labels)}" if words else shown_labels(labels)
 
 
 def label_text(label: object) -> str:
-    """Write a label, also one that YAML or Python read as a number, in its usual form."""
+    """Write a label in its usual form, even if YAML or Python read it as a number."""
     if isinstance(label, bool):
         raise ScaleError(f"the label {label} was read as a boolean", hint="Quote it in the YAML file.")
     if label is None:

@@ -1,7 +1,7 @@
 """Words of a metric that name another scale than its own: "out of 10", "0.0 to 1.0", "as a percentage".
 
-A judge that reads them puts its mass on other labels, or means other ones. Few false alarms matter more than finding
-every wording: a criterion may speak of years, prices, percentages and counts.
+A judge that reads them puts its probability on other labels, or uses the labels in another sense. Few false alarms
+matter more than finding every wording: a criterion may mention years, prices, percentages and counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 _N = r"(-?\d+(?:\.\d+)?)"
 _TO = r"\s*(?:to|and|through|-|\u2013)\s*"
 _RANGE = rf"{_N}{_TO}{_N}"
-#: What ends a mention of a scale. Any other word is what is counted: "1 to 5 sentences", "3 out of 10 customers".
+#: End of a mention of a scale. With any other word the numbers count something: "1 to 5 sentences", "3 out of 10
+#: customers".
 _END = (
     r"(?!\d|\.\d|\s*%)(?=\s*(?:$|[^\w\s]|(?:where|with|based|according|depending|for|on|in|by|to|as|and|or|points?|stars?|"
     r"scale|being|if|when|whether|indicating|how|using)\b))"
 )
 _NOUN = r"(?:scores?|ratings?|grades?|marks?|values?|numbers?|integers?|floats?)"
 _GIVE = r"(?:assign|return|output|give|provide|choose|pick|select|award|report)"
-#: Changes of a score, which say nothing of its scale. A look-behind has one width, so each stands alone.
+#: Changes of a score, which say nothing about its scale. A look-behind has a fixed width, so each is a separate one.
 _CHANGED = "".join(
     rf"(?<!{verb} {article} )" for verb in ("lower", "reduce", "raise", "higher") for article in ("the", "a", "its")
 )
@@ -34,7 +35,7 @@ _RATE = (
     rf"(?:\b{_CHANGED}(?:scor(?:e|es|ing)|rat(?:e|es|ing|ings)|grad(?:e|ing))\b"
     rf"|\b{_GIVE}\s+(?:an?|the|one)\s+(?:\w+\s+)?{_NOUN}\b)"
 )
-#: Within one clause: what follows a condition is about the text.
+#: Gap within one clause: words after a condition are about the text.
 _GAP = r"(?:(?!\b(?:if|when|unless|whether|that|which|has|have|with|was|were|(?:is|are) between)\b)[^.!?;\n\d]){0,60}?"
 
 #: A whole scale, from one end to the other.
@@ -46,7 +47,7 @@ _WHOLE = (
 )
 #: Some labels of a scale.
 _BAND = re.compile(rf"{_RATE}(?:\s+(?:of|it|the|is))*\s*:?\s*\(?{_RANGE}{_END}", re.IGNORECASE)
-#: Any range that a sentence about rating holds; for what a judge writes, which is held to its scale.
+#: Any range in a sentence about rating; for steps that a judge writes, which are checked strictly.
 _ANY = re.compile(rf"(?:scale|score|rate|rating|from|between)\D{{0,40}}?{_RANGE}", re.IGNORECASE)
 _OUT_OF = re.compile(rf"{_RATE}{_GAP}(?:{_N}\s*)?(?:\bout of\s+|/)(\d+){_END}", re.IGNORECASE)
 _POINTS = re.compile(r"\b(\d+)-point\s+(?:\w+\s+)?scale\b", re.IGNORECASE)
@@ -81,7 +82,7 @@ def other_scale(text: str, scale: Scale, *, strictly: bool = False) -> str | Non
     scale : Scale
         The metric's.
     strictly : bool
-        Whether any range beside a word of rating counts; for steps that a judge writes.
+        Whether any range near a word about rating counts; for steps that a judge writes.
     """
     return next(_mentions(text, scale, strictly=strictly), None)
 
@@ -117,10 +118,10 @@ def _mentions(text: str, scale: Scale, *, strictly: bool) -> Iterator[str]:
 
 
 def scale_doubts(metric: Metric) -> list[str]:
-    """Say which parts of a metric name another scale than its own, one sentence each."""
+    """Name the parts of a metric that mention another scale than its own, one sentence each."""
     parts: list[tuple[str, str]] = [("introduction", metric.introduction), ("criteria", metric.criteria)]
     parts += [(f"step {number}", step) for number, step in enumerate(metric.steps or (), start=1)]
-    # A description says what its label means, so a number at its start is one of a scale.
+    # A description explains its label, so a number at its start belongs to a scale.
     parts += [(f"rubric {label}", f"score {text}") for label, text in (metric.rubric or {}).items()]
     if metric.template is not None:
         parts = [("template", metric.template)]

@@ -1,7 +1,7 @@
 """Slices: rows of a file by the values of a column, such as a language, a product or a length.
 
-A column of names makes one slice for each name. A column of numbers with more than `MOST_NUMBERS` values is cut into
-quartiles. Rows without a value are a slice of their own.
+A column of names makes one slice per name. A column of numbers with more than `MOST_NUMBERS` values is cut into
+quartiles. Rows without a value form a separate slice.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from geval_local.statistics.records import word_count
 
 #: The slice of the rows without a value.
 NO_VALUE = "(none)"
-#: Most names of a column; one with more is an id.
+#: Most names in a column; a column with more is an id.
 MOST_SLICES = 20
-#: Numbers with at most so many values are names, such as years or ratings.
+#: Numbers with at most this many distinct values count as names, such as years or ratings.
 MOST_NUMBERS = 8
-#: A column of this name that is not there: the number of words of the output.
+#: If no column has this name, it is the number of words of the output.
 LENGTH = "length"
-#: Distinct values that are counted for a message.
+#: Most distinct values counted for a message.
 _MOST_COUNTED = 100_000
 
 
@@ -42,7 +42,7 @@ class Slicing:
     names : tuple of str
         The slices, in the order of a table; `NO_VALUE` last.
     edges : tuple of float
-        Of numbers: the largest number of every slice but the last; empty where values are names.
+        For numbers, the largest number of every slice but the last; empty if values are names.
     of_output : bool
         Whether the value is the number of words of the output.
     """
@@ -61,7 +61,7 @@ class Slicing:
         return f"{self.column}: {what}, cut into quartiles of the rows"
 
     def slice_of(self, row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str:
-        """Name the slice of a row; `mapping` is that of the output, where its column has another name."""
+        """Return the slice of a row; `mapping` maps the output if its column has another name."""
         value = _length(row, mapping) if self.of_output else lookup(row, self.column)
         if not self.edges:
             return _name(value)
@@ -72,7 +72,7 @@ class Slicing:
 def find_slicings(
     rows: Iterable[Mapping[str, Any]], columns: Sequence[str], mapping: Mapping[str, str] | None = None
 ) -> list[Slicing]:
-    """Read all rows once, and find how every column cuts them.
+    """Read all rows once, and find the slices of every column.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class _Values:
         return not self._names
 
     def add(self, value: Any) -> None:
-        """Take in the value of a row."""
+        """Add the value of a row."""
         name = _name(value)
         if name == NO_VALUE:
             self._missing += 1
@@ -146,7 +146,7 @@ class _Values:
         last = (NO_VALUE,) if self._missing else ()
         if self._numbers is not None and len(self._names) > MOST_NUMBERS and self._column != "id":
             numbers = np.asarray(self._numbers)
-            # The largest number of every quarter: equal numbers stay in one slice.
+            # Largest number of every quarter: equal numbers stay in one slice.
             edges = np.unique(np.quantile(numbers, (0.25, 0.5, 0.75), method="inverted_cdf"))
             edges = edges[edges < numbers.max()]
             places = np.searchsorted(edges, numbers, side="left")

@@ -1,7 +1,8 @@
-"""Parameters in messages: the library names them once, in backticks, and each reader sees them in their language.
+"""Parameters in messages: the library writes them once, in backticks; each reader sees them in the form that they use.
 
-A message of the library holds `` `fields=output=answer` `` or `` `dtype=float32` ``. The command line shows its options
-(`geval_local.cli.output.console.as_options`), Python reads keyword arguments, and the file of an evaluation YAML.
+A message of the library contains `` `fields=output=answer` `` or `` `dtype=float32` ``. The command line prints options
+(`geval_local.cli.output.console.as_options`), Python prints keyword arguments, and errors of an evaluation's file print
+YAML.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
-#: A parameter with or without a value; not one within a path or a quoted text.
+#: A parameter with or without a value, not within a path or a quoted text.
 PARAMETER = re.compile(r"(?<![\w'/])`(\w+)(?:=([^`]+))?`(?![\w'/])")
 _SEVERAL = re.compile(rf"{PARAMETER.pattern}(?: {PARAMETER.pattern})*")
-#: Values that stand as they are: numbers, truth values, structures, and the placeholders of numbers.
+#: Values that stay unchanged: numbers, booleans, structures, and placeholders of numbers.
 _LITERAL = re.compile(r"[+-]?\d+(?:\.\d+)?|True|False|None|[\[{].*|N|X|NATS|SHARE")
-#: A text that YAML reads as a text without quotes.
+#: A text that needs no quotes in YAML.
 _BARE = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z_*][\w*./-]*(?: [\w*./-]+)*", re.IGNORECASE)
 #: Parameters whose value is a text although it contains an equals sign.
 _TEXTS = ("overrides", "judge")
@@ -55,7 +56,7 @@ def _written(
     plain: Callable[[str, Sequence[str]], str],
     but: Collection[str] = (),
 ) -> str:
-    """Rewrite parameters; neighbours of one name become one mapping or list."""
+    """Rewrite parameters; adjacent ones with the same name become one mapping or list."""
 
     def one(name: str, values: Sequence[str]) -> str:
         unquoted = [_unquoted(value) for value in values]
@@ -78,7 +79,7 @@ def _written(
 
 
 def _unquoted(value: str) -> str:
-    """Take off a shell's quotes; structures keep theirs."""
+    """Remove a shell's quotes; structures keep theirs."""
     if _LITERAL.fullmatch(value):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Files and options read into pydantic models: every problem at once, in words, with its line and the nearest name."""
+"""Read files and options into pydantic models; report every problem at once, with its line and the nearest name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Place = tuple[int | str, ...]
 
 #: Context of a validation whose caller collects all problems; see `geval_local.options.Options`.
 KEEP_PROBLEMS = "keep problems"
-#: Problems of a file that are told; each is looked up in the file, and names what is near.
+#: Most reported problems of a file: each one costs a search for its line and for near names.
 MOST_PROBLEMS = 50
-#: Where pydantic speaks of tuples and lists, which a file does not have.
+#: Replacements for pydantic's messages on tuples and lists, which a file does not have.
 _COUNTS = {
     "too_short": "at least {min_length} are needed, not {actual_length}",
     "too_long": "at most {max_length} are allowed",
@@ -85,7 +85,7 @@ def _by_line(place: str) -> tuple[int, str]:
 
 
 def _place(problem: Mapping[str, Any], model: Any) -> Place:
-    """Where a problem is in the data: pydantic also names the alternatives of a union, which are no keys."""
+    """Return the place of a problem in the data, without the alternatives of a union, which pydantic also names."""
     place: list[int | str] = []
     kind = model
     last = len(problem["loc"]) - 1
@@ -100,7 +100,7 @@ def _place(problem: Mapping[str, Any], model: Any) -> Place:
 
 
 def problem_in_words(problem: Mapping[str, Any], model: Any) -> tuple[str, str | None]:
-    """Put a problem of pydantic's into words, with the nearest known name."""
+    """Write a problem of pydantic's as a sentence, with the nearest known name."""
     place = _place(problem, model)
     where = ".".join(map(str, place))
     if problem["type"] == "extra_forbidden":
@@ -121,13 +121,13 @@ def problem_in_words(problem: Mapping[str, Any], model: Any) -> tuple[str, str |
 
 
 def problems_in_words(error: ValidationError, model: Any) -> tuple[list[str], str | None]:
-    """Put all problems into words, with a remedy if there is one."""
+    """Write all problems as sentences, with a remedy if there is one."""
     told = [problem_in_words(one, model) for one in error.errors()]
     return [text for text, _ in told], "\n".join(dict.fromkeys(hint for _, hint in told if hint)) or None
 
 
 def keys_at(model: Any, place: Sequence[int | str]) -> list[str]:
-    """List the keys that may stand at a place in the data of a model; empty where any may, or none."""
+    """List the keys that a model allows at a place in its data; empty if it allows any, or none."""
     kind: Any = model
     for part in place:
         kind = _inner(kind, part)

@@ -1,6 +1,6 @@
 """YAML without surprises: ``Yes`` and ``No`` are words, dates are text, and every value has its line number.
 
-Read and written by ruamel.yaml; an edited document keeps all other lines.
+ruamel.yaml reads and writes it; an edited document keeps all other lines.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 MAX_CHARACTERS = 1_000_000
 #: Most values in a document, counting an alias at each use.
 MAX_VALUES = 100_000
-#: Most keys and values as they are written. Composing takes some 50 us for each, so this bounds it by a second.
+#: Most keys and values in the text. Composing takes about 50 us for each, so this limits it to a second.
 MAX_WRITTEN = 20_000
 #: Most levels of nesting; parsing time grows with the square of the depth.
 MAX_DEPTH = 64
-#: Wide enough that lines are never folded; users may wrap them when they edit the file.
+#: Wide enough that no line is folded; users may wrap lines when they edit the file.
 _WIDTH = 1_000_000
 #: Dates and a lone ``=`` are read as text.
 _READ_AS_TEXT = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
 
 
 class _Resolver(VersionedResolver):
-    """YAML 1.2 whatever a document declares: YAML 1.1 reads the labels Yes, No, On and Off as booleans."""
+    """Always YAML 1.2, even if a document declares another version: YAML 1.1 reads Yes, No, On and Off as booleans."""
 
     @property
     def processing_version(self) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def load_yaml(text: str) -> tuple[Any, Node | None]:
     except RecursionError as error:
         raise YAMLError("nested too deeply") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # "0x_" looks like a number to the resolver but is not one; `!!bool foo` and the like fail in their own ways.
+        # The resolver takes "0x_" for a number, but it is not one; `!!bool foo` and the like raise other errors.
         raise YAMLError(f"a value cannot be read as its tag or its form says: {error}") from error
 
 
@@ -140,7 +140,7 @@ def line_of(node: Node | None, path: Sequence[int | str]) -> int:
 
 
 def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
-    """Put top-level keys into a YAML document, in the place of their old lines or at its end; other lines stay."""
+    """Set top-level keys in a YAML document, replacing their old lines or at its end; other lines stay unchanged."""
     ending = "\r" if "\r\n" in text else ""
     lines = text.removesuffix("\n").split("\n")
     _, root = load_yaml(text)
@@ -156,7 +156,7 @@ def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
 
 
 def _end(node: Node) -> int:
-    """Find the line after a value; the mark of a block is behind the comments that follow it, that of a text is not."""
+    """Find the line after a value; a block's end mark is after the comments that follow it, a text's is before them."""
     if isinstance(node, MappingNode | SequenceNode) and node.value and not node.flow_style:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -173,7 +173,7 @@ def dump_yaml(data: object) -> str:
 
 
 def _with_styles(value: Any) -> Any:
-    """Mark texts of several lines as blocks, so that a written file can be edited."""
+    """Mark texts of several lines as blocks, so that a written file is easy to edit."""
     if isinstance(value, Mapping):
         return {_with_styles(key): _with_styles(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Whether the judge favours somebody: a gap between two sides less people's own, and gaps by what people prefer.
+"""Whether the judge favours a side: its gap between two sides minus people's gap, and gaps by what people prefer.
 
-A gap between sides is not yet a bias: one side may be better. With human ratings the difference in differences, judge
-minus people on the same texts, shows how much of the gap the judge adds.
+A gap between sides is not yet a bias: one side may be better. With human ratings the difference in differences (judge
+minus people on the same texts) shows how much of the gap the judge adds.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ Floats = NDArray[np.float64]
 def judge_less_people(
     items: Sequence[ScoredItem], first: str, second: str, *, error: float | None = None, seed: int = 0
 ) -> Gap:
-    """Test the gap between two sides, systems of the items, that the judge adds to people's own, on the judge's scale.
+    """Test how much the judge adds to people's gap between two sides (systems of the items), on the judge's scale.
 
-    A judge that compresses the scale shows a part of people's gap, and the slope of its scores on noisy ratings makes
-    it look less still. The slope on what people would say without noise is found within the sides, where a leaning has
-    no part in it: from the ratings' error variance (`error`, of several raters), or else between the slope of scores on
-    ratings and the reverse of that of ratings on scores, which bound it whatever the noise (Frisch, 1934). The gap is
-    then the one nearer to 0 of the two, with the wider interval, and p is the larger. Documents are drawn with
-    replacement, and the slope is found anew in every draw.
+    A judge that compresses the scale shows only a part of people's gap. The slope of scores on ratings measures the
+    compression, but noise in the ratings lowers that slope. So the function estimates the slope on noise-free ratings,
+    within the sides, so that a bias for one side does not enter it. With several raters it uses the variance of the
+    ratings' error (`error`). Otherwise two slopes bound the true one for any amount of noise: that of scores on
+    ratings, and the inverse of that of ratings on scores (Frisch, 1934). Of the two resulting gaps, the function
+    returns the one nearer to 0, with an interval that covers both and the larger p. The bootstrap draws documents and
+    recomputes the slope in every draw.
     """
     rows = [i for i in items if i.system in (first, second) and math.isfinite(i.predicted) and math.isfinite(i.human)]
     if len({item.system for item in rows}) < 2:
@@ -67,7 +68,7 @@ def judge_less_people(
     on_side = np.array([[float(item.system == side) for item in rows] for side in (first, second)])
 
     def excess(sums: Floats) -> Floats:
-        """Compute the gap less people's by the lowest and the highest slope, shape (draws, 2)."""
+        """Compute the gap minus slope times people's gap, for the lowest and the highest slope, shape (draws, 2)."""
         n, sx, sy, xx, xy, yy = np.moveaxis(sums.reshape(-1, 2, 6), -1, 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             mx, my = sx / n, sy / n
@@ -109,10 +110,10 @@ def judge_less_people(
 
 
 def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str, *, seed: int = 0) -> dict[str, Gap]:
-    """Compute the gap within the documents of which people prefer a side, or none (``equal``): the paper's Figure 2.
+    """Compute the gap by the side that people prefer in a document, or neither (``equal``): the paper's Figure 2.
 
-    They prefer by mean ratings. Gaps of an unbiased judge follow the preference. A judge that favours the first side
-    keeps a positive gap if people prefer the second.
+    People prefer the side with the higher mean rating. Gaps of an unbiased judge follow that preference. A judge that
+    favours the first side has a positive gap even if people prefer the second.
     """
     one, other = (document_means(items, side, "human", scored=False) for side in (first, second))
     by_preference: dict[str, list[ScoredItem]] = {}
@@ -128,17 +129,17 @@ def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str, *, 
 class LengthBias:
     """Correlation of scores, and of human ratings, with the length of the output in words."""
 
-    #: Scores against length, on the rated items if there are any; its field for human ratings contains the length.
+    #: Scores against length, on the rated items if there are any. The length takes the place of the human rating.
     score: Correlation
-    #: Human ratings against length on the same items: the value for a fair judge. None without ratings.
+    #: Human ratings against length on the same items: the value that a fair judge would have. None without ratings.
     human: Correlation | None
-    #: Partial correlation (Pearson) of score and length, with what people would say without noise held fixed, on the
-    #: same items; None without ratings. Above 0 if the judge rewards length more than people do. Without several raters
-    #: it is not corrected for the noise of the ratings, which alone moves it from 0, and has no interval.
+    #: Partial correlation (Pearson) of score and length on the same items, controlling for noise-free ratings; None
+    #: without ratings. It is above 0 if the judge rewards length more than people do. Without several raters it is not
+    #: corrected for the noise of the ratings, which alone moves it from 0; it then has no interval.
     partial: Interval | None
-    #: Reliability of the ratings; NaN where no several raters are known.
+    #: Reliability of the ratings, 0 to 1; NaN without several raters.
     reliability: float
-    #: Number of items that all figures are computed from.
+    #: Number of items behind all figures.
     n: int
 
 
@@ -161,7 +162,7 @@ def length_bias(
     values = np.array([(item.predicted, float(item.length or 0), item.human) for item in rated])
     values -= values.mean(axis=0)
     freedom = np.ones(len(rated))
-    if level == "summary":  # what documents differ by is not held against the judge
+    if level == "summary":  # differences between documents do not count
         values -= (np.stack([np.bincount(codes, column) for column in values.T], axis=1) / count[:, None])[codes]
         freedom -= (1 / count)[codes]
     products = [values[:, i] * values[:, j] for i in range(3) for j in range(3)]
@@ -169,7 +170,7 @@ def length_bias(
     def partial(sums: Floats) -> Floats:
         sums = sums / sums[:, :1]
         moments = sums[:, 5:].reshape(-1, 3, 3) - sums[:, 2:5, None] * sums[:, None, 2:5]
-        # Noise adds to the spread of the ratings, and to nothing else.
+        # Noise only adds to the variance of the ratings.
         moments[:, 2, 2] -= 0.0 if error is None else error * sums[:, 1]
         with np.errstate(invalid="ignore", divide="ignore"):
             spread = np.sqrt(np.diagonal(moments, axis1=1, axis2=2))
@@ -205,7 +206,7 @@ def length_table(bias: LengthBias) -> Table:
 
 @dataclass(frozen=True)
 class Bias(Study):
-    """Whom the judge favours, and what length does."""
+    """Whom the judge favours, and the effect of length."""
 
     #: The results, the metric, and the field of the side.
     file: str
@@ -215,18 +216,18 @@ class Bias(Study):
     grouping: str
     #: Mean score of every side.
     sides: list[SideMean]
-    #: Two sides against each other, also by what people prefer; of more than two, each against the others. With ratings
-    #: every gap is followed by that of judge less people.
+    #: Gap between two sides, also by what people prefer; with more than two sides, of each against the others. With
+    #: ratings, the gap of judge minus people follows every gap.
     gaps: dict[str, Gap]
-    #: Variance of the error of a rating, from several raters; None where it is not known.
+    #: Variance of the error of a rating, from several raters; None if unknown.
     rating_error: float | None
-    #: Rater -> mean rating, and rated rows.
+    #: Rater -> mean rating, and number of rated rows.
     raters: dict[str, tuple[float, int]]
-    #: Whether gaps are held against people's.
+    #: Whether gaps are compared with people's.
     is_rated: bool
-    #: Scores against the length of outputs; None where the results hold no outputs.
+    #: Scores against the length of outputs; None if the results have no outputs.
     length: LengthBias | None
-    #: Why nothing can be concluded, in a sentence; empty where the judge answers.
+    #: Sentence that says why nothing can be concluded; empty if the judge answers.
     doubt: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -282,14 +283,14 @@ def bias(
     side : str
         Field of the side: who or what wrote the output, or any other.
     metric : str, optional
-        Which metric, where there are several.
+        The metric, if the results have several.
     human : str, optional
-        Field of the human rating: gaps are split by preference, and held against people's own. A path into a list of
+        Field of the human rating; gaps are then split by preference and compared with people's. A path into a list of
         objects names their raters.
     raters : sequence of str
-        Fields of single people's ratings, whose mean takes the place of `human`; they tell how noisy it is.
+        Fields of single people's ratings. Their mean replaces `human`, and their spread gives its noise.
     between : sequence of str
-        Two sides to compare; by default both, or each with the others.
+        Two sides to compare. By default both, or with more than two each with the others.
     seed : int
         Seed of the permutations.
     **reading
@@ -336,9 +337,9 @@ def bias(
 def _gaps(
     items: Sequence[ScoredItem], chosen: Sequence[str], *, rated: bool, error: float | None, seed: int
 ) -> dict[str, Gap]:
-    """Compute gaps: two sides against each other, also by human preference; more than two, each against the others.
+    """Compute the gap between two sides, also by human preference; with more sides, of each against the others.
 
-    With human ratings, every gap is followed by that of judge less people.
+    With human ratings, the gap of judge minus people follows every gap.
     """
     names = list(dict.fromkeys(item.system for item in items))
     if len(names) < 2:

@@ -1,7 +1,7 @@
-"""Calibration: a temperature on the label distribution and a monotone map, judged on held-out groups only.
+"""Calibration: a temperature on the label distribution and a monotone map, measured on held-out groups only.
 
-The gain on the fitted items is never reported: `fit_calibration` fits the map on everything
-and reports figures from cross-validation over groups, with a map fitted without the item's document.
+`fit_calibration` fits the map on all items, but never reports the gain on them. It reports figures from
+cross-validation over groups: each item's map is fitted without the item's document.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Method = Literal["temperature", "isotonic", "both"]
 
 
 def fit_temperature(p: Floats, scale: Scale, human: Floats) -> float:
-    """Find the temperature, 0.05 to 20, whose expectation has the least loss against the ratings."""
+    """Find the temperature, 0.05 to 20, whose expectation has the smallest squared error against the ratings."""
     from scipy import optimize
 
     def error(log_temperature: float) -> float:
@@ -61,7 +61,7 @@ def fit_temperature(p: Floats, scale: Scale, human: Floats) -> float:
 
 
 def fit_isotonic(scores: Floats, human: Floats) -> Knots:
-    """Fit the increasing map from score to rating with the least loss; equal scores map to equal values."""
+    """Fit the increasing map from score to rating by least squares; equal scores map to equal values."""
     from scipy import optimize
 
     x, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
@@ -74,7 +74,7 @@ def fit_isotonic(scores: Floats, human: Floats) -> Knots:
 
 
 def fit_line(scores: Floats, human: Floats) -> tuple[float, float]:
-    """Fit slope and intercept of the straight line with the least loss; the slope is never negative."""
+    """Fit slope and intercept of the straight line by least squares; the slope is never negative."""
     if np.unique(scores).size < 2:
         return 0.0, float(human.mean())
     slope = max(0.0, float(np.cov(scores, human, ddof=0)[0, 1] / scores.var()))
@@ -111,37 +111,36 @@ class ScoreQuality:
 class HeldOut:
     """Gain of a calibration on held-out documents."""
 
-    #: Items, documents, and folds of documents.
+    #: Number of items, of documents, and of folds of documents.
     n: int
     groups: int
     folds: int
     #: Level of the correlations.
     level: Level
-    #: Raw scores, and each item under the map fitted on the other folds.
+    #: Quality of the raw scores, and of each item's score under the map fitted on the other folds.
     before: ScoreQuality
     after: ScoreQuality
-    #: Each item under a straight line fitted on the other folds: the effect of rescaling to the ratings' units and
-    #: spread alone.
+    #: Quality under a straight line fitted on the other folds: the effect of rescaling alone.
     rescaled: ScoreQuality
-    #: Error of always answering the other folds' mean.
+    #: Error of always predicting the other folds' mean.
     constant_error: float
     #: Mean loss of the raw scores minus that of the calibrated ones, in squared units of the ratings, with an interval
     #: over documents.
     gain: Interval
-    #: The same for the straight line, and for the constant, minus the calibrated scores.
+    #: Mean loss of the straight line, and of the constant, minus that of the calibrated scores.
     over_rescaled: Interval
     over_constant: Interval
-    #: Whether it helps, in a sentence.
+    #: Sentence that says whether the calibration helps.
     verdict: str
 
     @property
     def helps(self) -> bool:
-        """Whether it is better than raw scores and a constant on held-out documents, beyond chance."""
+        """Whether it is significantly better than raw scores and than a constant on held-out documents."""
         return self.gain.low > 0 and self.over_constant.low > 0
 
     @property
     def beats_rescaling(self) -> bool:
-        """Whether it helps, and more than a straight line does."""
+        """Whether it helps, and helps more than a straight line."""
         return self.helps and self.over_rescaled.low > 0
 
 
@@ -161,7 +160,7 @@ class Calibration:
     temperature: float
     #: Score -> rating, increasing in both; linear between the knots and flat beyond them. Empty for no map.
     knots: Knots
-    #: Its quality.
+    #: Its quality on held-out documents.
     held_out: HeldOut
 
     def apply(self, score: float, probabilities: Mapping[str, float] | None = None) -> float:
@@ -173,7 +172,7 @@ class Calibration:
         return float(_scores(np.array([score]), p, self.scale, self.temperature, self.knots)[0])
 
     def check(self, signature: str) -> None:
-        """Reject scores with another signature than those it was fitted on; another library version is only told."""
+        """Reject scores with another signature than the fitted ones; another library version only gives a note."""
         differ = signature_differences(self.signature, signature)
         serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
         if serious:
@@ -304,7 +303,7 @@ def load_calibration(path: str | Path) -> Calibration:
     except OSError as error:
         raise ConfigurationError(f"cannot read the calibration {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError):
-        record = None  # no JSON, or cut off
+        record = None  # not JSON, or truncated
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ConfigurationError(f"{path} is not a calibration", hint="Make one with `geval-local calibrate`.")
     if record.get("version") != VERSION:
@@ -335,7 +334,7 @@ def _with_nan(value: Any) -> Any:
 
 
 def calibration_table(calibration: Calibration) -> Table:
-    """Build a table of before and after on held-out groups, beside a straight line and a constant answer."""
+    """Build a table of before and after on held-out groups, next to a straight line and a constant prediction."""
     held = calibration.held_out
 
     sides = (("before", held.before), ("after", held.after), ("rescaled only", held.rescaled))
@@ -370,11 +369,11 @@ def read_calibration(path: Path) -> tuple[str, Calibration]:
 class CalibrationStudy(Study):
     """A calibration with its held-out figures, and how rows were grouped."""
 
-    #: What was fitted; `save_calibration` writes it.
+    #: The fitted calibration; `save_calibration` writes it.
     calibration: Calibration
     #: How rows are grouped into documents, in words.
     grouping: str
-    #: Which rows were left out as the metric's examples, in words.
+    #: Notes on the rows that were left out as the metric's examples.
     left_out: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -411,13 +410,13 @@ def calibrate(
     Parameters
     ----------
     results : path or RunResult
-        Results of `score` with the manifest beside them, and with human ratings.
+        Results of `score` with their manifest in the same directory, and with human ratings.
     human : str
         Field of the human rating.
     metric : str, optional
-        Which metric, where there are several.
+        The metric, if the results have several.
     method : {"both", "temperature", "isotonic"}
-        A temperature on the label distribution, a rising map of scores, or one after the other.
+        A temperature on the label distribution, an increasing map of scores, or one after the other.
     folds, seed : int
         Folds of documents, which are never split, and their seed.
     **reading

@@ -1,6 +1,6 @@
-"""Which system is better, or how two runs over the same rows differ, after what differs in them has been said.
+"""Which system is better, or how two runs over the same rows differ, with a check that they are comparable.
 
-From a pilot also: how many documents, and systems, a difference needs to be found.
+It also plans a study from a pilot: how many documents, and systems, a test needs to find a difference.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ ANY = "any"
 IMPLIED = {"judge": ("judge", "tokenizer"), "versions": ("transformers", "torch", "version")}
 #: Most characters shown of an output.
 BEGINNING = 60
-#: Rows of one file alone that are named, and the characters of the longest name; a document may be a whole text.
+#: Most rows of only one file that a message names, and most characters of a name: a document may be a whole text.
 NAMED, LONGEST_NAME = 10, 40
 POWERS = (0.8, 0.9)
-#: A plan for more documents than this is none.
+#: The most documents that a plan considers.
 _MOST = 10_000_000
 
 
@@ -64,7 +64,7 @@ class Difference:
     mean: Interval
     #: Correlations and absolute differences.
     agreement: Agreement
-    #: Key and both scores of the items that differ most, largest difference first; equal items are not listed.
+    #: Key and both scores of the items that differ most, largest difference first, without equal items.
     largest: tuple[tuple[str, float, float], ...]
 
 
@@ -111,7 +111,7 @@ class SystemRows:
     grouping: str
 
     def items(self, metric: str, *, human: HumanFields | None = None) -> list[ScoredItem]:
-        """Scores of one metric, with systems and documents."""
+        """Return the scores of one metric, with systems and documents."""
         found: list[ScoredItem] = []
         for run, name in zip(self.runs, self.names, strict=True):
             own = run.items(run.one_metric(metric), human=human, group_by=self.document)
@@ -119,7 +119,7 @@ class SystemRows:
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows as one run's, each with its system, for a page."""
+        """Return all rows as if of one run, each with its system, for a page."""
         together: list[dict[str, Any]] = []
         for run, name in zip(self.runs, self.names, strict=True):
             for row in run.rows:
@@ -129,7 +129,7 @@ class SystemRows:
 
 
 def gather(runs: Sequence[ScoredRun]) -> SystemRows:
-    """Tell which system and which document every row belongs to."""
+    """Find the system and the document of every row."""
     group_by = runs[0].group_by
     names: list[str | None] = [None] * len(runs)
     if runs[0].system is None and len(runs) > 1:
@@ -152,7 +152,7 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
 
 
 def _documents(shown: Sequence[ScoredRun], runs: Sequence[ScoredRun]) -> tuple[str | None, str]:
-    """Find the document's field, guessed from the columns that all runs have: CSV results may hold fewer."""
+    """Find the document's field, guessed from the columns that all runs have: CSV results may have fewer."""
     group_by = runs[0].group_by
     common = set.intersection(*(set(run.rows[0]) for run in runs))
     rows = (row for run in shown for row in run.rows)
@@ -170,7 +170,7 @@ def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> N
 
 
 def unmatched(first: Sequence[str], second: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Name what stands in one of two files alone, in words, a line for each."""
+    """List, one line per file, the keys that only one of two files has."""
     lines = []
     for name, own, others in ((names[0], first, set(second)), (names[1], second, set(first))):
         alone = [key for key in dict.fromkeys(own) if key not in others]
@@ -182,14 +182,14 @@ def unmatched(first: Sequence[str], second: Sequence[str], names: Sequence[str])
 
 
 def why_systems(first: ScoredRun, second: ScoredRun) -> str | None:
-    """Say why two files are taken for the outputs of two systems; None where they are two runs over the same texts."""
+    """Say why `compare` treats two files as two systems; None if they are two runs over the same texts."""
     one, other = _writers(first), _writers(second)
     if len(one) == len(other) == 1 and one != other:
         return f"their rows name one system each, {next(iter(one))} and {next(iter(other))}"
     pairs = _paired_outputs(first, second)
     if not pairs:
         return "no id is in both files"
-    # A text that a CSV file does not hold says nothing of its system.
+    # If a CSV file lacks the texts, they say nothing about the system.
     known = [pair for pair in pairs if None not in pair]
     changed = sum(one != other for one, other in known)
     if changed > len(known) / 2:
@@ -198,9 +198,9 @@ def why_systems(first: ScoredRun, second: ScoredRun) -> str | None:
 
 
 def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
-    """Count the rows that bear the same key and hold another text.
+    """Count the rows that have the same key but different texts.
 
-    A CSV file of results need not hold the texts; then the content of the input that was scored says the same.
+    A CSV file of results may lack the texts. The hash of the scored input then shows whether the texts are equal.
     """
     hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (first, second)}
     is_same_input = len(hashes) == 1 and None not in hashes
@@ -209,13 +209,13 @@ def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
 
 
 def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
-    """Pair the outputs of the rows that bear the same key in both files."""
+    """Pair the outputs of the rows that have the same key in both files."""
     one, other = first.outputs(), second.outputs()
     return [(text, other[key]) for key, text in one.items() if key in other]
 
 
 def _writers(run: ScoredRun) -> set[str]:
-    """Systems that the usual columns name; empty where a row names none."""
+    """Return the systems that the usual columns name; empty if a row names none."""
     found = {writer_of(row) for row in run.rows}
     return set() if "" in found else found
 
@@ -226,29 +226,29 @@ def _told_run(run: ScoredRun) -> str:
 
 
 def told_differ(differ: Differ, of: str = "") -> dict[str, None]:
-    """Say in which keys signatures differ, each once."""
+    """List the keys in which signatures differ, each once."""
     pairs = ((key, pair) for own in differ.values() for key, pair in own.items())
     return dict.fromkeys(f"{of}differs in {key}: {one} | {other}" for key, (one, other) in pairs)
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one comparison needs."""
+    """How many documents one comparison needs."""
 
-    #: Spread of the difference from document to document, and how many the pilot has.
+    #: Standard deviation of the difference over documents, and the number of documents in the pilot.
     spread: float
     pilot: int
-    #: Systems that are planned for; 0 where systems are fixed.
+    #: Number of planned systems; 0 if systems are fixed.
     systems: int
-    #: Level of its test, as the correction of its table leaves it to the first of them.
+    #: Level of its test, as the correction leaves it for the first test of its table.
     significance: float
-    #: Power -> documents; None where the pilot has no spread to plan from, or no number of documents suffices for so
-    #: many systems.
+    #: Power -> number of documents. None if the pilot has no spread to plan from, or if no number of documents suffices
+    #: for so many systems.
     documents: Mapping[float, int | None]
 
     @property
     def missing(self) -> str:
-        """What stands in the place of a number of documents that there is not."""
+        """Text that a table shows if there is no number of documents."""
         if not self.spread > 0:
             return "-"
         return "more systems" if self.systems else f"> {_MOST:,}"
@@ -256,7 +256,7 @@ class Need:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What every comparison of a pilot needs to find a true difference."""
+    """How many documents every comparison of a pilot needs to find a true difference."""
 
     difference: float
     needs: Mapping[str, Need]
@@ -285,10 +285,11 @@ def plan_for(
     *,
     levels: Mapping[str, float] | None = None,
 ) -> StudyPlan:
-    """Plan for differences on new documents, and on as many, twice and four times as many new `systems`.
+    """Plan for differences on new documents, and with 1, 2 and 4 times as many new `systems`.
 
-    Intervals are those for new documents alone and for new systems alone; without the latter systems stay the same.
-    `levels` are those of the tests, after the correction of their tables; else of one table, by Bonferroni.
+    `pilots` has the intervals for new documents alone, `systems` those for new systems alone. Without `systems`, the
+    plan keeps the systems of the pilot. `levels` are the tests' levels after the correction of their tables; by default
+    Bonferroni's in one table.
     """
     needs = {}
     for name, pilot in pilots.items():
@@ -296,7 +297,7 @@ def plan_for(
         spread, by_system = pilot.error * math.sqrt(pilot.units), (systems or {}).get(name)
         for times in (1, 2, 4) if by_system else (0,):
             count = times * by_system.units if by_system else 0
-            # What more documents do not make less.
+            # The part of the variance that more documents do not reduce.
             rest = by_system.error**2 * by_system.units / max(1, count) if by_system else 0.0
             fewest = {p: _fewest(spread**2, rest, count or math.inf, difference, level, p) for p in POWERS}
             needs[f"{name}, {count} systems" if by_system else name] = Need(spread, pilot.units, count, level, fewest)
@@ -306,7 +307,7 @@ def plan_for(
 def _fewest(
     variance: float, rest: float, systems: float, difference: float, significance: float, power: float
 ) -> int | None:
-    """Find the fewest documents; the test has as many degrees of freedom as the fewer of the two units allow."""
+    """Find the fewest documents; the smaller number of units (documents or systems) gives the degrees of freedom."""
     from scipy.special import stdtrit
 
     def found(documents: int) -> bool:
@@ -329,7 +330,7 @@ class RunComparison(Study):
     differ: Differ
     #: How rows are grouped into documents, in words.
     grouping: str
-    #: Rows of one run alone, in words.
+    #: Lines that list the rows of only one run.
     unmatched: list[str]
     #: Metric -> differences, row by row.
     metrics: dict[str, Difference]
@@ -337,35 +338,35 @@ class RunComparison(Study):
     against_human: dict[str, Comparison]
     #: Metric -> field of its human ratings.
     human: dict[str, str]
-    #: Metric -> why nothing can be concluded from the first and from the second run; empty where the judge answers.
+    #: Metric -> why nothing can be concluded from the first and from the second run; empty if the judge answers.
     doubt: dict[str, tuple[str, str]]
-    #: What finding a difference would need, if it was asked for.
+    #: Documents needed to find a difference; None without `plan`.
     plan: StudyPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
-        known = {name: self.answered.get(name) for name in self.metrics}  # null where `doubts` tells why
+        known = {name: self.answered.get(name) for name in self.metrics}  # null if `doubts` has the reason
         tests = {name: one if name in self.answered else None for name, one in self.against_human.items()}
         record |= {"doubts": self.doubts("AB"), "unmatched": self.unmatched, "metrics": known}
         record |= {"against_human": tests} | ({"plan": self.plan} if self.plan else {})
         return dict(as_record(record))
 
     def lines(self) -> list[str]:
-        """Give what the runs are and in what they differ."""
+        """Describe the runs and list their differences."""
         found = [f"{letter}  {_told_run(run)}" for letter, run in zip("AB", self.runs, strict=True)]
         differ = told_differ(self.differ) or ["no differences in the signatures"]
         return [*found, *differ, self.grouping, *self.unmatched, *self.doubts("AB")]
 
     def doubts(self, names: Sequence[str]) -> list[str]:
-        """Say of which metrics of which run nothing can be concluded, and why; `names` are those of the two runs."""
+        """List the metrics and runs from which nothing can be concluded, with reasons; `names` names the runs."""
         pairs = ((metric, *one) for metric, told in self.doubt.items() for one in zip(names, told, strict=True))
         return [f"{metric} of {name}: {told}" for metric, name, told in pairs if told]
 
     @property
     def answered(self) -> dict[str, Difference]:
-        """The differences on those metrics that the judges of both runs answer; `doubts` tells of the others."""
+        """Differences on the metrics that the judges of both runs answer; `doubts` has the others."""
         return {name: one for name, one in self.metrics.items() if not any(self.doubt[name])}
 
     def shown(self) -> Iterator[Table]:
@@ -392,31 +393,31 @@ class SystemComparison(Study):
     together: SystemRows
     #: File -> metric -> key of the signature -> its values in the first file and in this one.
     differ: dict[str, Differ]
-    #: Documents of one file alone, in words.
+    #: Lines that list the documents of only one file.
     unmatched: list[str]
     #: Metric -> which system is better.
     systems: dict[str, Ranking]
-    #: Why two files are taken for two systems.
+    #: Why `compare` treated two files as two systems; None if it did not have to guess.
     reason: str | None
     #: Metric -> field of its human ratings.
     human: dict[str, str]
-    #: What finding a difference would need, if it was asked for.
+    #: Documents needed to find a difference; None without `plan`.
     plan: StudyPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         record: dict[str, Any] = {"files": [run.path for run in self.together.runs], "differ": self.differ}
         record |= {"grouping": self.together.grouping} | ({"plan": self.plan} if self.plan else {})
-        known = {name: None if one.doubt else one for name, one in self.systems.items()}  # `doubts` tells why
+        known = {name: None if one.doubt else one for name, one in self.systems.items()}  # `doubts` has the reason
         return dict(as_record(record | {"unmatched": self.unmatched, "doubts": self.doubts, "systems": known}))
 
     @property
     def doubts(self) -> list[str]:
-        """Say of which metrics nothing can be concluded, and why."""
+        """List the metrics from which nothing can be concluded, with reasons."""
         return [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
 
     def lines(self) -> list[str]:
-        """Give what was compared, and in what the files differ."""
+        """Describe the compared results and list the differences of the files."""
         found = [_told_run(run) for run in self.together.runs]
         if self.reason is not None:
             found.append(f"two systems: {self.reason}")
@@ -453,11 +454,12 @@ def compare(
     system_columns: Sequence[str] | None = None,
     **reading: Unpack[Reading],
 ) -> RunComparison | SystemComparison:
-    """Say which system is better, or how two runs over the same rows differ: whichever the results look like.
+    """Say which system is better, or how two runs over the same rows differ; the results decide which.
 
-    Two results without `system` and `baseline` are two runs, unless their rows name one system each or most of their
-    outputs differ; all others are systems. Parameters are those of `compare_runs` and of `compare_systems`, which
-    guess nothing. `system_columns` are those that the results were scored with: their systems are compared.
+    Two results without `system` and `baseline` count as two runs, unless each names one system of its own or most of
+    their outputs differ. All other results count as systems. The parameters are those of `compare_runs` and
+    `compare_systems`, which never guess. If the results were scored with `system_columns`, pass the same ones to
+    compare their systems.
     """
     scored = [ScoredRun.of(one, **reading) for one in results]
     if system_columns:
@@ -513,17 +515,17 @@ def compare_systems(
     results : sequence of path, RunResult, rows or data frames
         One with the systems in a column, or one for each system.
     metrics : sequence of str
-        Only these; by default all that the results share.
+        Names of the metrics to compare; by default all that the results share.
     baseline : str, optional
         Compare every system with this one only.
     tie : float
-        Documents whose scores differ by no more are counted as ties.
+        Documents whose scores differ by at most this much count as ties.
     across : sequence of str
         Keys of the signature in which the results may differ, ``versions`` or ``any``.
     human : str, sequence or mapping of str, optional
-        Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
+        Field of the human rating; with several metrics ``METRIC=FIELD`` for each, or a mapping.
     plan : float, optional
-        Say how many documents a true difference of means as large as this needs, in units of the scale.
+        A true difference of means, in units of the scale: the result says how many documents are needed to find it.
     seed : int
         Seed of the draws and permutations.
     **reading
@@ -540,7 +542,7 @@ def compare_systems(
     scored = _read(results, reading)
     names = shared_metrics(scored, metrics)
     check_single_outputs(scored, names)
-    # What differs between the first file and each other, texts apart.
+    # Differences between the first file and each other file, except texts.
     others = {
         str(other.path): allowed_differences(scored[0], other, names, across, texts=False) for other in scored[1:]
     }
@@ -595,11 +597,12 @@ def compare_runs(
     across : sequence of str
         Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
     level, coefficient, target
-        Of the agreement with people.
+        Level, coefficient and target population of the agreement with people.
     largest : int
         Disagreements to list.
     plan : float, optional
-        Say how many documents a true difference of the coefficient as large as this needs; needs `human`.
+        A true difference of the coefficient: the result says how many documents are needed to find it. Requires
+        `human`.
 
     Raises
     ------
@@ -648,7 +651,7 @@ def _check_plan(plan: float | None) -> None:
 
 
 def shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
-    """Choose the metrics that were asked for, or those that all runs hold."""
+    """Return the requested metrics, or by default those that all runs have."""
     for run in runs:
         for name in wanted:
             run.one_metric(name)
@@ -665,7 +668,7 @@ def shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str
 def allowed_differences(
     first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str], *, texts: bool = True
 ) -> Differ:
-    """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it."""
+    """List the differences per metric, and refuse those that `across` does not name; `texts` includes the outputs."""
     known = [*KEYS, "versions", "input", ANY]
     unknown = [key for key in across if key not in known]
     if unknown:

@@ -1,7 +1,7 @@
 """Contenders of a meta-evaluation: scored runs, others' outputs, length, and reference metrics that need no network.
 
-ROUGE is Google's ``rouge-score``, BLEU and chrF are ``sacrebleu``; both come with the extra ``meta``. METEOR is missing
-because nltk's needs the WordNet data, which is downloaded and not on any package index.
+ROUGE is Google's ``rouge-score``, BLEU and chrF are ``sacrebleu``; the extra ``meta`` installs both. METEOR is missing
+because nltk's version downloads the WordNet data, which no package index has.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Contender:
 
     #: Name of its rows.
     name: str
-    #: A judge or its kept run; another estimate by one; others' raw responses; others' predictions on their own scale;
-    #: a reference metric.
+    #: A judge or its stored run; another estimator of that judge; others' raw responses; others' predictions on their
+    #: own scale; a reference metric.
     kind: Kind
     #: Dimension -> its scores.
     items: Mapping[str, Sequence[ScoredItem]]
@@ -56,7 +56,7 @@ class Contender:
 
 
 def from_results(rated: Rated, path: Path, taken: Sequence[str]) -> Contender:
-    """Read a kept run: a result file over the same rows, or its run directory."""
+    """Read a stored run: a result file over the same rows, or its run directory."""
     given, path = path, result_file(path)
     own = rated.beside(path)
     held = own.rows[0].get("geval")
@@ -77,7 +77,7 @@ def from_results(rated: Rated, path: Path, taken: Sequence[str]) -> Contender:
 
 
 def ablations(judge: Contender, metrics: Mapping[str, Metric], estimators: Sequence[Estimator]) -> list[Contender]:
-    """Estimate otherwise from the same distributions; empty, with a note, where a run kept none."""
+    """Apply other estimators to the same distributions; empty, with a note, if a run stored none."""
     try:
         found = [
             (one, {d: estimated_items(items, metrics[d].scale, one) for d, items in judge.items.items()})
@@ -186,7 +186,7 @@ def baseline_scores(
 ) -> list[float]:
     """Score outputs with one of `BASELINES`; all but the length compare each with its reference.
 
-    Of several references ROUGE takes the one that fits best; BLEU and chrF have their own rules.
+    With several references ROUGE uses the best match; BLEU and chrF have their own rules.
     """
     if name == "length":
         return [float(word_count(output)) for output in outputs]
@@ -229,7 +229,7 @@ def _rouge(name: str) -> _Compare:
 
 @lru_cache(maxsize=1)
 def _stemming() -> SimpleNamespace:
-    """Give ROUGE's own tokenizer, with stems and tokens kept: three kinds of ROUGE take every text of a file apart."""
+    """Return ROUGE's own tokenizer with a cache of stems and tokens: three kinds of ROUGE tokenize every text."""
     split = _library("rouge_score.tokenize", "rouge-score").tokenize
     porter = _library("nltk.stem.porter", "rouge-score").PorterStemmer()
     stemmer = SimpleNamespace(stem=lru_cache(maxsize=100_000)(porter.stem))

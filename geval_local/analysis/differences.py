@@ -1,11 +1,10 @@
-"""Differences on documents: of two sides, of all systems, with what can and what cannot be told apart.
+"""Differences on documents, of two sides or of all systems, with the groups that no test separates.
 
 Every pair of systems is compared on the documents that both answered, by the test of `gap`, corrected for all pairs
-(`corrected`). Where systems answered different documents they are ranked by means adjusted for documents, those of the
-additive model of documents and systems (least squares), since easy documents make high means; by these are compared two
-that share hardly any document, if others connect them. Groups of systems that
-cannot be told apart are those of a compact letter display (Piepho, 2004): two systems share a group exactly where their
-difference is not significant.
+(`corrected`). Easy documents make high means, so systems that answered different documents are ranked by adjusted
+means: those of the additive model of documents and systems (least squares). If two systems share hardly any document
+but others connect them, they are compared by adjusted means too. Groups of systems that no test separates are those of
+a compact letter display (Piepho, 2004): two systems share a group if and only if their difference is not significant.
 """
 
 from __future__ import annotations
@@ -29,95 +28,95 @@ from geval_local.statistics.records import ScoredItem, mean_mass
 from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
 from geval_local.statistics.significance import LEVEL, corrected, how_corrected
 
-#: With fewer documents that both sides share, documents are compared unpaired; what differs may then be the documents,
-#: unless chance gave every side its own.
+#: With fewer shared documents, the test is unpaired. A difference may then be due to the documents, unless they were
+#: assigned to sides at random.
 SHARED = 2
 WELCH, ADJUSTED = "Welch t", "t (adjusted means)"
 Floats = NDArray[np.float64]
-# Means of equal scores, summed in another order, differ by less.
+# Rounding: means of equal scores, summed in another order, differ by less.
 _EQUAL = 1e-9
-#: More pairs than this are not all listed where there is little room.
+#: With more pairs than this, a short table lists only the most informative ones.
 MOST_PAIRS = 15
 
 
 @dataclass(frozen=True)
 class SideMean:
-    """Mean score of one side (LLM-written, human-written, a system, ...), every document weighing the same."""
+    """Mean score of one side (LLM-written, human-written, a system, ...), with equal weight for every document."""
 
-    #: Which one.
+    #: Name of the side.
     side: str
     #: Mean over its documents of their mean score.
     mean: Interval
-    #: Mean human rating of its scored items, weighed alike, where they are rated, else NaN; and how many are rated.
+    #: Mean human rating of its scored items with the same weights, NaN without ratings; and the number of rated items.
     human: float
     rated: int
-    #: Scored items, and items without a score.
+    #: Number of scored items, and of items without a score.
     n: int
     unscored: int
-    #: Documents that others answered, and it did not.
+    #: Number of documents that only others answered.
     left_out: int = 0
-    #: The mean as if it had every document; None where all sides have the same, or none can be adjusted.
+    #: The mean adjusted to all documents; None if all sides have the same documents, or no adjustment is possible.
     adjusted: Interval | None = None
 
     @property
     def shown(self) -> Interval:
-        """The mean by which sides are compared: the adjusted one, if there is one."""
+        """The mean used to compare sides: the adjusted one, if there is one."""
         return self.adjusted or self.mean
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Difference of two sides' scores, every document weighing the same."""
+    """Difference of two sides' scores, with equal weight for every document."""
 
     #: The sides.
     first: str
     second: str
-    #: Their means on the documents that the gap is about.
+    #: Their means on the compared documents.
     means: tuple[float, float]
     #: ``first - second`` in units of the scale.
     difference: Interval
-    #: Two-sided p-value of the test; NaN where there are too few documents.
+    #: Two-sided p-value of the test; NaN with too few documents.
     p: float
-    #: The same, adjusted for all tests of its table; NaN where it stands alone.
+    #: The p-value adjusted for all tests of its table; NaN for a single test.
     p_adjusted: float
-    #: Smallest true gap that would have been found with 80 % probability.
+    #: Smallest true gap that the test would have found with 80 % probability.
     detectable: float
     #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation), ``t (adjusted means)``
     #: or ``Welch t`` (documents not shared).
     test: str
-    #: Pairs, or documents of both sides together.
+    #: Number of paired documents; if unpaired, of the documents of both sides together.
     documents: int
-    #: Documents of one side alone that a paired test cannot use.
+    #: Number of documents that only one side has, which a paired test cannot use.
     left_out: int
-    #: Documents on which the first is scored better, alike and worse; None where documents are not paired.
+    #: Number of documents on which the first side is better, tied, and worse; None if unpaired.
     wins: int | None = None
     ties: int | None = None
     losses: int | None = None
-    #: The difference on every document that both have; empty where documents are not paired.
+    #: Document -> difference; empty if unpaired.
     by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
-    #: Level that the correction leaves it, if it is the first of its table.
+    #: Level that the correction leaves this test, if it is the first of its table.
     significance: float = field(default=LEVEL, repr=False)
     #: Which scores are good.
     direction: Direction = Direction.HIGH
 
     @property
     def name(self) -> str:
-        """What was subtracted from what."""
+        """Name of the difference: ``first - second``."""
         return f"{self.first} - {self.second}"
 
     @property
     def is_told_apart(self) -> bool:
-        """Whether the adjusted p is significant; never of different documents, which may be what differs."""
+        """Whether the adjusted p is significant; False if the documents differ, as they may cause the gap."""
         return self.p_adjusted < LEVEL and self.test != WELCH
 
     @property
     def is_equal(self) -> bool:
-        """Whether both have the same score on every document that both have."""
+        """Whether both sides have the same score on every shared document."""
         return self.wins is not None and max(map(abs, self.by_document.values())) <= _EQUAL
 
     @property
     def better(self) -> str | None:
-        """The side that is scored better beyond chance; None where they cannot be told apart."""
+        """The significantly better side; None if the test separates neither."""
         if not self.is_told_apart:
             return None
         return self.first if self.lead > 0 else self.second
@@ -128,14 +127,14 @@ class Gap:
         return self.direction.sign * self.difference.value
 
     def judged(self, direction: Direction) -> Gap:
-        """Read the same differences where other scores are good."""
+        """Return the same gap for another direction of good scores."""
         if direction is self.direction:
             return self
         return replace(self, direction=direction, wins=self.losses, losses=self.wins)
 
 
 def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
-    """Mean score per side, the system of its items, in order of appearance."""
+    """Compute the mean score per side (system of the items), in order of appearance."""
     result = []
     everything = {item.group for item in items if math.isfinite(item.predicted)}
     for side in dict.fromkeys(item.system for item in items):
@@ -151,10 +150,10 @@ def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
 
 
 def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, tuple[Interval, Floats]]:
-    """Mean of every system as if it had all documents; empty where all have the same, or they share too few.
+    """Compute every system's mean adjusted to all documents; empty if all have the same ones or share too few.
 
-    The error is that of drawing whole documents with replacement; the means in every draw are given too, NaN where it
-    falls apart into systems that share none. If more than a tenth of the draws do, there is no interval.
+    The error is the bootstrap's over whole documents. The function also returns the means of every draw: NaN if the
+    drawn documents do not connect all systems. If that happens in more than a tenth of the draws, there is no interval.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -168,7 +167,7 @@ def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, t
     score = np.array([[own.get(document, 0.0) for own in cells] for document in documents])
     count = there.sum(axis=1)
     level = score.sum(axis=1) / count
-    # Normal equations without the documents' own effects: sums over documents, so that a draw of documents weighs them.
+    # Normal equations without the documents' effects. They are sums over documents, so a draw only reweights them.
     table = there[:, :, None] * (np.eye(len(names)) - there[:, None] / count[:, None, None])
     right = there * (score - level[:, None])
 
@@ -191,7 +190,7 @@ def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, t
 
 
 def _connected(linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Tell of every graph, shape (graphs, systems, systems), whether every system is reached from the first."""
+    """Return for every graph, shape (graphs, systems, systems), whether it is connected."""
     reached = np.zeros(linked.shape[:2], dtype=bool)
     reached[:, 0] = True
     for _ in range(linked.shape[1] - 1):
@@ -200,7 +199,7 @@ def _connected(linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _drawn_interval(value: float, drawn: Floats, units: int) -> Interval:
-    """Interval from draws; means of n drawn units vary by (n - 1) / n of the variance of means of n (Efron, 1982)."""
+    """Compute an interval from draws, whose variance is too small by the factor (n - 1) / n (Efron, 1982)."""
     if np.isfinite(drawn).mean() < 0.9:
         return Interval(
             value, warning="in many draws of the documents some systems share none, which allows no interval"
@@ -210,11 +209,11 @@ def _drawn_interval(value: float, drawn: Floats, units: int) -> Interval:
 
 
 def gap(items: Sequence[ScoredItem], first: str, second: str, *, tie: float = 0.0, seed: int = 0) -> Gap:
-    """Test whether one side, a system of the items, is scored above another.
+    """Test whether one side (a system of the items) scores higher than another.
 
-    Paired by document on all documents that have both sides, if there are at least `SHARED`, so that easy and hard
-    documents cancel: signs of the documents' differences are flipped at random. Otherwise by Welch's t of
-    the documents' means. A document is tied if its scores differ by no more than `tie`.
+    If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel: it flips the
+    signs of the documents' differences at random. Otherwise it is Welch's t test of the documents' means. A document is
+    tied if its scores differ by at most `tie`.
     """
     means = [document_means(items, side) for side in (first, second)]
     for side, own in zip((first, second), means, strict=True):
@@ -255,7 +254,7 @@ def gap(items: Sequence[ScoredItem], first: str, second: str, *, tie: float = 0.
 def document_means(
     items: Iterable[ScoredItem], side: str, of: str = "predicted", *, scored: bool = True
 ) -> dict[str, float]:
-    """Mean score, or rating, of every document of a side; of scored items, unless all are asked for."""
+    """Compute the mean score, or rating, of every document of a side; of scored items only if `scored`."""
     groups: dict[str, list[float]] = defaultdict(list)
     for item in items:
         value = getattr(item, of)
@@ -265,13 +264,13 @@ def document_means(
 
 
 def _paired(one: dict[str, float], other: dict[str, float]) -> list[str]:
-    """Documents by which two sides are compared: those of both, if there are enough or no others; else none."""
+    """Return the shared documents for a paired test; empty if they are too few and others exist."""
     shared = sorted(one.keys() & other.keys())
     return shared if len(shared) >= SHARED or len(shared) == len(one.keys() | other.keys()) else []
 
 
 def _welch(a: Floats, b: Floats) -> Interval:
-    """Welch's interval of the difference of two independent means."""
+    """Compute Welch's interval of the difference of two independent means."""
     from scipy import stats
 
     value = float(a.mean() - b.mean())
@@ -287,26 +286,26 @@ def _welch(a: Floats, b: Floats) -> Interval:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Systems by their mean score, or by how far they are preferred."""
+    """Systems by their mean score, or by their mean preference."""
 
-    #: Best mean first, adjusted for documents where these differ, or the strongest; systems without a score last.
+    #: Best mean first (adjusted if documents differ), or strongest first; systems without a score last.
     systems: tuple[SideMean, ...]
     #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
     pairs: tuple[Gap, ...]
-    #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty with a
-    #: baseline, against which alone was tested.
+    #: Groups of systems that no test separates, in the order of the ranking; a system may be in several. Empty with a
+    #: baseline, since only pairs with it are tested.
     groups: tuple[tuple[str, ...], ...]
-    #: What every other system was compared with.
+    #: The system that every other was compared with; None if all pairs were.
     baseline: str | None
-    #: What intervals and tests generalise to, in words.
+    #: Description of the population to which intervals and tests generalise.
     holds_for: str
-    #: What came out, in a sentence.
+    #: Sentence that states the result.
     told: str
-    #: Why nothing can be concluded, in a sentence; empty where the judge answers.
+    #: Sentence that says why nothing can be concluded; empty if the judge answers.
     doubt: str = ""
 
     def letters(self, system: str) -> str:
-        """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
+        """Name the groups of a system: ``a``, ``ab``; with more than 26 groups by numbers."""
         own = [index for index, members in enumerate(self.groups) if system in members]
         if len(self.groups) > 26:
             return ",".join(str(index + 1) for index in own)
@@ -314,7 +313,7 @@ class Ranking:
 
 
 def doubt_of(items: Sequence[ScoredItem]) -> str:
-    """Say in a sentence why nothing can be concluded from scores: the judge does not answer; else empty."""
+    """Say why nothing can be concluded from scores of a judge that does not answer; empty if it answers."""
     told = silence(mean_mass(items))
     return f"Nothing can be concluded: {told}." if told else ""
 
@@ -327,7 +326,7 @@ def rank_systems(
     seed: int = 0,
     direction: Direction = Direction.HIGH,
 ) -> Ranking:
-    """Compare systems by the scores of one judge on one metric, of which `direction` says which are good."""
+    """Compare systems by the scores of one judge on one metric; `direction` says which scores are good."""
     nameless = [item.key for item in items if not item.system]
     if nameless:
         raise DataError(
@@ -377,9 +376,9 @@ def ranking_of(
     baseline: str | None = None,
     words: tuple[str, str] = ("has the highest mean", "in units of the scale"),
 ) -> Ranking:
-    """Correct the tests of ranked systems, group those that are not told apart, and say what came out.
+    """Correct the tests of ranked systems, group the systems that no test separates, and state the result.
 
-    Groups need every pair: none would call systems alike that were never compared.
+    Without tests of all pairs there are no groups: they would put systems together that were never compared.
     """
     ranked = [side.side for side in systems if side.n]
     pairs = tuple(corrected({(test.first, test.second): test for test in tests}).values())
@@ -391,7 +390,7 @@ def ranking_of(
 
 
 def _adjusted(test: Gap, means: Mapping[str, tuple[Interval, Floats]]) -> Gap:
-    """Compare by adjusted means two systems that share hardly any document."""
+    """Compare two systems that share hardly any document by adjusted means."""
     (one, drew), (other, drew_too) = means[test.first], means[test.second]
     difference = _drawn_interval(one.value - other.value, drew - drew_too, min(one.units, other.units))
     p = t_test(difference.value, difference.error, difference.units)
@@ -399,7 +398,7 @@ def _adjusted(test: Gap, means: Mapping[str, tuple[Interval, Floats]]) -> Gap:
 
 
 def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Find the largest sets of systems of which no two are told apart (insert and absorb; Piepho, 2004)."""
+    """Find the maximal sets of systems of which no two are separated (insert and absorb; Piepho, 2004)."""
     sets = [frozenset(ranked)]
     for one, other in apart:
         split = [part for own in sets if {one, other} <= own for part in (own - {one}, own - {other})]
@@ -414,7 +413,7 @@ def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tu
 
 
 def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None, words: tuple[str, str]) -> str:
-    """Say what came out, in a sentence."""
+    """State the result in a sentence."""
     if len(pairs) == 1:
         return _told_pair(pairs[0], words[1])
     anchor = ranked[0] if baseline is None else baseline
@@ -504,7 +503,7 @@ def ranking_table(
     }
     shown = (True, True, adjusted, strengths, ranking.groups, any(side.rated for side in ranking.systems), True, True)
     columns = {name: said for (name, said), is_shown in zip(columns.items(), shown, strict=True) if is_shown}
-    notes = [] if ranking.doubt or not ranking.told else [ranking.told]  # a doubt stands above the table
+    notes = [] if ranking.doubt or not ranking.told else [ranking.told]  # a doubt is printed above the table
     if adjusted:
         few = " or by these means where they share hardly any" if any(p.test == ADJUSTED for p in ranking.pairs) else ""
         notes.append(
@@ -529,7 +528,7 @@ def ranking_table(
 
 
 def all_pairs(count: int) -> str:
-    """Name the tests that p-values are adjusted for."""
+    """Name the tests for which p-values are adjusted."""
     return "this pair" if count == 1 else f"all {count} pairs"
 
 
@@ -567,7 +566,7 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
 
 
 def telling_pairs(ranking: Ranking) -> list[Gap]:
-    """Choose the pairs that say most: all of them, or the best with each other and neighbours in the ranking."""
+    """Choose the most informative pairs: all, or the best system with every other, and neighbours in the ranking."""
     if len(ranking.pairs) <= MOST_PAIRS or ranking.baseline is not None:
         return list(ranking.pairs)
     ranked = [side.side for side in ranking.systems if side.n]

@@ -1,4 +1,4 @@
-"""What people would say of all rows, from the judge's scores of all and people's ratings of a few."""
+"""The mean rating of all rows, estimated from the judge's scores of all and people's ratings of a few."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimates(Study):
-    """Means as people would rate, with the judge's help."""
+    """Mean ratings of all rows, estimated with the judge's help."""
 
-    #: The results, the metric, and what is estimated, in words.
+    #: The results, the metric, and a description of the estimated figure.
     file: str
     metric: str
     what: str
     #: How rows are grouped into documents, in words.
     grouping: str
-    #: System -> its estimate; or all rows.
+    #: System, or pair of systems with `wins`, -> its estimate; one entry for all rows without systems.
     estimates: dict[str, Estimate]
-    #: ``first - second`` -> their difference, its two-sided p with and without Holm's correction, and the difference
-    #: for other raters, too, where there are three or more.
+    #: ``first - second`` -> their difference, its two-sided p without and with Holm's correction, and, with three or
+    #: more raters, the difference with an interval that also covers other raters.
     differences: dict[str, tuple[Interval, float, float, Interval | None]]
-    #: Rater -> mean rating, and rated rows.
+    #: Rater -> mean rating, and number of rated rows.
     raters: dict[str, tuple[float, int]] = field(default_factory=dict)
-    #: What the variance of a rating is due to -> its part; empty of fewer than three raters.
+    #: Source of a rating's variance -> its variance component; empty with fewer than three raters.
     components: dict[str, float] = field(default_factory=dict)
-    #: Why the judge has no mean, in a sentence; empty where it answers.
+    #: Sentence that says why the judge has no mean; empty if it answers.
     doubt: str = ""
-    #: Which rows were left out as the metric's examples, in words.
+    #: Notes on the rows that were left out as the metric's examples.
     left_out: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Estimates(Study):
             yield table.titled("differences, with the judge")
 
     def remarks(self) -> list[tuple[str, bool]]:
-        """Say how rows were grouped, and where rated rows are no random sample."""
+        """Say how rows were grouped, and warn if the rated rows are not a random sample."""
         found = [(one, False) for one in (self.grouping, *self.left_out, *raters_told(self.raters))]
         if self.components:
             parts = ", ".join(f"{name} {number(value)}" for name, value in self.components.items())
@@ -129,18 +129,18 @@ def estimate(
     results : path, RunResult, sequence of mapping, or data frame
         Results of `score`; a random sample of the rows has a rating.
     human : str
-        Field of the human rating, empty where there is none. A path into a list of objects names their raters.
+        Field of the human rating, empty in rows without one. A path into a list of objects names their raters.
     raters : sequence of str
-        Fields of single people's ratings, whose mean takes the place of `human`; three or more give an interval that
-        holds for other raters, too.
+        Fields of single people's ratings. Their mean replaces `human`; three or more give an interval that also covers
+        other raters.
     sheet : path, optional
         A sheet of `plan_ratings` with ratings filled in.
     metric : str, optional
-        Which metric, where there are several.
+        The metric, if the results have several.
     share : float, optional
-        Estimate the share of rows that people would rate this or higher, in place of the mean.
+        Estimate the share of rows that people would rate this or higher, instead of the mean.
     wins : bool
-        Estimate how often one system is rated above another on a document; a tie is half a win.
+        Estimate how often people would rate one system above another on a document; a tie is half a win.
     baseline : str, optional
         Compare every system with this one only.
     **reading
@@ -211,14 +211,14 @@ def estimate(
 
 @dataclass(frozen=True)
 class _Ratings:
-    """What is known of the ratings' scale: its ends, and above which score the judge says yes to a yes or no."""
+    """The ends of the ratings' scale, and for yes or no ratings the score above which the judge says yes."""
 
     ends: Ends | None
     cut: float | None
 
     @classmethod
     def of(cls, labels: Sequence[float], given: Floats, *, is_share: bool) -> _Ratings:
-        """Take the judge's labels, in ascending order, where all ratings are among them."""
+        """Use the ends of the judge's labels (in ascending order), if they enclose all ratings."""
         if is_share or np.isin(given, (0, 1)).all():
             return cls((0.0, 1.0), (labels[0] + labels[-1]) / 2 if labels and not is_share else 0.5)
         inside = len(labels) > 1 and labels[0] <= given.min() and given.max() <= labels[-1]
@@ -236,7 +236,7 @@ def _estimated(name: str, items: Sequence[ScoredItem], scale: _Ratings, raters: 
 
 
 def _reaching(item: ScoredItem, share: float) -> ScoredItem:
-    """Turn rating and score into whether they reach a value; of a distribution, how probably."""
+    """Replace rating and score by whether they reach `share`; a distribution gives the probability."""
     score = float(item.predicted >= share) if math.isfinite(item.predicted) else math.nan
     if math.isfinite(score) and labels_of([item]):
         score = sum(p for label, p in (item.probabilities or {}).items() if float(label) >= share)
@@ -245,7 +245,7 @@ def _reaching(item: ScoredItem, share: float) -> ScoredItem:
 
 
 def _won(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> list[ScoredItem]:
-    """Make one item of every document that both answered: 1 where the first is above, one half for a tie."""
+    """Make one item for every document that both answered: 1 if the first is higher, 0.5 for a tie, else 0."""
     others = {item.group: item for item in second}
     if len(others) < len(second) or len({item.group for item in first}) < len(first):
         raise DataError("a system has several rows of one document, so that none is won", hint="Estimate the mean.")

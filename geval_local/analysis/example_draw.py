@@ -62,7 +62,7 @@ def draw_examples(
     reason : str, optional
         Field of the reason for a rating.
     fields : mapping of str to str, optional
-        Field of the metric -> the column, or the dotted path into one, that it is read from.
+        Field of the metric -> its column, or the dotted path into one.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def draw_examples(
 
 
 def label_of(row: Mapping[str, Any], human: str, scale: Scale, where: str) -> str | None:
-    """Give the label of a rating: its own, or the one with the nearest value; None if there is none on the scale."""
+    """Return the label of a rating: itself, or the one with the nearest value; None if it is not on the scale."""
     given = lookup(row, human)
     if isinstance(given, str) and given.strip() in scale.labels:
         return given.strip()
@@ -119,7 +119,7 @@ def label_of(row: Mapping[str, Any], human: str, scale: Scale, where: str) -> st
 
 
 def _spread(found: Mapping[str, list[Example]], scale: Scale, count: int, seed: int) -> tuple[Example, ...]:
-    """Draw as many of every label as there are, labels at equal distances for the rest; in random order."""
+    """Draw the same number of every label, and spread the rest over the scale; in random order."""
     rng = np.random.default_rng(seed)
     by_value = sorted(zip(scale.values, scale.labels, strict=True))
     left = {label: [found[label][at] for at in rng.permutation(len(found[label]))] for _, label in by_value}
@@ -135,6 +135,6 @@ def _spread(found: Mapping[str, list[Example]], scale: Scale, count: int, seed: 
 
 
 def _take(rows: list[Example], drawn: Sequence[Example]) -> Example:
-    """Take the first row that shares no text with those drawn, such as their source; else the first."""
+    """Take the first row that shares no text (such as a source) with the drawn ones; else the first."""
     used = {text for one in drawn for text in one.texts.values()}
     return rows.pop(next((at for at, one in enumerate(rows) if used.isdisjoint(one.texts.values())), 0))

@@ -1,4 +1,4 @@
-"""Rows that a metric shows as its examples: analyses against people leave them out, as the judge saw their labels."""
+"""Rows that a metric shows as examples: analyses against people skip them, since the judge saw their labels."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def without_examples(
     *,
     keep_scores: bool = False,
 ) -> list[ScoredItem]:
-    """Take rating and score, or the rating alone, from items whose rows are examples; every item keeps its place.
+    """Remove rating and score, or the rating alone, from items whose rows are examples; every item keeps its place.
 
-    A row is an example if the texts of all fields are the same (`geval_local.examples.content`), whatever its id.
+    A row is an example if the texts of all fields are the same (`geval_local.examples.content`); its id does not
+    matter.
     """
     if metric is None or not metric.examples:
         return list(items)
@@ -56,7 +57,7 @@ def _say_unknown(path: str, metric: str, count: int) -> None:
 
 
 def examples_told(metric: str, items: Sequence[ScoredItem]) -> list[str]:
-    """Say how many rows were left out because the metric shows them as examples; nothing of none."""
+    """Say how many rows were left out because the metric shows them as examples; empty if none."""
     count = sum(item.error == EXAMPLE for item in items)
     rows = "1 row is an example" if count == 1 else f"{count} rows are examples"
     return [f"{metric}: {rows} in the form, and left out"] if count else []

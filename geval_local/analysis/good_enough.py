@@ -1,4 +1,4 @@
-"""Is a judge good enough: in the place of a person, as a yes or no, and as a distribution over the labels."""
+"""Is a judge good enough: in place of a person, as a yes or no, and as a distribution over the labels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from geval_local.statistics.interval import Interval, independent_rows, mean_int
 from geval_local.statistics.records import ScoredItem, labels_of, usable
 
 Floats = NDArray[np.float64]
-#: What a judge may be worse than a person, since it costs less: for ratings of the crowd, and of experts.
+#: How much worse than a person a judge may be, since it costs less: for crowd ratings, and for experts.
 EPSILONS = (0.1, 0.2)
 #: Items that a rater needs in the alternative-annotator test (`min_instances_per_human` of the authors' code).
 LEAST_RATED = 30
-#: Rows that are added to every cell of people's and the judge's yes and no: Jeffreys' prior, and for kappa, which it
-#: draws to 0, that of Berger, Bernardo and Sun (2015, doi:10.1214/14-BA915).
+#: Pseudo-observations added to every cell of people's and the judge's yes and no: Jeffreys' prior. For kappa, which
+#: Jeffreys' prior shrinks to 0, the prior of Berger, Bernardo and Sun (2015, doi:10.1214/14-BA915).
 PRIORS = {"sensitivity": 0.5, "specificity": 0.5, "kappa": 0.25, "f1": 0.5}
 #: Draws of the posterior, enough for two digits of an interval.
 POSTERIOR_DRAWS = 10_000
@@ -28,14 +28,14 @@ POSTERIOR_DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Verdicts:
-    """A judge's yes and no against people's, by whether the score is above the middle of the scale."""
+    """A judge's yes and no against people's; a score above the middle of the scale is a yes."""
 
     sensitivity: Interval
     specificity: Interval
-    #: Cohen's.
+    #: Cohen's kappa.
     kappa: Interval
     f1: Interval
-    #: Rated and scored items, and those to which people say yes.
+    #: Number of rated and scored items, and of those to which people say yes.
     n: int
     yes: int
 
@@ -47,7 +47,7 @@ class Probabilities:
     #: Mean squared distance of the two distributions (0 to 2), and mean negative log probability of a rating, in nats.
     brier: Interval
     nll: Interval
-    #: The same of one distribution for all items, the ratings' own.
+    #: The same for the ratings' overall distribution as the prediction for every item.
     brier_base: float
     nll_base: float
     n: int
@@ -59,12 +59,12 @@ class Annotators:
 
     #: Mean probability that the judge is at least as near to the other raters as the rater whose place it takes.
     advantage: float
-    #: Epsilon -> share of the raters that the judge may replace; at one half or more it passes.
+    #: Epsilon -> share of the raters that the judge may replace; with 0.5 or more it passes.
     winning_rate: Mapping[float, float]
-    #: Raters with enough items, and the most items that one of them shares with others.
+    #: Number of raters with enough items, and the most items that one of them shares with others.
     raters: int
     n: int
-    #: The same of a judge that always says the mean rating.
+    #: The same for a judge that always predicts the mean rating.
     constant: Annotators | None = None
 
     def passes(self, epsilon: float) -> bool:
@@ -72,7 +72,7 @@ class Annotators:
         return self.winning_rate[epsilon] >= 0.5
 
     def told(self, epsilon: float) -> str:
-        """Say how many raters it may replace, and whether these are enough; and if always the mean passes as well."""
+        """Write the winning rate, whether it passes, and whether always predicting the mean passes too."""
         passed = " passes" if self.passes(epsilon) else ""
         if passed and self.constant is not None and self.constant.passes(epsilon):
             passed += ", as does the mean"
@@ -81,7 +81,7 @@ class Annotators:
 
 @dataclass(frozen=True)
 class GoodEnough:
-    """What is known of judges besides correlations; keys are ``dimension: judge``."""
+    """Figures of judges besides correlations; keys are ``dimension: judge``."""
 
     verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
     probabilities: Mapping[str, Probabilities] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class GoodEnough:
 
 
 def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
-    """Compare yes and no; None where ratings are not of two values."""
+    """Compare yes and no; None if the ratings do not have exactly two values."""
     kept = usable(items)[0]
     human = np.array([item.human for item in kept])
     values = np.unique(human)
@@ -148,15 +148,15 @@ def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
 def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: float) -> Interval:
     """Compute one figure with the middle 95 % of its posterior; cells are of shape (4, rows).
 
-    Rows of one document count for as many independent ones as give the figure's variance over documents, fewer where
-    these are few (Korn and Graubard, 1998). As with Jeffreys' interval, the end nearest to a figure of 0 or 1 is there.
+    The row count is reduced by the design effect (effective sample size), further if documents are few (Korn and
+    Graubard, 1998). As with Jeffreys' interval, a figure of 0 or 1 is itself an end of its interval.
     """
     counts, rows, units = cells.sum(axis=1), cells.shape[1], int(documents.max()) + 1
     value = float(_figures(counts)[place])
     if units < 2:
         return Interval(value)
     step = 1e-4 * np.eye(4)
-    # How far a row moves the figure, taken where no cell is empty: a judge without a miss is no surer for that.
+    # Gradient of the figure at smoothed counts: a judge without a miss still has a variance.
     moves = (_figures(counts + prior + step) - _figures(counts + prior - step))[:, place] @ cells
     by_document = np.bincount(documents, moves)
     share = independent_rows(rows, units, float(by_document @ by_document), float(moves @ moves)) / rows
@@ -167,7 +167,7 @@ def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: f
 
 
 def _figures(table: Floats) -> Floats:
-    """Compute the four figures of hits, misses, false alarms and right noes, along the last axis."""
+    """Compute the four figures from hits, misses, false alarms and correct rejections, along the last axis."""
     hit, missed, false, right = np.moveaxis(table, -1, 0)
     total = table.sum(axis=-1)
     expected = ((hit + missed) * (hit + false) + (false + right) * (missed + right)) / total**2
@@ -178,16 +178,17 @@ def _figures(table: Floats) -> Floats:
 
 
 def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = None) -> Probabilities | None:
-    """Compare distributions; None where the judge has no probabilities or the ratings are not its labels.
+    """Compare distributions; None if the judge has no probabilities or the ratings are not its labels.
 
-    `ratings` are those of single raters, shape (raters, items); otherwise an item's rating is one rater's.
+    `ratings` has the ratings of single raters, shape (raters, items); without it, an item's rating counts as one
+    rater's.
     """
     labels = labels_of(items)
     table = np.array([[item.human for item in items]]) if ratings is None else ratings
     said = np.array([item.probabilities is not None and math.isfinite(item.predicted) for item in items])
     rated = np.isfinite(table).any(axis=0) & (np.isin(table, labels) | np.isnan(table)).all(axis=0)
     kept = np.flatnonzero(said & rated).tolist()
-    # A judge on a scale of its own, or mean ratings between its labels: there is nothing to compare.
+    # A judge with another scale, or mean ratings between its labels: there is nothing to compare.
     if not labels or len(kept) < max(2, 0.9 * np.count_nonzero(said & np.isfinite(table).any(axis=0))):
         return None
     people = np.stack([(table[:, kept] == label).sum(axis=0) for label in labels], axis=1).astype(np.float64)
@@ -216,9 +217,9 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
 def alternative_annotators(
     items: Sequence[ScoredItem], ratings: Floats, epsilons: Sequence[float] = EPSILONS
 ) -> Annotators | None:
-    """Put the judge in the place of each rater in turn; None with fewer than three raters.
+    """Run the alternative-annotator test: put the judge in each rater's place; None with fewer than three raters.
 
-    As in the authors' code, an item needs one other rater, and a rater 30 such items.
+    As in the authors' code, an item needs at least one other rater, and a rater needs 30 such items.
     """
     if len(ratings) < 3:
         return None
@@ -251,12 +252,12 @@ def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons
             if less.units < 2 or less.value >= epsilon:
                 p[epsilon].append(1.0)
             elif less.error == 0:
-                # Were it worse by epsilon, it would be as near on this many documents at most so often.
+                # Largest probability of no loss on this many documents, if the judge were worse by epsilon.
                 p[epsilon].append((1 - epsilon) ** less.units)
             else:
                 p[epsilon].append(float(stdtr(less.units - 1, (less.value - epsilon) / less.error)))
     if not advantages:
         return Annotators(math.nan, dict.fromkeys(epsilons, math.nan), 0, 0)
-    # Benjamini and Yekutieli's correction holds whatever the tests have in common.
+    # Benjamini and Yekutieli's correction is valid for any dependence between the tests.
     rates = {one: float((false_discovery_control(own, method="by") <= 0.05).mean()) for one, own in p.items()}
     return Annotators(float(np.mean(advantages)), rates, len(advantages), used)

@@ -42,7 +42,7 @@ from geval_local.statistics.significance import Comparison, compare, corrected
 #: Keys in which the judges of a jury may differ; the metric and its scale are not among them.
 OWN_TO_A_JUDGE = ("judge", "tokenizer", "steps", "style", "dtype", "attention", "transformers", "torch", "version")
 
-#: Scores of more judges than this do not stand beside each other.
+#: With more judges than this, the table has no column per judge.
 MOST_JUDGES = 5
 Floats = NDArray[np.float64]
 
@@ -60,10 +60,10 @@ class Jury:
 
 
 def distances(p: Floats, scale: Scale) -> Floats:
-    """Mean distance between the distributions of two different judges.
+    """Compute the mean distance between the distributions of two different judges.
 
-    The distance is the earth mover's (Wasserstein-1): how far probability has to be moved along the scale, so that a
-    judge who says 1 is further from one who says 5 than from one who says 2.
+    The distance is the earth mover's (Wasserstein-1): how far probability has to move along the scale. A judge that
+    says 1 is thus further from one that says 5 than from one that says 2.
     """
     order = np.argsort(scale.array, kind="stable")
     cumulated = np.cumsum(p[:, :, order], axis=2)[:, :, :-1]
@@ -101,7 +101,7 @@ def against_judges(
     *,
     target: Target | None = None,
 ) -> tuple[str, dict[str, Comparison]]:
-    """Test the jury against each of its judges, on the human ratings."""
+    """Test whether the jury agrees better with the human ratings than each of its judges."""
     tests = {name: compare(jury.items, items, level, coefficient, target=target) for name, items in judges.items()}
     best = max(tests, key=lambda name: tests[name].second if math.isfinite(tests[name].second) else -math.inf)
     return best, corrected(tests)
@@ -110,7 +110,7 @@ def against_judges(
 def disagreement_table(
     jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10, *, verdict: str = "jury"
 ) -> Table:
-    """Build a table of the items with the largest disagreement; `verdict` is what the joint score is called."""
+    """Build a table of the items with the largest disagreement; `verdict` names the joint score."""
     order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
     rows: list[tuple[Any, ...]] = []
     for index in order:
@@ -130,7 +130,7 @@ def disagreement_table(
 
 @dataclass(frozen=True)
 class JuryStudy(Study):
-    """The joint verdicts of several judges, and how they stand to people's."""
+    """The joint verdicts of several judges, and their agreement with people."""
 
     #: The metric.
     metric: str
@@ -146,16 +146,16 @@ class JuryStudy(Study):
     agreement: dict[str, Correlation]
     #: The judge that agrees best with people.
     best: str | None
-    #: Judge -> jury less judge.
+    #: Judge -> test of jury minus judge.
     tests: dict[str, Comparison]
-    #: Disagreements that the table lists.
+    #: Number of disagreements that the table lists.
     largest: int
-    #: Judge -> why nothing can be concluded from it, and so from the jury; empty where all judges answer.
+    #: Judge -> why nothing can be concluded from it, and so from the jury; empty if all judges answer.
     doubts: dict[str, str]
 
     @property
     def only_judge(self) -> str:
-        """The judge of all runs; empty where there are several."""
+        """The judge of all runs; empty if there are several."""
         judges = {
             signature_parts(run.origin(run.one_metric(self.metric)).signature)["judge"] for run in self.named.values()
         }
@@ -163,7 +163,7 @@ class JuryStudy(Study):
 
     @property
     def verdict(self) -> str:
-        """What the joint score is called: runs of one judge are no jury."""
+        """Name of the joint score: runs of one judge are no jury."""
         return "mean" if self.only_judge else "jury"
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class JuryStudy(Study):
         return [f"{self.metric} of {judge}: {told}" for judge, told in self.doubts.items()]
 
     def shown(self) -> Iterator[Table]:
-        """Give disagreements, and agreement with people; no scores where a judge does not answer."""
+        """Give disagreements, and agreement with people; no scores if a judge does not answer."""
         what = f"the mean of {len(self.named)} runs of one judge" if self.only_judge else f"a jury of {len(self.named)}"
         who, verdict = ("run" if self.only_judge else "judge"), self.verdict
         found = disagreement_table(self.jury, self.scores, self.largest, verdict=verdict)
@@ -225,20 +225,21 @@ def jury(
     largest: int = 10,
     **reading: Unpack[Reading],
 ) -> JuryStudy:
-    """Average several judges' label distributions, item by item, and hold the jury against people.
+    """Average several judges' label distributions, item by item, and compare the jury with people.
 
     Parameters
     ----------
     results : sequence of path or RunResult
         Results of two or more judges over the same rows, with their manifests.
     metric : str, optional
-        Which metric, where there are several.
+        The metric, if the results have several.
     human : str, optional
         Field of the human rating.
     level, coefficient, target
-        Of the agreement with people; the level is by default ``summary`` where rows share documents.
+        Level, coefficient and target population of the agreement with people. The default level is ``summary`` if rows
+        share documents.
     largest : int
-        Disagreements that the table lists.
+        Number of disagreements that the table lists.
     **reading
         Fields of the document and of the system, and how scores are read: see `Reading`.
 
@@ -267,7 +268,7 @@ def jury(
 
 
 def save_jury(study: JuryStudy, output: Path) -> None:
-    """Write the first run's rows with the jury's verdicts in place of its own, with a manifest beside them."""
+    """Write the first run's rows with the jury's verdicts instead of its own, and a manifest."""
     named, metric, jury = study.named, study.metric, study.jury
 
     runs = list(named.values())
@@ -309,7 +310,7 @@ def save_jury(study: JuryStudy, output: Path) -> None:
 
 
 def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
-    """Name the runs by their judges, those of one judge by their files; check that metric and scale are the same."""
+    """Name the runs by their judges, or runs of the same judge by their files; check that metric and scale agree."""
     judges: list[str] = []
     first = scored[0].origin(metric).signature
     for run in scored:

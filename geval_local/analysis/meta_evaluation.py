@@ -1,4 +1,4 @@
-"""A whole meta-evaluation: all contenders that scored the rows, against people and against each other."""
+"""A whole meta-evaluation: compares all contenders that scored the rows with people and with each other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import FiguresWithErrors, Target, mean_of, minus
 from geval_local.statistics.significance import Comparison, compare_all, corrected, how_corrected
 
-#: What scores that know nothing are called.
+#: Name of uninformative scores.
 CHANCE = "chance"
 
 #: Scores of one dimension.
@@ -75,24 +75,24 @@ def against_exact(
     *,
     level: Level,
 ) -> dict[str, Comparison]:
-    """Test the expectation against each other estimate, on the documents that both keep."""
+    """Test the expectation against each other estimator, on the documents that both keep."""
     others = {f"{judge} / {estimate_name(judge, one)}": estimated_items(items, scale, one) for one in estimators}
     return compare_all({name: (items, other) for name, other in others.items()}, level)[0]
 
 
 @dataclass(frozen=True)
 class JudgeBeside:
-    """Agreement of a judge in place of each rater."""
+    """Agreement of a judge that takes the place of each rater."""
 
-    #: Its coefficient with the mean of the others, averaged over the raters left out.
+    #: Its coefficient with the mean of the other raters, averaged over the raters that it replaces.
     agreement: Interval
-    #: That minus people's: below 0 if another person would agree better than the judge.
+    #: That coefficient minus people's: below 0 if another person would agree better than the judge.
     difference: Interval
-    #: Two-sided p-value of "no difference", the test in words, and p adjusted for all judges.
+    #: Two-sided p-value of "no difference", a description of the test, and p adjusted for all judges.
     p: float
     why: str
     p_adjusted: float = math.nan
-    #: The difference by document, where it is the mean of these.
+    #: Document -> its difference, if the total is their mean.
     by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -122,7 +122,7 @@ def human_ceiling(
     *,
     target: Target | None = None,
 ) -> Ceiling:
-    """Measure the agreement of raters, and of judges in their place."""
+    """Measure the agreement of raters with each other, and of judges in their place."""
     if len(ratings) < 2:
         raise ConfigurationError("a human ceiling needs at least two raters", hint="Name a field for each of them.")
     table = np.array([list(own) for own in ratings.values()], dtype=np.float64)
@@ -132,7 +132,7 @@ def human_ceiling(
     several = np.isfinite(table).sum(axis=0) >= 2
     people: list[FiguresWithErrors] = []
     beside: dict[str, list[FiguresWithErrors]] = {name: [] for name in judges}
-    # All are measured on the items that all judges scored, so that none has easier ones.
+    # Only the items that all judges scored, so that no judge has easier ones.
     scored = np.all([[math.isfinite(item.predicted) for item in items] for items in judges.values()], axis=0)
     chosen = known_target(level, target)
     draws = draws_for(list(judges.values()), level, chosen)
@@ -173,7 +173,7 @@ def human_ceiling(
 
 
 def ceiling_table(ceiling: Ceiling) -> Table:
-    """Build a table of people with each other, and each judge in place of one of them."""
+    """Build a table of people's agreement with each other, and of each judge's in place of one of them."""
     rows: list[Sequence[Any]] = [("people, leave one out", ceiling.people, "-", "-", "-")]
     rows += [
         (name, one.agreement, one.difference, p_value(one.p), p_value(one.p_adjusted))
@@ -195,7 +195,7 @@ def benchmark_table(
     published: PublishedTable,
     columns_of: Mapping[str, str] | None = None,
 ) -> Table:
-    """Build a table of own rows above published ones, with the published table's coefficient and columns."""
+    """Build a table of our rows above published ones, with the published table's coefficient and columns."""
     columns = published.columns
     rows = []
     for name, results in own.items():
@@ -220,23 +220,23 @@ def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
 
 @dataclass(frozen=True)
 class MetaEvaluation(Study):
-    """Scores against people, and against each other, at one level."""
+    """Agreement of scores with people, and with each other, at one level."""
 
     #: The rows, their ratings and metrics.
     rated: Rated
-    #: Where scores are correlated with ratings, and what is compared.
+    #: Level of the correlations, and the compared coefficient.
     level: Level
     coefficient: str
-    #: In the order given.
+    #: Contenders, in the order given.
     contenders: Sequence[Contender]
-    #: Contender -> dimension.
+    #: Contender -> dimension -> correlation.
     correlations: Mapping[str, Mapping[str, Correlation]]
     #: Contender -> mean of the coefficient over the dimensions, if it has all of several.
     averages: Mapping[str, Interval]
     #: ``dimension: first / second`` -> the test of their difference, on the documents that both keep;
     #: ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
     comparisons: Mapping[str, Comparison]
-    #: ``dimension: judge / other`` -> the test of a judge against a baseline or chance, corrected by themselves.
+    #: ``dimension: judge / other`` -> the test of a judge against a baseline or chance, with a correction of their own.
     baselines: Mapping[str, Comparison]
     #: ``dimension: first / second`` -> their agreement with each other.
     agreements: Mapping[str, Agreement]
@@ -246,7 +246,7 @@ class MetaEvaluation(Study):
     notes: Sequence[str]
     #: Agreement between people, if several rated.
     ceiling: Ceiling | None = None
-    #: What is known of judges besides correlations.
+    #: Figures of judges besides correlations.
     good_enough: GoodEnough = field(default_factory=GoodEnough)
     #: Coefficients in tables.
     columns: Columns = "one"
@@ -282,7 +282,7 @@ class MetaEvaluation(Study):
         return dict(as_record(record))
 
     def shown(self) -> Iterator[Table]:
-        """Give the paper's table, then the figures that it rests on."""
+        """Give the paper's table, then the figures behind it."""
         benchmark, level = self.rated.benchmark, self.level
         coefficients = columns_of(self.columns, self.coefficient)
         if benchmark is not None and benchmark.level == level:
@@ -314,7 +314,7 @@ class MetaEvaluation(Study):
             yield agreement_table(self.agreements).titled("agreement with each other", fold=FOLDED, sections=True)
 
     def remarks(self) -> list[tuple[str, bool]]:
-        """Say how rows were grouped, what other levels there are, and what is missing."""
+        """Say how rows were grouped, which other levels exist, and what is missing."""
         others = [level for level in self.rated.levels if level != self.level]
         more = [(f"also at {' and '.join(others)} level: `level`", False)] if others else []
         return [(self.rated.grouping, False), *more, *((f"note: {text}", True) for text in self.notes)]
@@ -345,7 +345,7 @@ def meta_evaluate(
     coefficients: Columns = "one",
     seed: int = 0,
 ) -> MetaEvaluation:
-    """Hold scores against people, and against each other.
+    """Compare scores with people, and with each other.
 
     Parameters
     ----------
@@ -354,17 +354,18 @@ def meta_evaluate(
     results : sequence of path
         Results of `score` over these rows, or run directories.
     judged : callable, optional
-        Lets judges score the rows; called with the names that are taken, after everything else was read and checked.
+        Scores the rows with judges. It is called with the names already in use, after everything else was read and
+        checked.
     responses : sequence of str
         G-Eval's raw responses, or UniEval's predictions: ``[DIMENSION=]FILE``; for a benchmark.
     estimators : sequence of Estimator
-        Other estimates from the distributions of `results`, as rows of their own.
+        Other estimators, applied to the distributions of `results`; each gets a row of its own.
     overlap : bool
-        Whether length, ROUGE, BLEU and chrF stand beside the scores.
+        Whether to add length, ROUGE, BLEU and chrF as baselines.
     level, coefficient, target
-        What is compared first, by which coefficient, and what intervals generalise to.
+        The level that is compared first, the coefficient, and the population to which intervals generalise.
     coefficients : ``one`` or ``all``
-        Whether tables show the compared coefficient or all; the record holds all.
+        Whether tables show the compared coefficient or all; the record always has all.
     seed : int
         Seed of the permutations.
 
@@ -438,7 +439,7 @@ def meta_evaluate(
         correlations,
         averages,
         corrected(comparisons | tests),
-        # A test that fails has nothing in common to compare, and what is missing has a note of its own.
+        # A test fails if the contenders share nothing; a note already says what is missing.
         corrected(compare_all(_simple(found), level, coefficient, target=target, seed=seed)[0]),
         agreements,
         parsed,
@@ -470,7 +471,7 @@ def _level_of_scored(rows: Rated, contenders: Sequence[Contender]) -> Level:
 
 
 def _one_score(contenders: Sequence[Contender]) -> Iterator[str]:
-    """Say which judges give all rows the same score."""
+    """Name the judges that give all rows the same score."""
     for one in contenders:
         for dimension, items in one.items.items() if one.kind in ("judge", "responses") else ():
             scores = [item.predicted for item in usable(items)[0]]
@@ -492,7 +493,7 @@ def _dimensions(contenders: Sequence[Contender]) -> list[str]:
 def _correlations(
     contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None, notes: list[str]
 ) -> dict[str, dict[str, Correlation]]:
-    """Correlate every contender with the human ratings; where there is nothing to correlate a note says why."""
+    """Correlate every contender with the human ratings; if that is impossible, a note says why."""
     found: dict[str, dict[str, Correlation]] = {}
     for contender in contenders:
         for dimension, items in contender.items.items():
@@ -518,7 +519,7 @@ def _couples(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender
 
 
 def _simple(contenders: Sequence[Contender]) -> dict[str, tuple[Items, Items | None]]:
-    """Pair every judge with what is cheaper: reference metrics, length, and scores that know nothing."""
+    """Pair every judge with cheaper scores: reference metrics, length, and uninformative scores."""
     return {
         f"{dimension}: {judge.name} / {other}": (items, others)
         for judge in contenders

@@ -1,4 +1,4 @@
-"""What comparisons of two outputs say: of the systems, of the judge itself, and of its agreement with people."""
+"""Figures of a set of comparisons: about the systems, the judge's consistency, and its agreement with people."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from geval_local.statistics.resampling import group_folds
 Floats = NDArray[np.float64]
 
 
-#: A judge of whose comparisons more than this share name another winner in the other order goes by the order alone.
+#: If more than this share of a judge's comparisons change the winner with the order, the judge only follows the order.
 ALWAYS_FLIPS = 0.9
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """How far a judge agrees with itself."""
+    """How consistent a judge is with itself."""
 
-    #: Comparisons judged, and not judged.
+    #: Number of comparisons judged, and not judged.
     n: int
     unscored: int
-    #: How much preference an output gains by being shown first, -0.5 to 0.5: half the difference of its preference when
-    #: it is shown first and second.
+    #: How much preference an output gains by being shown first, -0.5 to 0.5: half the difference between its preference
+    #: when shown first and when shown second.
     position_shift: Interval
-    #: Share of comparisons of which each order names another winner.
+    #: Share of comparisons in which the two orders name different winners.
     flip_rate: Interval
     #: Mean probability of a tie.
     tie: float
-    #: Mean label mass in the given order and in the other one; NaN without orders.
+    #: Mean label mass in the given order and in the swapped order; NaN without orders.
     masses: tuple[float, ...]
-    #: Sets of three systems that were all compared, and those in which each beats the next in a circle.
+    #: Number of triads (three systems that were all compared), and of those in which each beats the next in a cycle.
     triads: int
     cyclic: int
 
 
 @dataclass(frozen=True)
 class PairStudy:
-    """All that a set of comparisons says; command and page show these figures."""
+    """All figures of a set of comparisons, for command and page."""
 
-    #: The systems, the strongest first, by their mean preference: 1 always better, 0 never, half of every tie included.
-    #: Differences of two are of their preferences where they met, -1 to 1: 0 for neither.
+    #: The systems, strongest first, with their mean preference: 1 always better, 0 never, a tie counts as 0.5. The
+    #: difference of two systems is that of their preferences in their comparisons, -1 to 1; 0 is a draw.
     ranking: Ranking
     #: Bradley-Terry strengths, in log-odds, mean 0 over the systems.
     strengths: dict[str, Interval]
-    #: Why there are none, or none with intervals; empty otherwise.
+    #: Why there are no strengths, or none with intervals; empty otherwise.
     warning: str
-    #: How far the judge agrees with itself.
+    #: How consistent the judge is with itself.
     consistency: Consistency
-    #: How far it agrees with people, where their preferences are known.
+    #: How well it agrees with people; None without their preferences.
     agreement: PairAgreement | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,19 +70,19 @@ class PairStudy:
         record = as_record(self.ranking)
         for side in record["systems"]:
             side["strength"] = as_record(self.strengths.get(side["side"]))
-        if self.ranking.doubt:  # which tells why there are no ranks
+        if self.ranking.doubt:  # says why there are no ranks
             record |= dict.fromkeys(("systems", "pairs", "groups"))
         rest = {"warning": self.warning or None, "consistency": self.consistency, "agreement": self.agreement}
         return dict(record | as_record(rest))
 
     @property
     def names(self) -> list[str]:
-        """Give the systems, the strongest first."""
+        """The systems, strongest first."""
         return [side.side for side in self.ranking.systems]
 
 
 def doubt_of(own: Consistency) -> str:
-    """Say in a sentence why nothing can be concluded: the judge does not answer, or goes by the order; else empty."""
+    """Say why nothing can be concluded from a judge that does not answer, or only follows the order; else empty."""
     if told := silence(math.fsum(own.masses) / 2, "A, B or tie"):
         return f"Nothing can be concluded: {told}."
     if own.flip_rate.value > ALWAYS_FLIPS:
@@ -96,23 +96,24 @@ def doubt_of(own: Consistency) -> str:
 
 @dataclass(frozen=True)
 class PairAgreement:
-    """How far comparisons agree with people's."""
+    """How well comparisons agree with people's."""
 
-    #: Comparisons that were judged and of which people's preference is known.
+    #: Number of judged comparisons with a known preference of people.
     n: int
-    #: Of these, those that people tie; comparisons that were not judged or not rated.
+    #: Number of them that people tie, and number of other comparisons, not judged or not rated.
     human_ties: int
     left_out: int
-    #: Share of the comparisons that people decided in which the judge prefers the same output; a preference of exactly
-    #: one half counts half.
+    #: Accuracy on comparisons that people do not tie: the share in which the judge prefers the same output. A
+    #: preference of exactly 0.5 counts as half.
     decided: Interval
-    #: Share of all comparisons in which it prefers the same output or ties as people do; a preference within
-    #: calibrated distance of one half is a tie (Deutsch, Foster and Freitag, 2023), calibrated on other documents.
+    #: Accuracy with ties: the share of all comparisons in which the judge prefers the same output or ties as people do.
+    #: A preference within a threshold of 0.5 is a tie (Deutsch, Foster and Freitag, 2023); the threshold is calibrated
+    #: on other documents.
     with_ties: Interval
-    #: The distance that makes `with_ties` highest on all of these data, 0 to 0.5.
+    #: The threshold that maximises `with_ties` on all of these data, 0 to 0.5.
     threshold: float
-    #: Mean probability that the judge's verdict, drawn from its distribution, is that of people; of several people, of
-    #: one of them.
+    #: Mean probability that a verdict drawn from the judge's distribution matches people's; with several people, that
+    #: of one drawn at random.
     expected: Interval
 
 
@@ -121,12 +122,12 @@ def _judged(found: Sequence[Preference]) -> list[Preference]:
 
 
 def _mean(values: Sequence[float] | Floats, documents: Sequence[str], low: float = 0.0) -> Interval:
-    """Mean with its interval, cut off at `low` and one above it, where the figure cannot be."""
+    """Compute a mean with its interval, clipped to its range from `low` to `low` + 1."""
     return within(mean_interval(values, documents), low, low + 1) if len(values) else Interval(math.nan)
 
 
 def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
-    """Gather the comparisons of every two systems, by name; one of a system with itself says nothing."""
+    """Group comparisons by pair of systems, in alphabetical order, without those of a system with itself."""
     groups: dict[tuple[str, str], list[Preference]] = {}
     for one in found:
         if one.first and one.second and one.first != one.second:
@@ -135,12 +136,12 @@ def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preferen
 
 
 def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
-    """Mean preference of every two systems; a system may have several outputs for a document."""
+    """Compute the mean preference of every pair of systems; a system may have several outputs for a document."""
     return {pair: float(np.mean([one.value_for(pair[0]) for one in own])) for pair, own in _by_pair(judged).items()}
 
 
 def study_pairs(found: Sequence[Preference], ratings: Ratings | None = None) -> PairStudy:
-    """Find all that a set of comparisons says; with people's ratings of the outputs, their means too."""
+    """Compute all figures of a set of comparisons; with people's ratings of the outputs, their means too."""
     own = consistency(found)
     rated = any(math.isfinite(one.human) for one in _judged(found))
     named = [one for one in found if one.first and one.second]
@@ -161,7 +162,7 @@ def study_pairs(found: Sequence[Preference], ratings: Ratings | None = None) -> 
 
 
 def _strengths(judged: Sequence[Preference]) -> tuple[dict[str, Interval], str]:
-    """Fit Bradley-Terry strengths, and say why there are none."""
+    """Fit Bradley-Terry strengths, and return a warning if there are none."""
     systems = sorted({system for one in judged for system in (one.first, one.second)})
     if not systems:
         return {}, ""
@@ -177,7 +178,7 @@ def _strengths(judged: Sequence[Preference]) -> tuple[dict[str, Interval], str]:
 
 
 def consistency(found: Sequence[Preference]) -> Consistency:
-    """Measure what the order of the two outputs does, and whether preferences go round in circles."""
+    """Measure the effect of the order of the two outputs, and count cyclic preferences."""
     judged = _judged(found)
     ordered = [one for one in judged if len(one.orders) >= 2]
     documents = [one.document for one in ordered]
@@ -197,12 +198,12 @@ def consistency(found: Sequence[Preference]) -> Consistency:
 
 
 def _by_order(values: Sequence[float]) -> tuple[float, float]:
-    """Mean over the forms in the given order, and over those in the other one."""
+    """Average over the forms in the given order, and over those in the swapped order."""
     return float(np.mean(values[::2])), float(np.mean(values[1::2]))
 
 
 def _circles(preferences: dict[tuple[str, str], float]) -> tuple[int, int]:
-    """Count the sets of three that were all compared, and those that are circles; an exact half makes none."""
+    """Count the triads that were all compared, and the cyclic ones; a preference of exactly 0.5 makes no cycle."""
     place = {system: number for number, system in enumerate(dict.fromkeys(one for pair in preferences for one in pair))}
     there, beats = np.zeros((2, len(place), len(place)), dtype=np.int64)
     for (first, second), value in preferences.items():
@@ -210,12 +211,12 @@ def _circles(preferences: dict[tuple[str, str], float]) -> tuple[int, int]:
             one, other = place[first], place[second]
             there[one, other] = there[other, one] = 1
             beats[one, other], beats[other, one] = value > 0.5, value < 0.5
-    # Closed walks of three steps: through a set of three six ways, round a circle three.
+    # Closed walks of three steps: six in every triad, three around every cycle.
     return int(np.trace(there @ there @ there)) // 6, int(np.trace(beats @ beats @ beats)) // 3
 
 
 def agreement(found: Sequence[Preference]) -> PairAgreement:
-    """Hold comparisons against people's."""
+    """Compare comparisons with people's."""
     kept = [one for one in _judged(found) if math.isfinite(one.human)]
     if not kept:
         raise DataError(
@@ -225,19 +226,19 @@ def agreement(found: Sequence[Preference]) -> PairAgreement:
     documents = [one.document for one in kept]
     gap = np.array([one.value - 0.5 for one in kept])
     human = np.array([one.human - 0.5 for one in kept])
-    # A difference that float arithmetic leaves of nothing is none.
+    # Rounding errors are not differences.
     gap[np.abs(gap) < 1e-12] = 0.0
     right = np.where(gap == 0, 0.5, np.sign(gap) == np.sign(human)).astype(np.float64)
     decided = np.flatnonzero(human != 0)
     threshold = _tie_within(human, gap, np.arange(len(kept)))
-    # Ties of a comparison are calibrated on other documents: on its own the share would be too high.
+    # Calibrates the threshold on other documents: on the same ones the accuracy would be too high.
     within_own = np.full(len(kept), threshold)
     if len(set(documents)) > 1:
         folds = group_folds(documents, FOLDS, 0)
         for fold in np.unique(folds):
             within_own[folds == fold] = _tie_within(human, gap, np.flatnonzero(folds != fold))
     verdict = np.where(np.abs(gap) <= within_own, 0.0, np.sign(gap))
-    # First better, tied, second better, as people's verdict is above one half, at it, or below.
+    # Index of people's verdict: 0 first better (above 0.5), 1 tie, 2 second better.
     verdicts = [[1 - int(np.sign(value - 0.5)) for value in one.people or (one.human,)] for one in kept]
     orders = [(one.p[0], one.p[2], one.p[1]) for one in kept]
     expected = [float(np.mean([p[at] for at in own])) for p, own in zip(orders, verdicts, strict=True)]
@@ -253,7 +254,7 @@ def agreement(found: Sequence[Preference]) -> PairAgreement:
 
 
 def _tie_within(human: Floats, gap: Floats, chosen: NDArray[np.int64]) -> float:
-    """Calibrate the distance of ties; every comparison is a group of two items, one at its gap and one at nothing."""
+    """Calibrate the tie threshold; each comparison becomes a pair of items with scores gap and 0."""
     sides = [np.stack([own[chosen], np.zeros(chosen.size)], 1).ravel() for own in (human, gap)]
     found = tie_threshold(sides[0], sides[1], np.repeat(np.arange(chosen.size), 2))
     assert found is not None  # groups of two are never too large
@@ -261,14 +262,14 @@ def _tie_within(human: Floats, gap: Floats, chosen: NDArray[np.int64]) -> float:
 
 
 def rank_table(study: PairStudy) -> Table:
-    """Systems by strength, with the groups that cannot be told apart; with people's mean ratings where known."""
+    """Build a table of systems by strength, with groups that no test separates, and people's mean ratings if known."""
     found = ranking_table(study.ranking, mean="preferred", strengths=study.strengths)
     told = ("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0",)
     return replace(found, notes=(*found.notes, *told, *filter(None, (study.warning,))))
 
 
 def consistency_table(figures: Mapping[str, Consistency]) -> Table:
-    """Show what the order of the outputs does, and how often preferences go round in circles."""
+    """Build a table of the effect of the outputs' order and of the share of cyclic preferences."""
     columns: dict[str, Callable[[Consistency], Any]] = {
         "first shown gains": lambda one: one.position_shift,
         "flips": lambda one: one.flip_rate,
@@ -287,7 +288,7 @@ def consistency_table(figures: Mapping[str, Consistency]) -> Table:
 
 
 def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
-    """Comparisons against people's, one row per way to compare."""
+    """Build a table of the agreement with people, one row per way to compare."""
     rows = [
         (name, one.decided, one.n - one.human_ties, one.with_ties, one.threshold, one.expected, one.n, one.left_out)
         for name, one in figures.items()

@@ -59,12 +59,12 @@ class Source:
 
     name: str
     found: list[Preference]
-    #: Outputs with their ratings, where people rated.
+    #: Outputs with their human ratings, if there are any.
     items: list[ScoredItem] = field(default_factory=list)
 
     @cached_property
     def study(self) -> PairStudy:
-        """What its comparisons say."""
+        """All figures of its comparisons."""
         return study_pairs(self.found, {(item.group, item.system): item.human for item in self.items})
 
 
@@ -76,13 +76,13 @@ def sources_of(
     ratings: Path | None = None,
     **reading: Unpack[Reading],
 ) -> list[Source]:
-    """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores."""
+    """Read runs as comparisons; a run of single scores gives two sources, its distributions and its scores."""
     runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in results]
     group_by, system = reading.get("group_by"), reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: dict[tuple[str, str], float] = {}
     for rating_field in rating_fields(human, names[:1]).values():
-        # Pairs say nothing of the scale that single outputs are rated on.
+        # Pairs say nothing about the rating scale of single outputs.
         scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
         scales = scales or [RatingScale.of(runs[0][0].human_scale, skip_outside=runs[0][0].skip_outside)]
         given = [(run.rows, run.path) for run, key in runs if key is None]
@@ -103,7 +103,7 @@ def sources_of(
         definition = run.origin(own_metric).definition
         # Preferences are for the better output, ratings have the direction of the scores.
         prized = {output: definition.direction.sign * rating for output, rating in people.items()}
-        rated = [  # with keys as `outputs_of` has them
+        rated = [  # with the keys of `outputs_of`
             replace(i, human=people.get((i.group, i.system), math.nan), key=f"{i.group}/{i.system}") for i in items
         ]
         for told, by_score in (("distributions", False), ("scores", True)):
@@ -146,7 +146,7 @@ def _ratings(
 
 
 def _documents(rows: Sequence[Mapping[str, Any]], path: Path, group_by: str | None) -> str:
-    """Find the field of the document that outputs are compared for."""
+    """Find the field of the document; outputs of the same document are compared."""
     found = document_field(rows, group_by)
     if found is None:
         hint = "Name it by `group_by=FIELD`."
@@ -163,15 +163,15 @@ def _check_writers(items: Sequence[ScoredItem], rows: Sequence[Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Preferences(Study):
-    """Several ways to compare outputs, side by side, and against people."""
+    """Several ways to compare outputs, side by side, with their agreement with people."""
 
     #: The ways.
     sources: tuple[Source, ...]
     #: ``level: source`` -> its agreement with people's ratings.
     correlations: dict[str, Correlation]
-    #: ``level: source less source`` -> which agrees better.
+    #: ``level: source less source`` -> the test of which agrees better.
     tests: dict[str, Comparison]
-    #: Whether a table lists every two systems.
+    #: Whether a table lists every pair of systems.
     every_pair: bool = False
     #: Coefficients in tables.
     coefficients: Sequence[str] = ("spearman",)
@@ -182,7 +182,7 @@ class Preferences(Study):
         return {"sources": records, "against_people": as_record(self.correlations), "tests": as_record(self.tests)}
 
     def lines(self) -> list[str]:
-        """Say of which sources nothing can be concluded, and why."""
+        """List the sources from which nothing can be concluded, with reasons."""
         return [f"{one.name}: {doubt}" for one in self.sources if (doubt := one.study.ranking.doubt)]
 
     def shown(self) -> Iterator[Table]:
@@ -219,20 +219,21 @@ def rank(
     every_pair: bool = False,
     **reading: Unpack[Reading],
 ) -> Preferences:
-    """Rank systems by comparisons of their outputs, side by side where several results are given.
+    """Rank systems by comparisons of their outputs; several results are ranked side by side.
 
     Parameters
     ----------
     results : sequence of path, RunResult, rows or data frames
-        Results of `pairs`, or of `score`, whose outputs are then compared by their distributions and by their scores.
+        Results of `pairs`, or of `score`: outputs of the latter are compared by their distributions and by their
+        scores.
     metric : str, optional
-        Which metric, where there are several.
+        The metric, if the results have several.
     human : str, optional
         Field of the human rating.
     ratings : path, optional
-        Rows that hold the ratings; results of `score` hold them themselves.
+        Rows with the ratings; not needed for results of `score`, which have them.
     coefficient, target
-        Of the agreement with people.
+        Coefficient and target population of the agreement with people.
     coefficients : ``one`` or ``all``
         Whether tables show that coefficient or all.
     every_pair : bool
@@ -257,7 +258,7 @@ def rank(
         correlations |= {f"{level}: {one.name}": correlate(one.items, level, target=target) for one in rated}
         couples = combinations(rated, 2)
         pairs = {f"{level}: {one.name} less {other.name}": (one.items, other.items) for one, other in couples}
-        # Without common ground there is no test, which the counts beside show.
+        # Without common documents there is no test; the counts show that.
         tests |= compare_all(pairs, level, coefficient, target=target)[0]
     return Preferences(
         tuple(sources), correlations, corrected(tests), every_pair, columns_of(coefficients, coefficient)

@@ -1,7 +1,8 @@
-"""Preference: two outputs for one document, and which is better, by a judge or by people.
+"""Preference: which of two outputs for one document is better, according to a judge or to people.
 
-Preferences are read from what ``geval-local pairs`` wrote, or made, without a model, from the label distributions of
-single outputs: the first is better as often as a label drawn for it is higher than one drawn for the second.
+The module reads preferences from results of ``geval-local pairs``, or computes them, without a model, from the label
+distributions of single outputs: the probability that a label drawn for the first is higher than one drawn for the
+second.
 """
 
 from __future__ import annotations
@@ -30,28 +31,27 @@ Ratings = Mapping[tuple[str, str], float]
 class Preference:
     """One comparison of two outputs."""
 
-    #: What both outputs are for.
+    #: The document of both outputs.
     document: str
-    #: Their systems; empty where they are not known.
+    #: Their systems; empty if unknown.
     first: str
     second: str
     #: Probability that the first is better, that the second is, and of a tie; sums to 1. NaN if it was not judged.
     p: tuple[float, float, float]
-    #: Preference for the first by each form: shown first, shown second; empty where there are
-    #: no orders.
+    #: Preference for the first by each form: shown first, shown second; empty without orders.
     orders: tuple[float, ...] = ()
     #: Label mass of each form, likewise.
     masses: tuple[float, ...] = ()
     #: Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
     human: float = math.nan
-    #: Of each person, where they are known.
+    #: The same for each person, if known.
     people: tuple[float, ...] = ()
     #: Why it was not judged.
     error: str | None = None
 
     @property
     def value(self) -> float:
-        """Preference for the first: its probability and half of the tie, 0 to 1; NaN if it was not judged."""
+        """Preference for the first: its probability plus half of the tie's, 0 to 1; NaN if it was not judged."""
         return self.value_for(self.first)
 
     def value_for(self, system: str) -> float:
@@ -60,7 +60,7 @@ class Preference:
 
 
 def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
-    """Whether a row of results is of a pair: its labels are A, B and tie."""
+    """Whether a row of results is a comparison of a pair: its labels are A, B and tie."""
     figures = (row.get("geval") or {}).get(metric) or {}
     probabilities = decoded(figures.get("probabilities"))
     named = "system_a" in row or "output_a" in row
@@ -68,7 +68,7 @@ def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
 
 
 def read_preferences(run: ScoredRun, metric: str) -> list[Preference]:
-    """Read what ``geval-local pairs`` wrote."""
+    """Read results of ``geval-local pairs``."""
     figures = figures_of(run.rows, metric, run.path)
     return [
         preference_of(row, own, f"{run.path}, row {number}")
@@ -77,7 +77,7 @@ def read_preferences(run: ScoredRun, metric: str) -> list[Preference]:
 
 
 def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
-    """Read one comparison from a row of results and its figures; `where` begins what an error says."""
+    """Read one comparison from a row of results and its figures; error messages begin with `where`."""
     people = decoded(row.get("human"))
     found = Preference(
         str(row.get("document", where)),
@@ -87,7 +87,7 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
         error=str(figures["error"]) if figures.get("error") else None,
     )
     if found.error is not None:
-        return found  # what else is in the row may be what is wrong with it
+        return found  # the other fields may be the reason for the error
     p = decoded(figures.get("probabilities"))
     if not isinstance(p, Mapping) or set(p) != {"A", "B", "tie"}:
         raise DataError(
@@ -108,7 +108,7 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
 def preferences_from_scores(
     items: Sequence[ScoredItem], scale: Scale, *, by_score: bool = False, direction: Direction = Direction.HIGH
 ) -> list[Preference]:
-    """Compare all outputs of a document by the scores that each got alone; ratings have the direction of the scores."""
+    """Compare all outputs of a document by their single scores; ratings have the direction of the scores."""
     sign = direction.sign
     values = sign * scale.array
     above = (values[:, None] > values[None]).astype(np.float64)
@@ -138,7 +138,7 @@ def preferences_from_scores(
 
 
 def _compared(one: float, other: float) -> float:
-    """1 for the higher first, 0 for the lower, 0.5 for a tie, NaN where one is not known."""
+    """Return 1 if the first is higher, 0 if it is lower, 0.5 for a tie, NaN if one is unknown."""
     if math.isnan(one) or math.isnan(other):
         return math.nan
     return 1.0 if one > other else 0.0 if one < other else 0.5
@@ -156,9 +156,9 @@ def with_people(found: Iterable[Preference], ratings: Ratings) -> list[Preferenc
 
 
 def outputs_of(found: Sequence[Preference], ratings: Ratings) -> list[ScoredItem]:
-    """Score every output by its mean preference over those that it was compared with in its document.
+    """Score every output by its mean preference over the other compared outputs of its document.
 
-    So pairs can be held against people's ratings as scores are.
+    Pairs can then be compared with people's ratings in the same way as scores.
     """
     wins: dict[tuple[str, str], list[float]] = {}
     for one in found:

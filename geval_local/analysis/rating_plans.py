@@ -1,9 +1,9 @@
-"""Which documents people should rate: a random draw as a file to fill in, and how short an interval their ratings give.
+"""Which documents people should rate: a random draw as a file to fill in, and the interval that their ratings give.
 
-Documents are put into tenths by their mean score, shuffled within these, and drawn at equal distances from a random
-start, so that every document has the same chance and every tenth its share (systematic sampling; Cochran, 1977, chapter
-8). All outputs of a document are rated, so that systems are compared on the same documents. The sheet holds no scores
-and no systems, in random order, and keys that say nothing: who rates does not know what the judge said of whom.
+The draw puts documents into deciles by their mean score, shuffles each decile, and draws at equal distances from a
+random start. Every document has the same chance, and every decile gets its share (systematic sampling; Cochran, 1977,
+chapter 8). People rate all outputs of a document, so systems are compared on the same documents. The sheet is blind: it
+has no scores and no systems, rows in random order, and keys that reveal nothing.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from geval_local.io.columns import as_text, neutral, to_json
 from geval_local.statistics.prediction_powered import Estimate
 from geval_local.statistics.records import ScoredItem
 
-#: Rated documents that the table shows, beside those that are drawn.
+#: Numbers of rated documents in the table, in addition to the drawn number.
 SHOWN = (10, 20, 50, 100, 200, 500)
-#: Correlations of ratings with scores that the table shows where nothing was rated yet.
+#: Correlations of ratings with scores that the table assumes if nothing was rated yet.
 AGREEMENTS = (0.5, 0.8)
 
 
 @dataclass(frozen=True)
 class RatingPlan(Study):
-    """Documents to rate, and what their ratings give."""
+    """Documents to rate, and the intervals that their ratings give."""
 
     #: The results and the metric.
     file: str
     metric: str
     #: How rows are grouped into documents, in words.
     grouping: str
-    #: Documents drawn now, those rated before, and all of them.
+    #: Number of documents drawn now, rated before, and in all.
     drawn: int
     rated: int
     total: int
     #: Keys of the rows to rate.
     keys: tuple[str, ...]
-    #: Rated documents in all -> half of an interval's length by the column's judge.
+    #: Number of rated documents -> column (with or without a judge) -> half of the interval's length.
     lengths: dict[int, dict[str, float]]
-    #: Where the lengths are from, in words.
+    #: Description of the source of the lengths.
     source: str
     #: Rows of the sheet.
     sheet: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
@@ -88,20 +88,20 @@ def plan_ratings(
     seed: int = 0,
     **reading: Unpack[Reading],
 ) -> RatingPlan:
-    """Draw the documents that people should rate for `estimate`, and say which interval how many ratings give.
+    """Draw the documents that people should rate for `estimate`, and say how long the interval would be.
 
     Parameters
     ----------
     results : path, RunResult, sequence of mapping, or data frame
-        Results of `score`. Documents that have ratings are not drawn again, and serve as a pilot.
+        Results of `score`. Documents with ratings serve as a pilot and are not drawn again.
     human : str, optional
         Field of the rating that people will fill in.
     documents : int
         How many documents to draw.
     raters : sequence of str
-        Fields of the ratings of single people, in place of `human`.
+        Fields of the ratings of single people, instead of `human`.
     metric : str, optional
-        Which metric, where there are several.
+        The metric, if the results have several.
     seed : int
         Seed of the draw.
     **reading
@@ -110,7 +110,7 @@ def plan_ratings(
     Raises
     ------
     ConfigurationError, DataError
-        If the results cannot be used, or hold fewer documents without a rating.
+        If the results cannot be used, or have fewer than `documents` documents without a rating.
     """
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
@@ -157,7 +157,7 @@ def plan_ratings(
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a rater reads this: numbers are ratings, scores and other things that lead."""
+    """Whether a rater may see this value: numbers are often ratings or scores, which would influence the rater."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -169,7 +169,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _half(count: int, total: int, spread: float, agreement: float) -> float:
-    """Half of an interval's length by ratings of so many documents and scores of all (PPI++)."""
+    """Compute half of the interval's length for `count` rated documents and scores of all `total` (PPI++)."""
     from scipy.special import stdtrit
 
     left, freedom = 1 - agreement**2 * (1 - count / total), count - 1 - (agreement > 0)
@@ -177,7 +177,7 @@ def _half(count: int, total: int, spread: float, agreement: float) -> float:
 
 
 def _by_scores(items: Sequence[ScoredItem]) -> dict[str, tuple[float, float]]:
-    """Take the spread of the judge's scores for that of ratings, with several agreements of both."""
+    """Assume that ratings spread like the judge's scores, for several correlations of both."""
     cells: dict[tuple[str, str], list[float]] = defaultdict(list)
     for item in items:
         cells[item.system, item.group].append(item.predicted)
@@ -191,9 +191,9 @@ def _by_scores(items: Sequence[ScoredItem]) -> dict[str, tuple[float, float]]:
 
 
 def _by_pilot(found: Sequence[Estimate]) -> dict[str, tuple[float, float]]:
-    """Take spread and agreement from the documents that are rated, over systems."""
+    """Estimate spread and correlation from the rated documents, averaged over systems."""
     spread = math.sqrt(float(np.mean([one.people.error**2 * one.people.units for one in found])))
-    # The judge takes off that part of the variance, times the share of rows that nobody rated.
+    # The judge reduces the variance by the squared correlation times the share of unrated rows.
     gains = [
         (1 - (one.combined.error / one.people.error) ** 2) / (1 - one.rated / one.n)
         for one in found
@@ -204,7 +204,7 @@ def _by_pilot(found: Sequence[Estimate]) -> dict[str, tuple[float, float]]:
 
 
 def save_sheet(plan: RatingPlan, output: Path) -> None:
-    """Write the rows to rate as .csv or .jsonl; a file that is there may hold ratings, and is never replaced."""
+    """Write the rows to rate as .csv or .jsonl; an existing file may contain ratings, so it is never replaced."""
     if os.path.lexists(output):
         raise OutputError(f"{output} exists, and may hold ratings", hint="Name another file, or move this one away.")
     if output.suffix.lower() == ".csv":

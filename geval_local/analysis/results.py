@@ -1,4 +1,4 @@
-"""Results as analyses take them: result files, runs, rows or data frames, read into scored items."""
+"""The input of analyses: result files, runs, rows or data frames, read into scored items."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from geval_local.signature import signature_parts, written_signature
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, probability_matrix, word_count
 
-#: What stands beside the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
+#: Alternatives to the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
     Estimator("mode"),
     Estimator("sample", n=20),
     Estimator("median"),
 )
 
-#: Results as the public functions take them: a path, a run, rows, or a data frame of pandas or polars.
+#: Results that the public functions accept: a path, a run, rows, or a data frame of pandas or polars.
 ResultsGiven = Any
 
 
 def read_rows(path: str | Path) -> Sequence[Row]:
     """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
 
-    A run directory stands for the results of its run.
+    For a run directory it reads the results of that run.
     """
     return read_result_rows(result_file(path))
 
@@ -70,7 +70,7 @@ def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def blind_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a key for each row that does not say who wrote its output, as `row_keys` may."""
+    """Return a key for each row that does not reveal who wrote its output, unlike `row_keys`."""
     return [blake2b(key.encode(), digest_size=6).hexdigest() for key in row_keys(rows)]
 
 
@@ -101,9 +101,9 @@ def rated_items(
     keys: Sequence[str] | None = None,
     scale: RatingScale = ANY_NUMBER,
 ) -> list[ScoredItem]:
-    """Join figures, one per row, to the rows' human ratings, documents and systems, by the names of their fields.
+    """Join figures, one per row, with the rows' human ratings, documents and systems, by the names of their fields.
 
-    `fields` maps ``output`` to its column if the name differs; `scale` is that of the ratings.
+    `fields` maps ``output`` to its column if the name differs; `scale` is the ratings' scale.
     """
     items = []
     ratings = [math.nan] * len(rows) if human is None else read_ratings(numbered(rows), human, path, scale)
@@ -138,7 +138,7 @@ def joined(
     system: str | None,
     fields: Mapping[str, str] | None,
 ) -> ScoredItem:
-    """Join one score to its row: document, system and length; `where` begins what an error says."""
+    """Join one score with its row's document, system and length; error messages begin with `where`."""
     group = item.key if group_by is None else lookup(row, group_by)
     if group is None:
         raise missing_field(row, group_by or "", where, "to group by ")
@@ -151,7 +151,7 @@ def joined(
 
 
 def writer_of(row: Mapping[str, Any], field: str | None = None) -> str:
-    """Name the system that wrote a row's output, by this column or the usual ones; empty where none says it."""
+    """Return the system that wrote a row's output, from this column or the usual ones; empty if none has it."""
     named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
     return next((str(name) for name in named if name is not None), "")
 
@@ -162,22 +162,22 @@ def level_for(group_by: str | None) -> Level:
 
 
 class Reading(TypedDict, total=False):
-    """How results are read: every analysis takes these by name.
+    """How to read results; every analysis accepts these keyword arguments.
 
     Attributes
     ----------
     group_by : str
-        Field of the document, or ``row`` for none; by default guessed.
+        Field of the document, or ``row`` if every row is its own document; by default guessed.
     system : str
         Field that names the system; by default the usual columns.
     fields : mapping of str to str
         Field of a metric -> its column.
     estimator : Estimator or str
-        Estimate the scores anew from the stored distributions.
+        Recompute the scores from the stored distributions.
     human_scale : Scale or str
-        The scale that people rated on; by default the metric's.
+        The scale of the human ratings; by default the metric's.
     skip_outside : bool
-        Leave out ratings outside of this scale; by default they are refused.
+        Skip ratings outside of this scale; by default they are an error.
     """
 
     group_by: str | None
@@ -188,12 +188,12 @@ class Reading(TypedDict, total=False):
     skip_outside: bool
 
 
-#: Column of results that names the system of a row that was made of a wide one, see `RunOptions.system_columns`.
+#: Column of results with the system of a row that comes from a wide row, see `RunOptions.system_columns`.
 _MADE_SYSTEM = "system"
 
 
 def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system: str | None) -> str:
-    """Return the field of the system in results that were scored with them, after every column was found in it."""
+    """Return the field of the system in results scored with `system_columns`; check that it has every column."""
     if system is not None:
         raise ConfigurationError("`system` and `system_columns` both name the systems", hint="Take one of them.")
     for run in runs:
@@ -208,7 +208,7 @@ def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system:
     return _MADE_SYSTEM
 
 
-#: Column of a sheet of ratings that says which row was rated.
+#: Column of a rating sheet with the key of the rated row.
 KEY = "key"
 
 
@@ -216,17 +216,17 @@ KEY = "key"
 class ScoredRun:
     """A result file of ``geval-local score``."""
 
-    #: The file; may be given as its run directory.
+    #: The file, or its run directory.
     path: Path
-    #: Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
+    #: Field of a metric -> its column, or the dotted path into one; overrides the manifest's mapping.
     fields: Mapping[str, str] = field(default_factory=dict)
-    #: Estimates the scores anew from the stored label distributions; None takes them as they are.
+    #: Recomputes the scores from the stored label distributions; None uses the stored scores.
     estimator: Estimator | None = None
     held: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
-    #: Fields of the document and of the system, where they were named.
+    #: Fields of the document and of the system, if named.
     group_by: str | None = None
     system: str | None = None
-    #: The scale that people rated on, where it is not the metric's, and whether ratings outside of it are left out.
+    #: The scale of the human ratings, if it is not the metric's, and whether to skip ratings outside of it.
     human_scale: Scale | str | None = None
     skip_outside: bool = False
     #: The file's name without its extension, or that of the directory.
@@ -234,8 +234,8 @@ class ScoredRun:
 
     @classmethod
     def of(cls, given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:
-        """Take results as they are given: a path, what `score_file` returned, rows, or a data frame."""
-        from geval_local.runs.completion import RunResult  # brings the registry of models with it
+        """Accept results in any form: a path, the result of `score_file`, rows, or a data frame."""
+        from geval_local.runs.completion import RunResult  # imports the registry of models
 
         named: dict[str, Any] = {**reading, "fields": reading.get("fields") or {}}
         if isinstance(estimator := reading.get("estimator"), str):
@@ -247,7 +247,7 @@ class ScoredRun:
         if hasattr(given, "to_dicts"):  # polars
             rows = given.to_dicts()
         elif hasattr(given, "to_dict"):  # pandas
-            # What pandas makes of an empty cell, in a column of whatever kind.
+            # Replaces pandas' values for an empty cell, in a column of any type.
             rows = given.astype(object).where(given.notna(), None).to_dict("records")
         else:
             rows = list(given)
@@ -265,7 +265,7 @@ class ScoredRun:
 
     @property
     def given(self) -> ResultsInput:
-        """The file, or the rows that were given in its place."""
+        """The file, or the rows that were given instead."""
         return self.path if self.held is None else self.held
 
     @cached_property
@@ -279,17 +279,17 @@ class ScoredRun:
 
     @cached_property
     def documents(self) -> tuple[str | None, str]:
-        """Field that groups the rows into documents, None where each is its own; and how they are grouped, in words."""
+        """Field of the document (None if each row is its own document), and a description of the grouping."""
         return documents_of(self.rows, self.group_by)
 
     @cached_property
     def manifest(self) -> ResultManifest | None:
-        """The manifest beside the file, if there is one."""
+        """The file's manifest, if there is one."""
         return None if self.held is not None else read_manifest(self.path)
 
     @cached_property
     def mapping(self) -> dict[str, str]:
-        """Field of a metric -> its column: as given, else as scored."""
+        """Field of a metric -> its column: as given, else from the manifest."""
         return {**({} if self.manifest is None else self.manifest.fields), **self.fields}
 
     @cached_property
@@ -304,7 +304,7 @@ class ScoredRun:
         return list(held)
 
     def one_metric(self, name: str | None) -> str:
-        """Choose one metric: the one named, or the only one."""
+        """Return the named metric, or the only one."""
         if name is None and len(self.metrics) > 1:
             raise ConfigurationError(
                 f"{self.path} holds several metrics", hint=f"Name one with `metric`: {', '.join(self.metrics)}."
@@ -325,7 +325,7 @@ class ScoredRun:
     ) -> list[ScoredItem]:
         """Read the scores of a metric, with ratings and groups if they are named.
 
-        A row that the metric shows as an example has no rating, and no score either if all is held `against_people`.
+        A row that the metric shows as an example gets no rating, and with `against_people` no score either.
         """
         figures = figures_of(self.rows, metric, self.path)
         rating = rating_fields(human, [metric]).get(metric)
@@ -347,7 +347,7 @@ class ScoredRun:
         return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
 
     def rating_scale(self, metric: str) -> RatingScale:
-        """Return the scale that people rated a metric on: the one that was named, else that of the metric's labels."""
+        """Return the scale of a metric's human ratings: the named one, else that of the metric's labels."""
         return RatingScale.of(self._rated_on(metric), skip_outside=self.skip_outside)
 
     def _rated_on(self, metric: str) -> Scale | str | None:
@@ -355,7 +355,7 @@ class ScoredRun:
             return self.human_scale
         if self.is_described(metric):
             return self.origin(metric).definition.scale
-        # Rows of a data frame: their label probabilities say it, where the labels are numbers.
+        # Rows of a data frame have no manifest: numeric labels in their probabilities give the scale.
         figures = (decoded((row.get("geval") or {}).get(metric)) or {} for row in self.rows)
         labels = next((found for own in figures if (found := decoded(own.get("probabilities")))), None) or ()
         with suppress(ScaleError):
@@ -371,7 +371,7 @@ class ScoredRun:
         return self.manifest is not None and metric in self.manifest.metrics
 
     def direction(self, metric: str) -> Direction:
-        """Which scores of a metric are good; high ones, unless its description says otherwise."""
+        """Return which scores of a metric are good; high ones, unless its description says otherwise."""
         return self.origin(metric).definition.direction if self.is_described(metric) else Direction.HIGH
 
     def origin(self, metric: str) -> ScoredMetric:
@@ -384,14 +384,14 @@ class ScoredRun:
         return self.manifest.metrics[metric]
 
     def signature(self, metric: str) -> str:
-        """Signature of a metric's scores, with the estimator that is in use here."""
+        """Return the signature of a metric's scores, with the estimator in use here."""
         written = self.origin(metric).signature
         if self.estimator is None:
             return written
         return written_signature(signature_parts(written) | {"estimator": self.estimator.text})
 
     def with_sheet(self, sheet: str | Path, fields: Sequence[str], *, metric: str) -> ScoredRun:
-        """Add the ratings of a metric from a filled-in sheet, by field, to the results that it was drawn from."""
+        """Add the ratings of a metric from a filled-in sheet, by field, to the results from which it was drawn."""
         places = {key: place for place, key in enumerate(blind_keys(self.rows))}
         rows: list[dict[str, Any]] = [{**row} for row in self.rows]
         seen: dict[str, int] = {}
@@ -410,13 +410,13 @@ class ScoredRun:
         return replace(self, held=rows, fields=self.mapping, human_scale=self._rated_on(metric))
 
     def outputs(self) -> dict[str, str | None]:
-        """Key of every row -> the text of its output; None if there is none."""
+        """Return the key of every row -> the text of its output; None if there is none."""
         texts = (output_text(row, self.mapping) for row in self.rows)
         return dict(zip(row_keys(self.rows), texts, strict=True))
 
 
 def estimated_items(items: Sequence[ScoredItem], scale: Scale, estimator: Estimator) -> list[ScoredItem]:
-    """Score by another estimate from the stored label distributions; unscored items stay as they are."""
+    """Recompute scores with another estimator from the stored label distributions; unscored items stay unscored."""
     result = list(items)
     scored = [index for index, item in enumerate(items) if np.isfinite(item.predicted)]
     rows = probability_matrix([items[index] for index in scored], scale)
@@ -425,7 +425,7 @@ def estimated_items(items: Sequence[ScoredItem], scale: Scale, estimator: Estima
     for index, row in zip(scored, logs, strict=True):
         key = int.from_bytes(blake2b(items[index].key.encode(), digest_size=8).digest(), "big")
         value = estimate(Distribution(scale, row), estimator, sample_key=key)
-        # What the estimate has in hand is one number; its distribution is not known to whoever sampled it.
+        # The estimator yields one number: whoever samples a score does not know its distribution.
         result[index] = replace(items[index], predicted=value, probabilities=None)
     return result
 

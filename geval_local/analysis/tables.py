@@ -1,4 +1,4 @@
-"""A table of text: headers, rows and notes, and how figures are written in them."""
+"""A table of text: headers, rows and notes, and the format of figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from geval_local.statistics.significance import Comparison, how_corrected
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("items / documents", "kept by each")
 _Row = TypeVar("_Row")
-#: Coefficients in tables: the one that is compared, or all.
+#: Coefficients in tables: the compared one, or all.
 Columns = Literal["one", "all"]
 
 
@@ -27,22 +27,22 @@ def columns_of(columns: Columns, coefficient: str) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Table:
-    """Headers, rows of cells, and what belongs under the table."""
+    """Headers, rows of cells, and the notes under the table."""
 
-    #: One per column; the first names the rows, the others are to be aligned to the right.
+    #: One per column; the first column names the rows, the others are aligned to the right.
     headers: tuple[str, ...]
     #: As many cells as headers.
     rows: tuple[tuple[str, ...], ...]
     #: One line each.
     notes: tuple[str, ...] = ()
-    #: What stands above the table; empty where it has none.
+    #: Title above the table; empty for none.
     title: str = ""
-    #: Whether rows are named ``section: name``; each section's name is then shown once, above its rows.
+    #: Whether rows are named ``section: name``; the table then shows each section's name once, above its rows.
     sections: bool = False
 
     @classmethod
     def of(cls, headers: Sequence[str | None], rows: Iterable[Sequence[Any]], notes: Iterable[str] = ()) -> Table:
-        """Write every cell by its kind, see `cell`; columns whose header is None are left out."""
+        """Format every cell by its type, see `cell`; columns whose header is None are skipped."""
         kept = [index for index, header in enumerate(headers) if header is not None]
         cells = tuple(tuple(cell(row[index]) for index in kept) for row in rows)
         return cls(tuple(str(headers[index]) for index in kept), cells, tuple(notes))
@@ -51,24 +51,24 @@ class Table:
     def over(
         cls, named: Mapping[str, _Row], columns: Mapping[str, Callable[[_Row], Any]], notes: Iterable[str] = ()
     ) -> Table:
-        """Make a row of everything named, with what every column says of it."""
+        """Make one row per name, with one value per column."""
         rows = [(name, *(said(one) for said in columns.values())) for name, one in named.items()]
         return cls.of(("", *columns), rows, notes)
 
     def titled(self, title: str, *, fold: Collection[str] = (), sections: bool = False) -> Table:
-        """Give the table a title, with the columns of `fold` in a note where all rows have the same cell."""
+        """Add a title; move the columns of `fold` to a note if all rows have the same cell."""
         return replace(folded(self, fold), title=title, sections=sections)
 
 
 class Study:
-    """What an analysis found: figures, tables for terminal and page, and what is to be said beside them."""
+    """Result of an analysis: figures, tables for terminal and page, and remarks."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values; an undefined figure (NaN) is None."""
         return dict(as_record(self))
 
     def lines(self) -> list[str]:
-        """Give what stands above the tables, a line each."""
+        """Give the lines above the tables."""
         return []
 
     def tables(self) -> list[Table]:
@@ -80,14 +80,14 @@ class Study:
         yield from ()
 
     def remarks(self) -> list[tuple[str, bool]]:
-        """Give what is to be said beside the tables, and whether it is a warning."""
+        """Give remarks on the tables, each with whether it is a warning."""
         return []
 
 
 def as_record(value: Any) -> Any:
     """Turn results into plain JSON values; an undefined figure (NaN) is None."""
     if is_dataclass(value) and not isinstance(value, type):
-        # What a result's text leaves out is what it was computed from.
+        # Fields without a repr are intermediate values.
         return {own.name: as_record(getattr(value, own.name)) for own in fields(value) if own.repr}
     if isinstance(value, Mapping):
         return {plain(str(key)): as_record(item) for key, item in value.items()}
@@ -97,8 +97,8 @@ def as_record(value: Any) -> Any:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Write a figure; a dash where it is undefined."""
-    # Nothing is not negative: + 0.0 turns -0.0 into 0.0.
+    """Write a figure; a dash if it is undefined."""
+    # + 0.0 turns -0.0 into 0.0.
     return f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "-"
 
 
@@ -108,13 +108,13 @@ def p_value(p: float) -> str:
 
 
 def digits(value: Interval) -> int:
-    """Count the decimals to write of a figure: up to the second digit of its error, three at most."""
+    """Return the number of decimals of a figure: up to the second significant digit of its error, three at most."""
     is_known = math.isfinite(value.error) and value.error > 0
     return max(0, min(3, 1 - math.floor(math.log10(value.error)))) if is_known else 3
 
 
 def interval(value: Interval) -> str:
-    """Write a figure with its interval, where it has one."""
+    """Write a figure with its interval, if it has one."""
     shown = (value.value, value.low, value.high)
     if not all(map(math.isfinite, shown)):
         return number(value.value)
@@ -123,14 +123,14 @@ def interval(value: Interval) -> str:
 
 
 def cell(value: Any) -> str:
-    """Write a text as it is, a count, a figure, or a figure with its interval."""
+    """Format a cell: a text, a count, a figure, or a figure with its interval."""
     if isinstance(value, Interval):
         return interval(value)
     return number(value) if isinstance(value, float) else str(value)
 
 
 def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
-    """Say which intervals are not to be relied upon."""
+    """Name the intervals that are not reliable."""
     found: dict[str, list[str]] = {}
     for name, one in intervals.items():
         if one.warning:
@@ -139,13 +139,13 @@ def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
 
 
 def raters_told(raters: Mapping[str, tuple[float, int]]) -> list[str]:
-    """Say how high every rater rates; nothing without raters."""
+    """Say how high every rater rates; empty without raters."""
     means = ", ".join(f"{name} {number(mean)} (n {count})" for name, (mean, count) in raters.items())
     return [f"mean rating by rater: {means}; how strict a rater is counts as no noise"] if raters else []
 
 
 def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
-    """Say of means over documents which intervals are not to be relied upon, and which have none."""
+    """Name the means over documents whose intervals are unreliable or missing."""
     without = [
         n for n, one in means.items() if math.isfinite(one.value) and not (math.isfinite(one.low) or one.warning)
     ]
@@ -154,7 +154,7 @@ def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
 
 
 def folded(table: Table, headers: Collection[str]) -> Table:
-    """Put columns into a note where all rows have the same cell, which makes room for the others."""
+    """Move columns to a note if all rows have the same cell, to make room for the others."""
     constant = [
         index
         for index, header in enumerate(table.headers)
@@ -169,9 +169,9 @@ def folded(table: Table, headers: Collection[str]) -> Table:
 
 
 def correlation_table(results: Mapping[str, Correlation], coefficients: Sequence[str] = ("spearman",)) -> Table:
-    """Build a table with one row per name: coefficients and counts; ties and what is missing stand in the notes.
+    """Build a table with one row per name: coefficients and counts, with notes on ties and missing items.
 
-    A coefficient that no row has gets no column; beside the accuracy stands what chance gives.
+    A coefficient that no row has gets no column. Next to the accuracy is the accuracy of chance.
     """
     known = {c for c in coefficients if any(math.isfinite(getattr(r, c).value) for r in results.values())}
     wanted = [one for one in dict.fromkeys(coefficients) if one in known] or list(coefficients[:1])
@@ -198,7 +198,7 @@ def correlation_table(results: Mapping[str, Correlation], coefficients: Sequence
 
 
 def _tied(results: Mapping[str, Correlation]) -> str:
-    """Say how many pairs are tied, from the least to the most."""
+    """Say how many pairs are tied, as a range over the rows."""
     told = []
     for who, side in (("people", "human"), ("scores", "predicted")):
         shares = [100 * getattr(r.ties, side) / r.ties.pairs for r in results.values() if r.ties.pairs]

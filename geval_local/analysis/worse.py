@@ -1,7 +1,7 @@
-"""Is a run worse than its baseline? Rows are paired by id, by what was asked, or by document, and tested by document.
+"""Is a run worse than its baseline? Rows are paired by id, by question, or by document, and tested by document.
 
-Without a margin a metric fails if its scores fell by more than chance explains. With one it fails unless they are shown
-not to be lower by that margin or more (non-inferiority). Both are the test of `geval_local.statistics.noninferiority`.
+Without a margin a metric fails if its scores dropped significantly. With a margin it fails unless the test shows that
+the scores are not lower by that margin or more (non-inferiority). Both use `geval_local.statistics.noninferiority`.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ from geval_local.statistics.noninferiority import FIRST_LOOK, NotWorse, NotWorse
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import LEVEL
 
-#: The field that is rated, which a new version changes.
+#: The judged field, which a new version changes.
 _OUTPUT = "output"
 
 
 class BaselineQuestion(NamedTuple):
-    """What is asked about a run and its baseline."""
+    """A question about a run and its baseline."""
 
     #: Name of the result.
     metric: str
-    #: How much lower the mean may be, in units of the scale; None: any drop beyond chance counts.
+    #: How much lower the mean may be, in units of the scale; None: any significant drop counts.
     margin: float | None = None
-    #: Column and value of the rows that are asked about; None: all.
+    #: Column and value that select the rows; None: all rows.
     column: str | None = None
     value: str | None = None
 
     @property
     def place(self) -> str:
-        """Name the metric, and the slice."""
+        """The metric, and the slice if there is one."""
         return self.metric if self.column is None else f"{self.metric}, {self.column} = {self.value}"
 
 
 @dataclass(frozen=True)
 class Change:
-    """How the scores of shared rows changed from the baseline, and whether that passes.
+    """How the scores of shared rows changed from the baseline, and whether the run passes.
 
     Attributes
     ----------
     passed : bool
         Whether the run is not worse.
     told : str
-        The sentence that says it, with the figures.
+        Sentence that states the result with its figures.
     difference : float
-        Mean over documents of new less old, in units of the scale; NaN where nothing is shared or the judge does not
+        Mean over documents of new minus old, in units of the scale; NaN if nothing is shared or the judge does not
         answer.
     test : NotWorse, optional
-        The test, of how much better the new run is; of the baseline's advantage where there is no margin. None where
-        there is nothing to test.
+        The test: with a margin, of the new run's advantage; without one, of the baseline's advantage. None if there is
+        nothing to test.
     new, old : float
         Means over the shared documents.
     rows, documents : int
-        New rows that have a partner, and documents that these belong to.
+        Number of new rows with a partner in the baseline, and of their documents.
     margin : float, optional
         How much worse the mean may be.
     """
@@ -85,7 +85,7 @@ class Change:
     rows: int = 0
     documents: int = 0
     margin: float | None = None
-    #: What documents so far show, where they were looked at before; else None.
+    #: Result of the sequential test; None without it.
     so_far: NotWorseSoFar | None = None
     #: Which scores of the metric are good.
     direction: Direction = Direction.HIGH
@@ -93,23 +93,23 @@ class Change:
 
 @dataclass(frozen=True)
 class WorseStudy(Study):
-    """A run beside its baseline."""
+    """A run compared with its baseline."""
 
-    #: New and old.
+    #: The new run and the old run.
     runs: tuple[ScoredRun, ScoredRun]
     #: Metric -> key of the signature -> its values.
     differ: Differ
-    #: How rows were paired, and grouped into documents, in words.
+    #: Descriptions of how rows were paired, and grouped into documents.
     pairing: str
     grouping: str
-    #: What was asked -> what was found.
+    #: Question -> result.
     changes: dict[BaselineQuestion, Change]
     #: How columns cut the rows.
     slicings: Sequence[Slicing] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is worse."""
+        """Whether every question passes."""
         return all(change.passed for change in self.changes.values())
 
     @property
@@ -183,17 +183,17 @@ def is_worse(
     new, old : path, RunResult, rows or data frame
         The run, and its baseline.
     metrics : sequence of str
-        Only these; by default all that both hold.
+        Names of the metrics to test; by default all that both runs have.
     margin : float, optional
-        How much lower the mean may be, in units of the scale, 0 or more: the run is worse unless the test shows that it
-        is not lower by so much. By default it is worse if the test shows a drop.
+        How much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the test shows
+        that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
     by : sequence of str
-        Ask the same of every slice that these columns make of the new rows.
+        Columns of the new rows; every slice by their values is tested too.
     across : sequence of str
         Keys of the signature in which the two may differ, ``versions`` or ``any``.
     sequential : bool
-        The rows grow and are looked at again and again: the error holds for all looks together. The order of the rows
-        must not depend on their scores, and no verdict falls before 50 documents.
+        Use the sequential test, whose error level covers repeated looks at a growing file. The order of the rows must
+        not depend on their scores, and there is no verdict before 50 documents.
     **reading
         As in `geval_local.analysis.comparison.compare`.
 
@@ -224,7 +224,7 @@ def changes(
 ) -> WorseStudy:
     """Answer questions about a run and its baseline; raises as `is_worse` does.
 
-    `tests` is how many tests without a margin share their level; by default those that are asked here.
+    `tests` is the number of tests without a margin that share one level; by default the number in `asked`.
     """
     asked = list(dict.fromkeys(asked))
     for margin in dict.fromkeys(question.margin for question in asked):
@@ -240,7 +240,7 @@ def changes(
         grouping = f"rows that were paired as one are one document ({grouping})"
     columns = {one.column: one for one in slicings}
     slices = {name: [one.slice_of(row, new.mapping) for row in new.rows] for name, one in columns.items()}
-    # A drop that is found in any row of the table counts: the error is shared by all of them.
+    # A drop in any row of the table counts, so all tests share one error level.
     level = LEVEL / max(1, sum(question.margin is None for question in asked) if tests is None else tests)
     items = {name: (new.items(name, group_by=document), old.items(name)) for name in names}
     found = {}
@@ -256,7 +256,7 @@ def changes(
 
 
 def refused(asked: Iterable[BaselineQuestion], error: GevalError, baseline: object) -> dict[BaselineQuestion, Change]:
-    """Answer that nothing can be said, since the two runs cannot be compared: no question passes."""
+    """Answer every question with the error that makes the two runs incomparable; no question passes."""
     hint = " ".join((error.hint or "").split())
     if keys := re.findall(r"`across=(\w+)`", hint):
         hint = (
@@ -268,7 +268,7 @@ def refused(asked: Iterable[BaselineQuestion], error: GevalError, baseline: obje
 
 
 def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[tuple[list[str], list[str]], str]:
-    """Give every row of both a key that partners share, and say what it is."""
+    """Return a key for every row of both runs, equal for partners, and a description of the key."""
     ids = tuple([lookup(row, "id") for row in run.rows] for run in (new, old))
     if all(None not in own and len(set(map(str, own))) == len(own) for own in ids):
         keys = tuple([str(one) for one in own] for own in ids)
@@ -290,7 +290,7 @@ def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[tuple[l
 
 
 def _asked_fields(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> Iterator[tuple[Sequence[str], str]]:
-    """Give the fields of a metric that are not what is rated: the question, the source."""
+    """Yield the fields of a metric other than the judged one, such as the question or the source."""
     for name in names:
         if new.is_described(name):
             fields = [field for field in new.origin(name).definition.fields if field != _OUTPUT]
@@ -299,7 +299,7 @@ def _asked_fields(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> Itera
 
 
 def _texts(run: ScoredRun, row: Mapping[str, Any], fields: Sequence[str]) -> str | None:
-    """Join the texts of fields; None where one is missing."""
+    """Join the texts of fields; None if one is missing."""
     try:
         return "\0".join(Sample(row, mapping=run.mapping).texts(fields).values())
     except GevalError:
@@ -307,7 +307,7 @@ def _texts(run: ScoredRun, row: Mapping[str, Any], fields: Sequence[str]) -> str
 
 
 def _span(run: ScoredRun, metric: str) -> float:
-    """Length of the metric's scale; NaN where no manifest tells it."""
+    """Return the length of the metric's scale; NaN without a manifest."""
     if not run.is_described(metric):
         return math.nan
     scale = run.origin(metric).definition.scale
@@ -365,7 +365,7 @@ def _change(
 
 
 def _means(items: Iterable[tuple[str, ScoredItem]]) -> dict[str, float]:
-    """Mean score of the rows with one key; unscored rows are left out."""
+    """Compute the mean score of the rows with one key; unscored rows are skipped."""
     found: dict[str, list[float]] = defaultdict(list)
     for key, item in items:
         if math.isfinite(item.predicted):
@@ -374,7 +374,7 @@ def _means(items: Iterable[tuple[str, ScoredItem]]) -> dict[str, float]:
 
 
 def _turned(change: Change) -> Any:
-    """Give the interval of new less old."""
+    """Return the interval of new minus old."""
     assert change.test is not None
     one = change.test.difference
     if change.direction.sign * (1 if change.margin is not None else -1) > 0:
@@ -391,7 +391,7 @@ def _verdict(change: Change) -> str:
 
 
 def _sentence(change: Change) -> str:
-    """Say what was found, and what could have been."""
+    """State the result, and the smallest change that the test could find."""
     test, direction = change.test, change.direction
     assert test is not None
     places = max(2, digits(test.difference))
@@ -426,7 +426,7 @@ def _sentence(change: Change) -> str:
 
 
 def _sentence_so_far(change: Change, told: str) -> str:
-    """Say what looks at growing rows have found; `told` says the change."""
+    """State the result of the sequential test; `told` states the change."""
     found = change.so_far
     assert found is not None
     if found.verdict == "open":

@@ -23,7 +23,7 @@ from geval_local.wording import in_yaml
 from geval_local.yaml_model import Place, parse_file, read_file, validate
 from geval_local.yaml_text import line_of, load_yaml
 
-#: A value that is set beside the file: ``KEY=VALUE``, as given, and where it stands.
+#: A value that overrides the file: ``KEY=VALUE``, as given, and its place in the document.
 Override = tuple[str, Place]
 
 
@@ -31,33 +31,33 @@ Override = tuple[str, Place]
 class EvaluationFile:
     """The file of an evaluation."""
 
-    #: Where it is.
+    #: Its path.
     path: Path
-    #: What it says, with the overrides.
+    #: Its settings, with the overrides.
     settings: Evaluation
     #: Its hashes, for the manifests of its runs.
     record: EvaluationRecord
-    #: What was set beside it.
+    #: The overrides.
     overrides: tuple[Override, ...] = ()
     #: Its syntax tree.
     node: Node | None = field(default=None, repr=False)
 
     def where(self, *place: int | str) -> str:
-        """Say where something stands: ``evaluation.yaml, line 7``, or the override that says it."""
+        """Name the location of a value: ``evaluation.yaml, line 7``, or the override that sets it."""
         return _where(self.path, self.node, self.overrides, place)
 
     def resolved(self, path: str) -> Path:
-        """Give a path as it is from where the file is."""
+        """Resolve a path relative to the file's directory."""
         return self.path.parent / expanded(path)
 
 
-#: Parameters of an evaluation that its file does not hold.
+#: Parameters of an evaluation that are not keys of its file.
 _BESIDE = ("overrides", "overwrite", "retry_errors")
 
 
 @contextmanager
 def told_in_yaml() -> Iterator[None]:
-    """Name parameters in errors as keys of the evaluation's file; usable as a decorator."""
+    """Write parameters in errors as keys of the evaluation's file; usable as a decorator."""
     try:
         yield
     except GevalError as error:
@@ -67,7 +67,7 @@ def told_in_yaml() -> Iterator[None]:
 
 
 class Problems:
-    """Collects what is wrong with a file, to say all of it at once."""
+    """Collects the problems of a file, to report all of them at once."""
 
     def __init__(self, file: EvaluationFile) -> None:
         self._file = file
@@ -76,7 +76,7 @@ class Problems:
 
     @contextmanager
     def at(self, *place: int | str) -> Iterator[None]:
-        """Take an error of the package as a problem of a place in the file."""
+        """Record an error of the package as a problem at a place in the file."""
         try:
             yield
         except GevalError as error:
@@ -90,7 +90,7 @@ class Problems:
 
     @property
     def are_found(self) -> bool:
-        """Whether there is any problem so far."""
+        """Whether there are problems so far."""
         return bool(self._found)
 
     def check(self) -> None:
@@ -101,7 +101,7 @@ class Problems:
 
 @told_in_yaml()
 def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) -> EvaluationFile:
-    """Read the file of an evaluation; what it names is not looked at yet."""
+    """Read the file of an evaluation, without reading the files that it names."""
     path = Path(path)
     text = read_file(path, "the evaluation")
     document, node = parse_file(
@@ -136,14 +136,14 @@ def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) ->
 
 
 def _without_nulls(value: Any) -> Any:
-    """Leave out keys without a value, such as one whose lines are all comments."""
+    """Remove keys without a value, such as one whose lines are all comments."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _in_full(document: dict[Any, Any]) -> dict[Any, Any]:
-    """Write parts in full that stand there as their main value, so that an override finds their keys."""
+    """Expand parts written as their main value, so that an override finds their keys."""
     document = dict(document)
     for key, main in (("estimator", "kind"), ("outputs", "directory"), ("baseline", "run")):
         if key in document:
@@ -157,7 +157,7 @@ def _in_full(document: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _with_override(document: dict[Any, Any], given: str) -> tuple[dict[Any, Any], Place]:
-    """Set one value in a copy of the document; say where."""
+    """Set one value in a copy of the document; return its place too."""
     key, equals, text = given.partition("=")
     parts = [part.strip() for part in key.strip().split(".")]
     if not equals or not all(parts):
@@ -166,7 +166,7 @@ def _with_override(document: dict[Any, Any], given: str) -> tuple[dict[Any, Any]
             hint="Write `overrides=KEY.PATH=VALUE`, such as `overrides=data.test.limit=10`.",
         )
     try:
-        # ">= 3" would begin a folded text in YAML, and means a comparison here.
+        # YAML would read ">= 3" as a folded text; here it is a comparison.
         value = text.strip() if text.strip().startswith((">", "@")) else load_yaml(text)[0]
     except YAMLError as error:
         raise ConfigurationError(f"`overrides={given!r}`: the value is not valid YAML: {error}") from error
@@ -200,7 +200,7 @@ def _put(inner: Any, step: int | str, value: Any) -> None:
 
 
 def _step(inner: Any, parts: list[str], given: str, place: Place) -> tuple[int | str, list[str]]:
-    """Take the next key of a path; a key of the document may hold dots itself, and the longest one is meant."""
+    """Take the next key of a path; keys of the document may contain dots, so the longest match wins."""
     if isinstance(inner, list):
         if not parts[0].isdecimal() or int(parts[0]) > len(inner):
             raise ConfigurationError(

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataRun:
-    """What is to be done with a data file."""
+    """The run of one data file, as planned."""
 
     #: Its name in the file.
     name: str
@@ -61,51 +61,51 @@ class DataRun:
     path: Path
     #: Its run directory.
     directory: Path
-    #: Its report, if one is wanted.
+    #: Path of its report; None for no report.
     page: Path | None
-    #: What its figures must reach.
+    #: Limits on its figures.
     gates: list[Gate]
-    #: The result file of its baseline, and keys of the signature in which the two may differ.
+    #: The result file of its baseline, and the keys of the signature in which both may differ.
     baseline: Path | None = None
     across: tuple[str, ...] = ()
 
     @property
     def waits_for_baseline(self) -> bool:
-        """Whether gates of a baseline are left out, because no earlier run has finished."""
+        """Whether gates of a baseline are skipped, because no earlier run has finished."""
         return self.baseline is None and any(gate.figure == NOT_WORSE for gate in self.gates)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an evaluation is to do; everything in it exists, as far as that shows without weights."""
+    """The plan of an evaluation; everything that it names exists, as far as one can tell without loading weights."""
 
-    #: What asks for it.
+    #: The file of the evaluation.
     file: EvaluationFile
-    #: What is rated.
+    #: The metrics.
     metrics: list[Metric]
-    #: Who rates.
+    #: The judges.
     judges: list[JudgeOptions]
-    #: In the order of the file.
+    #: The runs, in the order of the file.
     data: list[DataRun]
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation came to."""
+    """The result of an evaluation."""
 
-    #: What asked for it.
+    #: The file of the evaluation.
     file: EvaluationFile
     #: Name of the data file -> its run.
     runs: dict[str, RunResult]
     #: Name of the data file -> its page.
     reports: dict[str, Path]
-    #: The gates that failed, and metrics without any score; each begins with the name of its data file.
+    #: Sentences on failed gates and on metrics without any score; each begins with the name of its data file.
     failures: list[str]
-    #: How many limits the figures were held against.
+    #: Number of checked limits.
     gates: int = 0
-    #: What became of every gate, with the name of its data file.
+    #: Outcome of every gate, with the name of its data file.
     outcomes: list[GateOutcome] = field(default_factory=list)
-    #: Name of the data file -> the result file that it was compared with.
+    #: Name of the data file -> the result file of its baseline.
     baselines: dict[str, Path] = field(default_factory=dict)
 
     @property
@@ -124,22 +124,22 @@ def run_evaluation(
     retry_errors: bool = False,
     events: Callable[[DataRun], RunEvents] = lambda run: RunEvents(),
 ) -> EvaluationResult:
-    """Do all that the file of an evaluation asks for. Called again, it goes on where it was interrupted.
+    """Run everything in the file of an evaluation. Called again, it continues where it was interrupted.
 
     Parameters
     ----------
     file : path or Plan
-        The YAML file, or what `make_plan` made of it.
+        The YAML file, or its plan from `make_plan`.
     overrides : sequence of str
         ``KEY.PATH=VALUE``, see `geval_local.evaluation.document.read_evaluation`.
     against : path, optional
-        An earlier run to compare with, in the place of the file's `baseline`; ``last`` is the newest finished one.
+        An earlier run to compare with, instead of the file's `baseline`; ``last`` is the newest finished run.
     overwrite : bool
-        Leave to replace runs of another configuration, and pages that this tool did not write.
+        Whether to replace runs of another configuration, and pages that this tool did not write.
     retry_errors : bool
-        Whether rows without a score are scored again.
+        Whether to score rows without a score again.
     events : callable
-        Gives what is told of each run, and may stop it.
+        Returns the `RunEvents` of a run, which report its progress and may stop it.
 
     Returns
     -------
@@ -148,8 +148,8 @@ def run_evaluation(
     Raises
     ------
     GevalError
-        If the file, or anything that it names, cannot be used. Data, metrics, judges and outputs are all checked before
-        the first judge is loaded.
+        If the file, or anything that it names, cannot be used. The function checks data, metrics, judges and outputs
+        before it loads the first judge.
     Interrupted
         If a run was stopped. Everything finished is kept.
     """
@@ -189,7 +189,7 @@ def run_evaluation(
 
 
 def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[BaselineQuestion, Change] | None:
-    """Answer what the gates ask about the baseline; None where there is none yet."""
+    """Answer the gates' questions about the baseline; None if there is no baseline yet."""
     asked = questions_of(run.gates, result.summaries, metrics)
     if run.baseline is None or not asked:
         return {} if run.baseline is not None else None
@@ -207,7 +207,7 @@ def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[Ba
 
 
 def baseline_override(against: str | PathLike[str] | None) -> list[str]:
-    """Write a baseline as an override of the file, in which a path is relative to the file."""
+    """Write a baseline as an override of the file, with an absolute path, since the file's paths are relative to it."""
     if against is None:
         return []
     run = LAST if str(against) == LAST else str(expanded(str(against)).resolve())
@@ -216,7 +216,7 @@ def baseline_override(against: str | PathLike[str] | None) -> list[str]:
 
 @told_in_yaml()
 def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
-    """Find everything that an evaluation names, and check it; all problems are told at once."""
+    """Find and check everything that an evaluation names; report all problems at once."""
     problems = Problems(file)
     settings = file.settings
     metrics = _metrics(file, problems)
@@ -276,7 +276,7 @@ def _directory(
     *,
     overwrite: bool,
 ) -> Path:
-    """Choose the directory of the runs, and refuse one that holds runs of another configuration."""
+    """Choose the directory of the runs, and refuse one with runs of another configuration."""
     settings = file.settings
     pattern = str(file.resolved(settings.outputs.directory))
     when, commit = datetime.now(timezone.utc), ""
@@ -304,7 +304,7 @@ def _directory(
         return True
 
     def is_finished(directory: Path) -> bool:
-        """Whether every run of the directory has ended; so has one that is none of ours."""
+        """Whether every run of the directory has ended, or the directory has no runs of ours."""
         ended = []
         for name in settings.data:
             with suppress(GevalError, OSError):
@@ -320,7 +320,7 @@ def _directory(
 
 
 def _with_baseline(file: EvaluationFile, run: DataRun, problems: Problems) -> DataRun:
-    """Find the baseline of a data file; where no gate asks for it, every metric has to be as good."""
+    """Find the baseline of a data file; if no gate uses it, add the gate that no metric is worse."""
     settings, own = file.settings, file.settings.data[run.name].baseline
     baseline = own or settings.baseline
     place: tuple[int | str, ...] = ("data", run.name, "baseline") if own else ("baseline",)
@@ -380,7 +380,7 @@ def _judges(file: EvaluationFile, problems: Problems) -> list[JudgeOptions]:
                 if (path := getattr(use, key)) is not None
             }
             if use.name is not None:
-                # A path that is there is meant from where the file is; anything else is a name.
+                # An existing path is relative to the file's directory; anything else is a name.
                 with suppress(OSError, GevalError):
                     path = file.resolved(use.name)
                     update["name"] = str(path) if path.exists() else use.name
@@ -391,7 +391,7 @@ def _judges(file: EvaluationFile, problems: Problems) -> list[JudgeOptions]:
 
 
 def _check_on_scales(value: float, metrics: Sequence[Metric], place: tuple[int | str, ...], problems: Problems) -> None:
-    """Refuse a limit that no score of a metric can miss, or none can reach: it was meant on another scale."""
+    """Refuse a limit outside a metric's scale: it was meant for another scale."""
     for metric in metrics:
         if not metric.scale.low <= value <= metric.scale.high:
             problems.add(place, f"{value:g} is outside the scale {metric.scale.text} of {metric.name}")
@@ -436,7 +436,7 @@ def _limits(
     is_alone: bool,
 ) -> Iterator[Gate]:
     """Read the limits of one metric, for all rows or for the slices of a column."""
-    # Results are named by their metric alone where there is one judge.
+    # With one judge, results are named by their metric alone.
     metric = name.partition("@")[0] if is_alone and "@" in name else name
     for figure, text in spec.model_dump(exclude={"by"}, exclude_none=True).items():
         if figure == NOT_WORSE:
@@ -465,9 +465,9 @@ class _JudgeKeeper:
         self._budget = (0, 0)
 
     def load(self, options: JudgeOptions) -> Judge:
-        """Load a judge, or give it once more as it was loaded."""
+        """Load a judge, or return the one already loaded."""
         if self._judge is not None and self._options == options:
-            # A run that is resumed has set the token budget that it began with.
+            # A resumed run may have set the token budget of its first start.
             self._judge.engine.batch_tokens, self._judge.engine.limit = self._budget
             return self._judge
         if self._judge is not None:
@@ -481,12 +481,12 @@ class _JudgeKeeper:
 
 
 def _result_of(result: RunResult) -> Path:
-    """Choose the result file that holds most: any but CSV, if there is another one."""
+    """Choose the most complete result file: any but CSV, if there is one."""
     return sorted(result.files, key=lambda file: file.suffix == ".csv")[0]
 
 
 def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -> Path:
-    """Write the report of a data file's run, with what became of its gates."""
+    """Write the report of a data file's run, with the outcome of its gates."""
     assert run.page is not None
     results = result.target.results
     if results is None:

@@ -1,4 +1,4 @@
-"""Gates: limits on a run's figures that turn its exit code to 1."""
+"""Gates: limits on a run's figures; a failed gate sets the exit code to 1."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from geval_local.summary import QuestionSummary, Slice, Summary, UnscoredReason
 if TYPE_CHECKING:
     from geval_local.analysis.worse import BaselineQuestion, Change
 
-#: In the place of a metric's name: a gate of all of them.
+#: Instead of a metric's name: a gate of all metrics.
 EVERY_METRIC = "all"
-#: Reasons that are named for a metric without a score.
+#: Most reasons in the message on a metric without a score.
 REASONS_NAMED = 3
 #: Share of the rows that must have a score for a mean or a share to count, unless a gate of the unscored rows decides.
 LEAST_SCORED = 0.9
@@ -28,12 +28,12 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-#: How a failure says which side of the limit the figure is on.
+#: Sign of a limit -> words for a figure that misses it.
 _WORDS = {">=": "under", "<=": "over", ">": "not over", "<": "not under"}
 _SHARES = ("passed", "unscored")
-#: The figure that is compared with a baseline.
+#: Name of the comparison with a baseline.
 NOT_WORSE = "not_worse"
-#: The check of every metric, gates or not: some row has a score.
+#: Name of the check that every metric has, even without gates: some row has a score.
 SCORED = "scored"
 _NAMES = {
     "mean": "the mean",
@@ -63,7 +63,7 @@ _NO_LIMIT = Limit(">=", 0.0, False)
 
 
 def parse_limit(figure: str, text: str) -> Limit:
-    """Read what a figure must reach: ``>= 3.5``, ``<= 2%``."""
+    """Read the limit of a figure: ``>= 3.5``, ``<= 2%``."""
     match = re.match(GATE_PATTERN, text)
     if match is None:
         example = ">= 90%" if figure == "passed" else "<= 2%" if figure == "unscored" else ">= 3.5"
@@ -84,15 +84,15 @@ def parse_limit(figure: str, text: str) -> Limit:
 class Gate:
     """One limit."""
 
-    #: What is looked at.
+    #: Name of the limited figure.
     figure: str
-    #: What it must reach.
+    #: The limit.
     limit: Limit
     #: Name of a result (a metric, or ``metric@judge``), of a metric of any judge, or `EVERY_METRIC`.
     metric: str = EVERY_METRIC
     #: The column whose slices must each reach it; None: all rows together.
     by: str | None = None
-    #: Of `NOT_WORSE`: how much lower than the baseline the mean may be; None: any drop beyond chance fails.
+    #: For `NOT_WORSE`: how much lower than the baseline the mean may be; None: any significant drop fails.
     margin: float | None = None
 
     @property
@@ -103,7 +103,7 @@ class Gate:
         return f"{self.figure} {self.limit.sign} {self.limit.shown}"
 
     def concerns(self, result: str, metric: str) -> bool:
-        """Whether it is a gate of a result, which is named by its metric, or ``metric@judge``."""
+        """Whether the gate applies to a result, named by its metric or ``metric@judge``."""
         return self.metric in (EVERY_METRIC, result, metric)
 
     @property
@@ -121,7 +121,7 @@ class Gate:
         return f"{name}: {figures.unscored} of {figures.rows} rows are {what}, {_beyond(self.limit)}"
 
     def failure(self, summary: Summary) -> str | None:
-        """Say why it fails; None if it does not. A figure that does not exist fails it."""
+        """Say why the gate fails; None if it holds. A missing figure fails it."""
         if self.figure == "unscored":
             return self.missing(summary.metric, summary, "unscored")
         sign, limit, is_share = self.limit
@@ -135,7 +135,7 @@ class Gate:
         return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {self.limit.shown}"
 
     def held(self, summary: Summary) -> str:
-        """Say that it holds."""
+        """Say that the gate holds."""
         if self.figure == "unscored":
             return f"{summary.metric}: {summary.unscored} of {summary.rows} rows are unscored"
         figure = self.found(summary)
@@ -143,57 +143,57 @@ class Gate:
         return f"{summary.metric}: {_NAMES[self.figure]} is {found}"
 
     def found(self, summary: Summary) -> float:
-        """Look the figure up; NaN where it does not exist."""
+        """Return the figure; NaN if it does not exist."""
         if self.figure == "unscored":
             return float(summary.unscored)
         if self.figure == "passed":
             return math.nan if summary.passed_share is None else summary.passed_share
-        # As computed: a gate of the label mass may allow a mean that is not shown.
+        # The computed mean: a gate of the label mass may allow a mean that is not shown.
         mean = summary.interval
         return {"mean": mean.value, "mean_low": mean.low, "label_mass": summary.label_mass}[self.figure]
 
 
 @dataclass(frozen=True)
 class GateOutcome:
-    """What became of a gate, on one result or on one slice of its rows."""
+    """The outcome of a gate, on one result or on one slice of its rows."""
 
     #: Name of the result.
     metric: str
     #: The figure, and the gate as it was written; `SCORED` and empty for a check that needs no gate.
     figure: str
     gate: str
-    #: Whether it holds, and why, in a sentence that begins with the result and the slice.
+    #: Whether it holds, and a sentence that says why, beginning with the result and the slice.
     passed: bool
     told: str
-    #: The figure that was found; None where it does not exist.
+    #: The value of the figure; None if it does not exist.
     found: float | None = None
     #: Column and value of the slice; None for all rows.
     column: str | None = None
     value: str | None = None
-    #: Rows with a score, and documents.
+    #: Number of rows with a score, and of documents.
     scored: int = 0
     documents: int = 0
-    #: Name of the data file; empty where there is one alone.
+    #: Name of the data file; empty if there is only one.
     data: str = ""
 
     @property
     def full_name(self) -> str:
-        """Its name after that of the data file."""
+        """The data file's name, then the outcome's name."""
         return f"{self.data}: {self.name}" if self.data else self.name
 
     @property
     def sentence(self) -> str:
-        """What is told, after the name of the data file."""
+        """The data file's name, then the sentence."""
         return f"{self.data}: {self.told}" if self.data else self.told
 
     @property
     def name(self) -> str:
-        """Name it: ``rag/faithfulness, language = de: mean >= 3.5``."""
+        """Name of the outcome: ``rag/faithfulness, language = de: mean >= 3.5``."""
         place = self.metric if self.column is None else f"{self.metric}, {self.column} = {self.value}"
         return f"{place}: {self.gate or 'rows have a score'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain JSON values."""
+        """Return it as plain JSON values."""
         found = None if self.found is None or not math.isfinite(self.found) else self.found
         slice_ = None if self.column is None else {"column": self.column, "value": self.value}
         return {
@@ -212,14 +212,14 @@ class GateOutcome:
 
 
 def checked(gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()) -> int:
-    """Count the limits that a run was held against; parameters as `failures`."""
+    """Count the limits that apply to a run; parameters as in `failures`."""
     return sum(1 for _ in _applied(gates, summaries, metrics))
 
 
 def _applied(
     gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str]
 ) -> Iterator[tuple[Summary, Slice | None, Gate]]:
-    """Give every gate with the result, and the slice of it, that it limits."""
+    """Yield every gate with the result, and the slice of it, to which it applies."""
     for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
         for gate in gates:
             if gate.concerns(summary.metric, metric):
@@ -231,7 +231,7 @@ def _applied(
 def questions_of(
     gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()
 ) -> dict[BaselineQuestion, None]:
-    """List what gates ask about the baseline; parameters as `failures`."""
+    """List the gates' questions about the baseline; parameters as in `failures`."""
     return dict.fromkeys(
         _question(summary, place, gate)
         for summary, place, gate in _applied(gates, summaries, metrics)
@@ -240,7 +240,7 @@ def questions_of(
 
 
 def outcomes_of(changes: Mapping[BaselineQuestion, Change]) -> list[GateOutcome]:
-    """Give what was found about a baseline as outcomes of gates, one for each question."""
+    """Convert changes from a baseline to outcomes of gates, one per question."""
     return [
         GateOutcome(
             asked.metric,
@@ -259,21 +259,21 @@ def outcomes_of(changes: Mapping[BaselineQuestion, Change]) -> list[GateOutcome]
 
 
 def not_worse_gate(metric: str = EVERY_METRIC, margin: float | None = None, by: str | None = None) -> Gate:
-    """Make a gate of the baseline."""
+    """Make a gate that compares with the baseline."""
     return Gate(NOT_WORSE, _NO_LIMIT, metric, by, margin)
 
 
 def _question(summary: Summary, place: Slice | None, gate: Gate) -> BaselineQuestion:
-    from geval_local.analysis.worse import BaselineQuestion  # brings the analyses, which few gates need
+    from geval_local.analysis.worse import BaselineQuestion  # imports the analyses, which few gates need
 
     column, value = (None, None) if place is None else (place.column, place.value)
     return BaselineQuestion(summary.metric, gate.margin, column, value)
 
 
 def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
-    """Say that no threshold and no mean counts, because the judge does not answer; None if it does, or none is set.
+    """Say that thresholds and means do not count, because the judge does not answer; None if it does, or none is set.
 
-    A gate of the label mass itself goes before this one: ``label_mass: ">= 0"`` allows anything.
+    A gate of the label mass replaces this check: ``label_mass: ">= 0"`` allows anything.
     """
     figures = {gate.figure for gate in gates}
     if "label_mass" in figures or (
@@ -289,9 +289,9 @@ def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
 
 
 def _too_few(gates: Sequence[Gate], summary: Summary) -> str | None:
-    """Say that a mean or a share is of too few rows to be held against a limit; None if it is not, or none is set.
+    """Say that too few rows have a score for a limit on a mean or a share; None if enough have, or none is set.
 
-    A gate of the unscored rows goes before this one: ``unscored: "<= 50%"`` allows half of them.
+    A gate of the unscored rows replaces this check: ``unscored: "<= 50%"`` allows half of them.
     """
     if "unscored" in {gate.figure for gate in gates} or not any(gate.is_of_scored for gate in gates):
         return None
@@ -311,7 +311,7 @@ def failures(
     *,
     answers: Sequence[QuestionSummary] = (),
 ) -> list[str]:
-    """Say which gates a run has failed, and which metrics or questions have nothing at all, gates or not."""
+    """List the gates that a run failed, and, even without gates, metrics and questions without any figure."""
     return [one.told for one in outcomes(gates, summaries, metrics, answers=answers) if not one.passed]
 
 
@@ -323,7 +323,7 @@ def outcomes(
     answers: Sequence[QuestionSummary] = (),
     changes: Mapping[BaselineQuestion, Change] | None = None,
 ) -> list[GateOutcome]:
-    """Hold a run against its gates.
+    """Check a run against its gates.
 
     Parameters
     ----------
@@ -332,12 +332,12 @@ def outcomes(
     summaries : sequence of Summary
         The figures of every result.
     metrics : sequence of str
-        The metric of every result; absent: they are called alike.
+        The metric of every result; by default the result's name.
     answers : sequence of QuestionSummary
         The figures of questions.
     changes : mapping of BaselineQuestion to Change, optional
-        What `geval_local.analysis.worse.changes` found; None where there is no baseline yet, and gates that need one
-        are left out.
+        Result of `geval_local.analysis.worse.changes`; None if there is no baseline yet, which skips gates that need
+        one.
     """
     found: list[GateOutcome] = []
     for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
@@ -372,7 +372,7 @@ def outcomes(
 def _held(
     gates: Sequence[Gate], summary: Summary, place: Slice | None, changes: Mapping[BaselineQuestion, Change] | None
 ) -> Iterator[GateOutcome]:
-    """Hold one result, or one slice of it, against its gates."""
+    """Check one result, or one slice of it, against its gates."""
     column, value = (None, None) if place is None else (place.column, place.value)
     own = [gate for gate in gates if gate.by == column]
     shown = summary if place is None else replace(place.summary, metric=f"{summary.metric}, {place.name}")
@@ -382,7 +382,7 @@ def _held(
         told = f"{shown.metric}: {_why(shown.rows, 'a score', shown.reasons)}"
         yield GateOutcome(summary.metric, SCORED, "", False, told, **figures)
         return
-    # What is allowed for all rows, a limit of the unscored or of the label mass, is allowed for a slice.
+    # A limit of the unscored rows or of the label mass for all rows applies to every slice too.
     allowed = [*own, *(gate for gate in gates if gate.by is None and gate.figure in ("unscored", "label_mass"))]
     for told in filter(None, (_too_few(allowed, shown), _unanswered(allowed, shown))):
         yield GateOutcome(summary.metric, SCORED, "", False, told, **figures)

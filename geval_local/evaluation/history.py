@@ -1,4 +1,4 @@
-"""Where the runs of an evaluation lie: directories named by date, time and commit, the last of them, the next one."""
+"""Directories of an evaluation's runs, named by date, time and commit: finds the last one and the next one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from geval_local.errors import GevalError
 from geval_local.fields import nearest
 from geval_local.runs.manifest import RunManifest, read_manifest
 
-#: Placeholder -> what stands in its place.
+#: Placeholder -> pattern of its value.
 _SHAPES = {"date": r"\d{4}-\d{2}-\d{2}", "time": r"\d{6}", "commit": r"(?:[0-9a-f]{10}|nocommit)"}
 _PLACEHOLDER = re.compile(r"\{([^{}/]*)\}")
-#: Stands for the commit where there is none.
+#: Replaces the commit outside of a repository.
 NO_COMMIT = "nocommit"
-#: Stands for the newest finished run.
+#: Means the newest finished run.
 LAST = "last"
 #: Seconds that git may take to name a commit.
 _PATIENCE = 10
 
 
 def checked_pattern(text: str) -> str:
-    """Reject placeholders that nobody fills."""
+    """Reject unknown placeholders."""
     for name in _PLACEHOLDER.findall(text):
         if name not in _SHAPES:
             known = ", ".join(f"{{{one}}}" for one in _SHAPES)
@@ -36,7 +36,7 @@ def checked_pattern(text: str) -> str:
 
 
 def has_placeholder(pattern: str) -> bool:
-    """Whether a path has a placeholder, so that runs have directories of their own."""
+    """Whether a path has a placeholder, so that every run has its own directory."""
     return _PLACEHOLDER.search(pattern) is not None
 
 
@@ -47,7 +47,7 @@ def filled(pattern: str, when: datetime, commit: str) -> str:
 
 
 def commit_of(directory: Path) -> str:
-    """Name the commit of the repository that a directory is in, by its first 10 digits; `NO_COMMIT` without one."""
+    """Return the first 10 digits of the commit of a directory's repository; `NO_COMMIT` without one."""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             ["git", "-C", str(directory), "rev-parse", "HEAD"],
@@ -73,13 +73,13 @@ def made_by(pattern: str, **known: str) -> list[Path]:
         else:
             shape, wild = shape + re.escape(part), wild + glob.escape(part)
     shape, wild = shape.rstrip("/"), wild.rstrip("/")
-    # A second run of the same name has a number at its end.
+    # A second run with the same name gets a number at its end.
     found = sorted({*glob.glob(wild), *glob.glob(f"{wild}-*")})
     return [Path(one) for one in found if re.fullmatch(rf"{shape}(-\d+)?", one) and os.path.isdir(one)]
 
 
 def last_finished(pattern: str, name: str, *, but: Path | None = None) -> Path | None:
-    """Find the newest finished run of a data file, by its manifest; `but` is a directory that does not count."""
+    """Find the newest finished run of a data file, by its manifest, except in the directory `but`."""
     found: list[tuple[str, str, Path]] = []
     for directory in made_by(pattern):
         manifest = None if directory == but else _manifest(directory / name)
@@ -93,8 +93,8 @@ def next_directory(
 ) -> Path:
     """Choose the directory of a run.
 
-    An unfinished run of the same configuration and commit goes on where it is. Otherwise the filled pattern is taken,
-    with a number at its end where a run of another configuration has it already.
+    An unfinished run of the same configuration and commit continues in its directory. Otherwise the directory is the
+    filled pattern, with a number at its end if a run of another configuration already has that name.
     """
     for directory in reversed(made_by(pattern, commit=commit)):
         if not is_finished(directory) and fits(directory):
@@ -112,7 +112,7 @@ def _numbered(path: str) -> Iterator[Path]:
 
 
 def _manifest(directory: Path) -> RunManifest | None:
-    """Read the manifest of a run; None if there is none that can be used."""
+    """Read the manifest of a run; None if there is no usable one."""
     try:
         return read_manifest(directory)
     except (GevalError, OSError):

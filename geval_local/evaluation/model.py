@@ -1,4 +1,4 @@
-"""What the file of an evaluation holds, as a model that checks it and as a JSON schema for editors."""
+"""The contents of an evaluation's file, as a model that checks it and as a JSON schema for editors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Part(BaseModel):
-    """A part of the file: unknown keys are refused, and so is a value of another type."""
+    """A part of the file; it refuses unknown keys and values of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def short(key: str) -> Callable[[object], object]:
-    """Read a part that may be written as its one main value: ``nano`` for ``{name: nano}``."""
+    """Return a reader of a part that may be written as its main value alone: ``nano`` for ``{name: nano}``."""
     return lambda value: {key: value} if isinstance(value, str) else value
 
 
@@ -50,7 +50,7 @@ def _not_worse(value: object) -> object:
 
 
 class SliceGateSpec(_Part):
-    """What a metric's figures must reach, each a comparison such as ``">= 3.5"``; a failed gate exits with 1."""
+    """Limits of a metric's figures, each a comparison such as ``">= 3.5"``; a failed gate sets the exit code to 1."""
 
     #: Mean score, on the metric's scale.
     mean: _gate("mean") = None  # type: ignore[valid-type]
@@ -58,29 +58,29 @@ class SliceGateSpec(_Part):
     mean_low: _gate("mean_low") = None  # type: ignore[valid-type]
     #: Share of the scored rows that reach the threshold, such as ``">= 90%"``.
     passed: _gate("passed") = None  # type: ignore[valid-type]
-    #: Rows without a score: a count, or a share such as ``"<= 2%"``. Absent: 10 % where another figure is limited.
+    #: Rows without a score: a count, or a share such as ``"<= 2%"``. Default: 10 % if another figure is limited.
     unscored: _gate("unscored") = None  # type: ignore[valid-type]
     #: Mean label mass, 0-1.
     label_mass: _gate("label_mass") = None  # type: ignore[valid-type]
-    #: Against the baseline. ``true``: fails if a test shows that the scores fell. A number, in points of the scale:
-    #: fails unless the scores are shown not to be lower by so much.
+    #: Comparison with the baseline. ``true``: fails if a test shows that the scores fell. A number, in points of the
+    #: scale: fails unless a test shows that the scores are not lower by that much.
     not_worse: Annotated[bool | _Margin, BeforeValidator(_not_worse)] | None = None
 
 
 class GateSpec(SliceGateSpec):
-    """The same, and what slices of the rows must reach."""
+    """The same limits, also for slices of the rows."""
 
-    #: Column -> what every slice that it makes must reach.
+    #: Column -> limits that each of its slices must meet.
     by: dict[_Text, SliceGateSpec] = Field(default_factory=dict)
 
 
 class Baseline(_Part):
-    """An earlier run that this one is compared with, on the rows that both have."""
+    """An earlier run to compare with, on the rows that both runs have."""
 
-    #: A run directory, a result file, or the outputs' directory of an earlier run of this evaluation; ``last``: the
-    #: newest finished run where `outputs` has a placeholder.
+    #: A run directory, a result file, or the outputs' directory of an earlier run of this evaluation. If `outputs` has
+    #: a placeholder, ``last`` is the newest finished run.
     run: _Text
-    #: Keys of the signature in which the two may differ, as for `compare`.
+    #: Keys of the signature in which both may differ, as for `compare`.
     across: list[_Text] = Field(default_factory=list)
 
 
@@ -88,13 +88,13 @@ _Baseline = Annotated[Baseline, BeforeValidator(short("run"), json_schema_input_
 
 
 class DataFile(RunOptions):
-    """A file of rows; options of a run that stand here go before those of the whole evaluation."""
+    """A file of rows; its options of a run override those of the whole evaluation."""
 
     #: JSONL, JSON, CSV or Parquet; its path is relative to the file of the evaluation.
     file: _Text
     #: Gates of this file alone.
     gates: dict[str, GateSpec] = Field(default_factory=dict)
-    #: Its own baseline, in the place of the evaluation's.
+    #: Its own baseline, instead of the evaluation's.
     baseline: _Baseline | None = None
 
 
@@ -105,15 +105,15 @@ class MetricUse(_Part):
     name: _Text
     #: The score that passes, on the metric's scale; overrides the metric's own.
     threshold: _Finite | None = None
-    #: Whether the form holds evaluation steps.
+    #: Whether the form contains evaluation steps.
     steps: bool = True
 
 
 class Outputs(Options):
     """Where results go."""
 
-    #: Holds one run directory for each data file, and the reports; relative to the file of the evaluation. ``{date}``,
-    #: ``{time}`` (both UTC) and ``{commit}`` give every run a directory of its own.
+    #: Directory of one run directory per data file, and of the reports; relative to the file of the evaluation.
+    #: ``{date}``, ``{time}`` (both UTC) and ``{commit}`` give every run a directory of its own.
     directory: Annotated[str, Field(min_length=1), AfterValidator(checked_pattern)] = "runs/evaluation"
     #: As in `RunOptions`.
     formats: Annotated[list[Format], Field(min_length=1)] = Field(default_factory=jsonl)
@@ -140,25 +140,25 @@ _DataName = Annotated[str, Field(pattern=_NAME, max_length=100), BeforeValidator
 class Evaluation(RunOptions):
     """The file of an evaluation: what is scored, and every option of a run, for all data files."""
 
-    #: Name -> data file; a path alone will do.
+    #: Name -> data file, or just its path.
     data: Annotated[dict[_DataName, _Data], Field(min_length=1)]
-    #: What is rated; a name alone will do.
+    #: The metrics, each a mapping or just a name.
     metrics: Annotated[list[_Metric], Field(min_length=1)]
-    #: Who rates; a name alone will do. Absent: the default judge.
+    #: The judges, each a mapping or just a name. Default: the default judge.
     judges: Annotated[list[_Judge], Field(min_length=1)] = Field(default_factory=lambda: [JudgeOptions()])
-    #: Whether figures of earlier runs are taken over; another name of `use_cache`.
+    #: Whether to reuse figures of earlier runs; another name of `use_cache`.
     cache: bool = True
-    #: Metric, ``METRIC@JUDGE``, or ``all`` -> what its figures must reach, in every data file.
+    #: Metric, ``METRIC@JUDGE``, or ``all`` -> limits of its figures, in every data file.
     gates: dict[str, GateSpec] = Field(default_factory=dict)
-    #: An earlier run: no metric may be worse than there, see ``not_worse`` of the gates.
+    #: An earlier run; no metric may be worse than in it, see ``not_worse`` of the gates.
     baseline: _Baseline | None = None
-    #: Where results go; a directory alone will do.
+    #: Where results go: a mapping, or just a directory.
     outputs: _Outputs = Outputs()
-    #: Whether every data file gets a page, ``NAME.html`` in the outputs' directory.
+    #: Whether to write a page for every data file, ``NAME.html`` in the outputs' directory.
     report: bool = True
 
     def run_options(self, name: str) -> RunOptions:
-        """Give the options of the run of a data file: its own, else those of the evaluation.
+        """Return the options of a data file's run: its own, else those of the evaluation.
 
         Columns of gates make slices too.
         """

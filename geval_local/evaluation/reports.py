@@ -1,4 +1,4 @@
-"""Gates as a pipeline shows them: a Markdown summary for the page of a job, and JUnit XML for its list of tests."""
+"""Outcomes of gates for a pipeline: a Markdown summary for a job's page, and JUnit XML for its list of tests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from geval_local.evaluation.gates import GateOutcome
 from geval_local.files import save_text
 from geval_local.summary import Summary
 
-#: How the files of this module begin, after their XML declaration.
+#: Beginning of this module's files, after their XML declaration.
 _OURS = b'<testsuites name="geval-local"'
-#: Characters that XML 1.0 cannot hold, not even escaped.
+#: Characters that XML 1.0 cannot contain, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-#: What Markdown would read as markup or as the end of a cell.
+#: Characters that Markdown would read as markup or as the end of a cell.
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
 def check_places(summary: Path | None, junit: Path | None) -> None:
-    """Make sure that both files can be written, before anything is scored; a JUnit file of others is not replaced."""
+    """Check before scoring that both files can be written; refuse to replace a JUnit file of another tool."""
     for place in filter(None, (summary, junit)):
         if place.is_dir() or not place.parent.is_dir():
             why = "it is a directory" if place.is_dir() else f"there is no directory {place.parent}"
@@ -34,7 +34,7 @@ def check_places(summary: Path | None, junit: Path | None) -> None:
 
 
 def junit_text(found: Sequence[GateOutcome], title: str) -> str:
-    """Write outcomes as JUnit XML: one test case for each, a failure with its sentence."""
+    """Write outcomes as JUnit XML: one test case each, with its sentence if it failed."""
     failed = sum(not one.passed for one in found)
     counts = {"tests": str(len(found)), "failures": str(failed), "errors": "0"}
     root = ElementTree.Element("testsuites", {"name": "geval-local", **counts})
@@ -60,9 +60,9 @@ def write_junit(path: Path, found: Sequence[GateOutcome], title: str) -> None:
 def markdown_text(
     found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] | None = None
 ) -> str:
-    """Write gates and figures as Markdown: the gates that failed first, then a table of the figures.
+    """Write gates and figures as Markdown: failed gates first, then a table of the figures.
 
-    `summaries` are the figures of every data file, with those of slices.
+    `summaries` has the figures of every data file, including slices.
     """
     failed = [one for one in found if not one.passed]
     head = f"{len(failed)} of {len(found)} gates failed" if failed else f"all {len(found)} gates hold"
@@ -84,7 +84,7 @@ def markdown_text(
 def append_markdown(
     path: Path, found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] | None = None
 ) -> None:
-    """Append `markdown_text` to a file, as the summary of a job collects what its steps write."""
+    """Append `markdown_text` to a file, since all steps of a job share its summary."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(markdown_text(found, title, summaries))
@@ -109,5 +109,5 @@ def _plain(text: str) -> str:
 
 
 def _xml(text: str) -> str:
-    """Leave out what XML cannot hold."""
+    """Remove characters that XML cannot contain."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,4 +1,4 @@
-"""A first file of an evaluation, its metrics and field mapping guessed from the columns of a data file."""
+"""A first file of an evaluation: guesses metrics and field mapping from the columns of a data file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from geval_local.metric_file import preset_names
 
 SCHEMA_NAME = "evaluation.schema.json"
 DEFAULT_METRICS = ("assistant/helpfulness",)
-#: Of groups that fit equally well, the one that stands first here.
+#: If several groups of presets fit equally well, the first one here wins.
 PREFERRED = ("rag", "correctness", "assistant", "summarization", "dialogue", "style")
-#: Rows whose columns are looked at.
+#: Number of rows whose columns are read.
 ROWS_SEEN = 100
 COLUMNS_NAMED = 20
 _PLAIN = re.compile(r"[A-Za-z_./][\w./@+-]*")
@@ -83,7 +83,7 @@ class Start:
 
     #: The YAML.
     text: str
-    #: What was guessed, and what is left to be filled in.
+    #: Notes on the guesses, and on what the user has to fill in.
     notes: list[str]
 
 
@@ -132,9 +132,9 @@ def start_evaluation(
 
 
 def guess_metrics(columns: Sequence[str]) -> list[str]:
-    """Name the presets that fit columns by their names: those of the group that makes use of most columns.
+    """Return the presets that fit the names of columns: those of the group that uses the most columns.
 
-    Of groups that use as many, the one after whose own fields more columns are called: ``user question``.
+    If groups use the same number, the one with more fields that occur in column names wins, such as ``user question``.
     """
     best: tuple[tuple[int, ...], list[str]] = ((0,), [])
     groups: dict[str, list[str]] = {}
@@ -170,7 +170,7 @@ def schema_text() -> str:
 
 
 def write_new(path: Path, text: str, *, same_will_do: bool = False) -> bool:
-    """Write a file that is not there yet; say whether it was written."""
+    """Write a new file; return whether it was written."""
     try:
         if path.is_symlink() or path.exists():
             if same_will_do and path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
@@ -188,7 +188,7 @@ def _columns(data: Path) -> list[str]:
 
 
 def _mapping(metrics: Sequence[Metric], columns: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Map the fields of all metrics to columns by their names; list the fields that have none."""
+    """Map the fields of all metrics to columns by their names; list the fields without a column."""
     if not columns:
         return {}, []
     found: dict[str, str] = {}
@@ -196,7 +196,7 @@ def _mapping(metrics: Sequence[Metric], columns: Sequence[str]) -> tuple[dict[st
     for metric in metrics:
         for field, column in _found(tuple(metric.fields), columns).items():
             if found.setdefault(field, column) != column:
-                differing.add(field)  # found by its name in each metric's own way
+                differing.add(field)  # each metric finds its own column by name
     wanted = dict.fromkeys(field for metric in metrics for field in metric.fields)
     missing = [field for field in wanted if field not in found]
     return {field: found[field] for field in wanted if field in found and field not in differing}, missing

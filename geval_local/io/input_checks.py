@@ -51,7 +51,7 @@ COLUMNS_NAMED = 40
 
 
 def check_metrics(metrics: object) -> list[Metric]:
-    """Make sure that a metric is one, or that metrics are some; list them."""
+    """Check that `metrics` is a metric or a sequence of metrics; return them as a list."""
     given: list[object] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
     if not given:
         raise ConfigurationError("no metric is named", hint="`geval-local metrics list` shows the presets.")
@@ -71,13 +71,13 @@ def check_metrics(metrics: object) -> list[Metric]:
 
 
 def load_metrics(given: Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]) -> list[Metric]:
-    """List metrics, of which some may be named."""
+    """Return a list of metrics; names and files are loaded."""
     listed = [given] if isinstance(given, Metric | str | os.PathLike) else list(given)
     return check_metrics([Metric.load(os.fspath(one)) if isinstance(one, str | os.PathLike) else one for one in listed])
 
 
 def check_distinct(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics of which two have the same name: results are named after them."""
+    """Refuse two metrics with the same name: results are named after them."""
     names = [metric.name for metric in metrics]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(
@@ -98,7 +98,7 @@ def iter_samples(
 
 
 def _rows_of(data: object) -> str:
-    """Say how data that are no iterable of rows are scored."""
+    """Say how to score data that are not an iterable of rows."""
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         return "geval_local.score_frame(frame, metrics, judge) scores a frame"
     if isinstance(data, str | os.PathLike):
@@ -174,7 +174,7 @@ def check_rows(
 
 
 def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
-    """List the rows that could be read; where there are rows and none could, no judge need be loaded."""
+    """List the readable rows; if there are rows but none is readable, raise before a judge is loaded."""
     readable = [sample for sample in samples if sample.error is None]
     if samples and not readable:
         first = samples[0]
@@ -193,7 +193,7 @@ def check_input(
     *,
     mapping: Mapping[str, str] | None = None,
 ) -> list[Sample]:
-    """Read the first rows of the input and check them as `check_rows` does; before a judge is loaded."""
+    """Read the first rows of the input and check them as `check_rows` does, before a judge is loaded."""
     paths, options = find_files(files), options or RunOptions(fields=dict(mapping or {}))
     first = list(islice(read_input(paths, options), ROWS_CHECKED))
     check_rows(first, metrics, told_files(paths), options.fields)
@@ -208,7 +208,7 @@ def told_files(paths: Sequence[Path]) -> str:
 def _misfit(
     unfit: Sequence[tuple[Metric, FieldError]], samples: Sequence[Sample], where: str, mapping: Mapping[str, str]
 ) -> DataError:
-    """Name all that is missing at once, with the options that would map it, as far as names tell."""
+    """Return an error that names everything missing at once, with options that may map it, guessed from names."""
     columns = _columns(samples)
     rows = "its only row" if len(samples) == 1 else f"none of its first {len(samples)} rows"
     cannot = "cannot" if len(samples) == 1 else "can"
@@ -239,7 +239,7 @@ def _misfit(
 
 
 def _may_be_text(column: str, samples: Sequence[Sample]) -> bool:
-    """Whether a column can be scored: it holds texts, and neither ids nor names of systems."""
+    """Whether a column can be scored: it contains texts, not ids or names of systems."""
     words = words_of(column)
     if column in SYSTEM_FIELDS or {"id", "ids", "name"} & set(words):
         return False
@@ -278,7 +278,7 @@ DEFAULT_STATE = "state"
 
 
 def read_state(given: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
-    """Read which columns make the evidence: heading -> column."""
+    """Read which columns form the evidence: heading -> column."""
     if not isinstance(given, Mapping):
         listed = [given] if isinstance(given, str) else list(given or (DEFAULT_STATE,))
         return read_mapping((one if "=" in one else f"{one}={one}" for one in listed), "state")
@@ -310,7 +310,7 @@ def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, Cause | 
 def check_evidence(
     path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None, encoding: str | None = None
 ) -> list[Sample]:
-    """Read the first rows of a file, and make sure that some row has the columns; before a judge is loaded."""
+    """Read the first rows of a file, and check that some row has the columns, before a judge is loaded."""
     first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
     readable = readable_samples(first, os.fspath(path))
     for column in state.values():
@@ -325,7 +325,7 @@ def check_evidence(
 
 
 def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
-    """Check that the first rows have the fields to group and gather by, and the columns that were asked for."""
+    """Check that the first rows have the fields to group and gather by, and the requested columns."""
     grouping = None if options.group_by == EVERY_ROW else options.group_by
     for field, what in ((grouping, "group"), (options.gather_by, "gather")):
         if field is not None and not any(lookup(row.fields, field) is not None for row in rows):

@@ -1,4 +1,4 @@
-"""The input of a run: one file or several, found by names, directories and patterns, and read as samples."""
+"""The input of a run: one or several files, found by names, directories and patterns, and read as samples."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from geval_local.io.samples import Sample, ids_of_documents, read_samples, sampl
 from geval_local.io.shapes import Shape
 from geval_local.options import RunOptions
 
-#: Column that names the file of a row, if there are several.
+#: Column with the name of a row's file, if there are several files.
 FILE = "file"
-#: Endings of files that stand beside results and hold no rows of their own.
+#: Endings of files that accompany results and contain no input rows.
 _BESIDE = (".meta.json", ".rows.jsonl")
-#: A directory with this file holds a run.
+#: A directory with this file is a run directory.
 _RUN = "manifest.json"
 _HIDDEN = re.compile(r"/[._]")
 
@@ -30,7 +30,7 @@ Given = str | os.PathLike[str]
 
 
 def find_files(given: Given | Iterable[Given]) -> list[Path]:
-    """List the files on this machine that are named, each once; see `find_entries`."""
+    """List the named files on this machine, each once; see `find_entries`."""
     listed = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not listed:
         raise DataError("no file is named")
@@ -44,17 +44,17 @@ def find_files(given: Given | Iterable[Given]) -> list[Path]:
     for one in map(Path, listed):
         if one.is_dir() or (is_pattern(str(one)) and not one.exists()):
             found |= dict.fromkeys(Path(entry.place.address) for entry in find_entries(Place(str(one))))
-        else:  # what is wrong with it is told where it is read
+        else:  # the reader reports its problems
             found[one] = None
     return list(found)
 
 
 def find_entries(place: Place) -> list[Entry]:
-    """List the data files that a path or address stands for: itself, or those in a directory or of a pattern, sorted.
+    """List the data files of a path or address, sorted: the file itself, or those in a directory or matching a pattern.
 
-    From a directory, files with a known extension are taken at any depth, except those whose name, or the name of a
-    directory above them, begins with ``.`` or ``_``, those that describe others, and the files of runs in it. Patterns
-    are those of `Place.matches`.
+    In a directory, the function finds files with a known extension at any depth. It skips names that begin with ``.``
+    or ``_`` (of the file or a directory above it), files that describe others, and the files of runs. Patterns are
+    those of `Place.matches`.
     """
     known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
     try:
@@ -81,7 +81,7 @@ def find_entries(place: Place) -> list[Entry]:
 
 def _in_directory(place: Place) -> list[Entry]:
     base = len(place.path.rstrip("/"))
-    # What begins with these marks is not shown. `Place.matches` has left it out.
+    # Skips hidden names; `Place.matches` skips them itself.
     shown = [one for one in place.entries(recursive=True) if not _HIDDEN.search(one.place.path[base:])]
     runs = {one.place.path.rpartition("/")[0] for one in shown if one.place.name == _RUN}
     runs.discard(place.path.rstrip("/"))
@@ -93,7 +93,7 @@ def _is_data(name: str) -> bool:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Name files for messages and results: by their last part, or from the directory that they share."""
+    """Name files for messages and results: by their last part, or relative to the directory that they share."""
     names = [path.name for path in paths]
     if len(set(names)) == len(names):
         return names
@@ -102,9 +102,9 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def read_input(paths: Sequence[Path], options: RunOptions) -> Iterator[Sample]:
-    """Read the rows of a run's files in order, in the shape that its options say; see `read_samples`.
+    """Read the rows of a run's files in order, in the shape of its options; see `read_samples`.
 
-    Rows of several files carry their file's name as a column. An id is checked for repetition within its file.
+    Rows of several files have their file's name as a column. Ids must be distinct within a file only.
     """
     shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
     rows = _one(paths[0], options, shape) if len(paths) == 1 else _several(paths, options, shape)
@@ -119,7 +119,7 @@ def _one(path: Path, options: RunOptions, shape: Shape) -> Iterator[Sample]:
 
 
 def _several(paths: Sequence[Path], options: RunOptions, shape: Shape) -> Iterator[Sample]:
-    # Opened first: a file that is not there is told before any other is read.
+    # Opens all files first, to report a missing one before reading any.
     opened = [
         (name, read_rows(path, options.encoding), cache(partial(ids_of_documents, path, options.encoding)))
         for name, path in zip(names_of(paths), paths, strict=True)

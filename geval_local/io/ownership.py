@@ -1,8 +1,8 @@
-"""Is this file ours, and unchanged? The one answer for every verb that replaces or removes a file; others are a user's.
+"""Is this file ours, and unchanged? Every verb that replaces or removes a file asks this; other files are the user's.
 
-A file is ours if its content is on record: in another file of this tool (the manifest of a run or a site, the
-description beside results), which gives its digests; or in the file itself, as the checksum of a JSON record or as the
-last line of a text. A link, a file with a second name (a hard link), a directory and a pipe are never ours.
+A file is ours if a digest of its content is on record: in another file of this tool (the manifest of a run, a site or
+results), or in the file itself, as the checksum of a JSON record or as the last line of a text. A link, a file with a
+second name (a hard link), a directory and a pipe are never ours.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def file_sha256(path: str | Path) -> str:
 
 
 def checksummed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the checksum of a record, a JSON object with its ``format``, in front of it."""
+    """Add the checksum of a record (a JSON object with its ``format``) as its first key."""
     return {_KEY: _checksum(record), **record}
 
 
 def is_unedited(record: Mapping[str, Any]) -> bool:
-    """Whether a record read back has the checksum of all else that it says."""
+    """Whether the checksum of a record matches the rest of it."""
     return record.get(_KEY) == _checksum({key: value for key, value in record.items() if key != _KEY})
 
 
@@ -47,7 +47,7 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 
 def sealed(text: str, form: str) -> str:
-    """End a text of a markup language with its own digest, in a comment."""
+    """Append the digest of a markup text to it, in a comment."""
     text = f"{text.rstrip()}\n"
     return f"{text}{_seal(text.encode(), form).decode()}"
 
@@ -57,12 +57,12 @@ def _seal(content: bytes, form: str) -> bytes:
 
 
 def is_lone_file(path: Path) -> bool:
-    """Whether a path is a regular file, no link, and has no other name: what is written there changes no other file."""
+    """Whether a path is a regular file, no link, with a single name: writing to it then changes no other file."""
     try:
         status = path.lstat()
     except (OSError, ValueError):
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # some file systems count no names
+    return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # some file systems do not count names
 
 
 def owned(path: Path, form: str | None = None, *, digests: Collection[str | None] = ()) -> bool:
@@ -78,7 +78,7 @@ def owned(path: Path, form: str | None = None, *, digests: Collection[str | None
 
 
 def read_own_record(path: Path, form: str) -> dict[str, Any] | None:
-    """Read a JSON record that this tool wrote and nobody has edited; None where there is none."""
+    """Read a JSON record that this tool wrote and nobody has edited; None if there is none."""
     with suppress(OSError, ValueError, RecursionError):
         record = json.loads(path.read_bytes())
         if isinstance(record, dict) and record.get("format") == form and is_unedited(record):
@@ -93,7 +93,7 @@ def _is_sealed(path: Path, form: str) -> bool:
 
 
 def check_place(path: Path) -> None:
-    """Check that a path is free, or a file of one name: not a link, a directory or a pipe, which no verb replaces."""
+    """Check that a path is free or a file with one name; no verb replaces a link, a directory or a pipe."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -119,7 +119,7 @@ def check_place(path: Path) -> None:
 def check_replaceable(
     path: Path, form: str | None = None, *, digests: Collection[str | None] = (), overwrite: bool = False
 ) -> None:
-    """Check that a file may be written: none is there, or one that is ours, or the user has said so."""
+    """Check that a file may be written: there is none, or it is ours, or the user allows it with `overwrite`."""
     check_place(path)
     if not os.path.lexists(path) or overwrite or owned(path, form, digests=digests):
         return

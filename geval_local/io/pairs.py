@@ -1,6 +1,6 @@
-"""Pairs of rows: which outputs of a document are held against each other. A function of the rows and of the plan alone.
+"""Pairs of rows: which outputs of a document are compared. Rows and plan alone decide.
 
-The rows of a document may stand anywhere in a file, so that all of it is read before the first pair comes out.
+The rows of a document may be anywhere in a file, so the module reads the whole file before it yields the first pair.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _pandalm(row: _Row) -> dict[str, Any]:
     if not people:
         raise KeyError("annotator1")
     prompt, more = str(row["instruction"]), row.get("input")
-    if isinstance(more, str) and more.strip():  # the published file has NaN where there is none
+    if isinstance(more, str) and more.strip():  # the published file has NaN if there is none
         prompt += f"\n\n{more}"
     found = {
         "prompt": prompt,
@@ -68,7 +68,8 @@ def _mt_bench(row: _Row) -> dict[str, Any]:
         "system_b": str(row["model_b"]),
         "turn": turn,
         "judge": row.get("judge"),
-        # Answers of a second turn belong to their own first answers, so both conversations are shown whole.
+        # A second turn's answer depends on that conversation's first answer, so the judge sees both conversations
+        # whole.
         "prompt": first[0]["content"] if turn == 1 else "\n\n".join(m["content"] for m in first if m["role"] == "user"),
         "output_a": _answer(first, turn),
         "output_b": _answer(second, turn),
@@ -88,7 +89,7 @@ def _answer(messages: list[Mapping[str, Any]], turn: int) -> Any:
 
 
 def _plain(row: _Row) -> dict[str, Any]:
-    """Rows of the one shape already; ``human`` may be one number or a list."""
+    """Rows that already have the package's shape; ``human`` may be one number or a list."""
     human = decoded(row.get("human"))
     for one in human if isinstance(human, list) else [] if human is None else [human]:
         _preferred(one)
@@ -118,7 +119,7 @@ def _preference(row: _Row) -> dict[str, Any]:
 
 
 def _spoken(prompt: Any, answer: Any) -> dict[str, Any]:
-    """Split an answer into what was asked and what was said last."""
+    """Return the prompt and the output of an answer; in a conversation, the last turn is the output."""
     prompt, answer = decoded(prompt), decoded(answer)
     if not is_messages(answer):
         return {"prompt": prompt, "output": answer}
@@ -139,7 +140,7 @@ GIVEN: dict[str, Callable[[_Row], dict[str, Any]]] = {
 
 
 def given_sample(sample: Sample, form: str) -> Sample:
-    """Bring a row to the one shape; a row that is not of its format keeps its place with the reason."""
+    """Convert a row to the package's shape; a row that does not have the format keeps its place with the reason."""
     if form not in GIVEN:
         raise DataError(f"pairs are not known in the format {form!r}", hint=f"Known: {', '.join(GIVEN)}.")
     if sample.error is not None:
@@ -152,7 +153,7 @@ def given_sample(sample: Sample, form: str) -> Sample:
     except (TypeError, ValueError, UnscorableError) as error:
         lost = Cause(f"not of the format {form}: {error}", getattr(error, "code", ErrorCode.INVALID_ROW))
     else:
-        # Pairs of one prompt belong together.
+        # Pairs of one prompt are one document.
         text = str(found.get("prompt", found.get("source", sample.row)))
         found.setdefault("document", hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12])
         return Sample({**kept, **found}, sample.row, sample.origin, mapping=sample.mapping)
@@ -160,7 +161,7 @@ def given_sample(sample: Sample, form: str) -> Sample:
 
 
 def _coded(value: Any, codes: Mapping[str, float], name: str) -> float:
-    """Read what a person preferred from how the set writes it."""
+    """Decode a person's preference with the codes of the data set."""
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
     if text not in codes:
         raise ValueError(f"{name} is {value!r}, not one of {', '.join(codes)}")
@@ -171,7 +172,7 @@ Rule = Literal["all", "baseline", "budget", "given"]
 
 
 class PairPlan(BaseModel):
-    """Which pairs are judged."""
+    """Which pairs the judge compares."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -203,8 +204,8 @@ class PairPlan(BaseModel):
 class PairSample(Sample):
     """Two rows whose outputs are compared.
 
-    Its columns say which: ``id``, ``document``, ``system_a``, ``system_b``, ``row_a``, ``row_b``. The texts stay with
-    the two rows.
+    Its columns name them: ``id``, ``document``, ``system_a``, ``system_b``, ``row_a``, ``row_b``. The texts stay in the
+    two rows.
     """
 
     rows: tuple[Sample, ...] = ()
@@ -212,12 +213,12 @@ class PairSample(Sample):
 
     @property
     def where(self) -> str:
-        """The pair's place, as messages begin: ``data.jsonl, rows 3 and 7``."""
+        """The pair's location, at the start of messages: ``data.jsonl, rows 3 and 7``."""
         numbers = " and ".join(str(row.row) for row in self.rows)
         return f"{self.origin}, rows {numbers}" if self.origin else f"rows {numbers}"
 
     def texts(self, metric_fields: Iterable[str]) -> dict[str, str]:
-        """Find the text of every field: the outputs each in its row, all others in the first; errors as `Sample`."""
+        """Find the text of every field: each output in its own row, others in the first row; errors as in `Sample`."""
         wanted = list(metric_fields)
         others = [name for name in wanted if name not in (FIRST, SECOND)]
         first, second = self.rows
@@ -227,13 +228,13 @@ class PairSample(Sample):
 
 
 def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
-    """Put rows together to pairs, document by document.
+    """Combine rows into pairs, document by document.
 
-    A row that cannot be read, or has no document or system, comes out by itself with the reason, after the pairs.
+    After the pairs, the function yields every row that is unreadable or has no document or system, with the reason.
 
-    With a budget, each document gets its share, and within a document the pair of systems is taken that was compared
-    least often so far; of several the one whose systems were seen least; of these the seed decides. So all pairs of
-    systems, and all systems, are seen about equally often, however small the budget is, and every document counts.
+    With a budget, each document gets its share. Within a document, take the pair of systems compared least often so
+    far; break ties by the least-seen systems, then at random (seeded). All pairs of systems, and all systems, are thus
+    compared about equally often, even with a small budget.
     """
     if plan.given is not None:
         yield from (given_sample(sample, plan.given) for sample in samples)
@@ -281,7 +282,7 @@ def _why_none(documents: Mapping[str, list[tuple[str, Sample]]], lost: list[Samp
 
 
 def _place_of(sample: Sample, group_by: str | None, system: str | None) -> tuple[str, str]:
-    """Name a row's document and system."""
+    """Return a row's document and system."""
     if sample.error is not None:
         raise UnscorableError(sample.error, code_of(sample.error))
     columns = [str(name) for name in sample.fields]
@@ -291,7 +292,7 @@ def _place_of(sample: Sample, group_by: str | None, system: str | None) -> tuple
             "no column names the document" if group_by is None else f"the field {group_by!r} of the document is missing"
         )
         raise UnscorableError(f"{sample.where}: {what}; the columns are: {', '.join(columns)}", ErrorCode.MISSING_FIELD)
-    # Of several files each may be a system's.
+    # With several files, each may be a system.
     names = (*SYSTEM_FIELDS, FILE) if system is None else (system,)
     writer = next((found for name in names if (found := lookup(sample.fields, name)) not in (None, "")), None)
     if writer is None:
@@ -320,7 +321,7 @@ Places = tuple[int, int]
 
 
 def _chosen(documents: Mapping[str, list[tuple[str, Sample]]], plan: PairPlan) -> Iterator[tuple[str, list[Places]]]:
-    """Say which pairs of each document are judged."""
+    """Choose the pairs of each document."""
     possible = {
         document: [
             places
@@ -357,7 +358,7 @@ def _chosen(documents: Mapping[str, list[tuple[str, Sample]]], plan: PairPlan) -
 
 
 def _shares(possible: Mapping[str, int], budget: int, draw: random.Random) -> dict[str, int]:
-    """Give every document its share of the budget; what does not come out even goes to documents by lot."""
+    """Split the budget evenly over the documents; random documents get the remainder."""
     shares = dict.fromkeys(possible, 0)
     left = min(budget, sum(possible.values()))
     while left:

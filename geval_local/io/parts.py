@@ -1,7 +1,7 @@
 """Parts: results as a directory of Parquet files, one per block of the input, read as a stream.
 
-The footer of a part names its run and block and holds the sums over its rows. Its name follows from its block, so a
-block that is scored twice is one part, and parts sort like the input.
+The footer of a part names its run and block and has the sums over its rows. The block determines the part's name, so a
+block that is scored twice makes one part, and parts sort like the input.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def file_number(name: str) -> int:
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a file name is that of a part."""
+    """Whether a file name is a part's."""
     return _NAME.fullmatch(name) is not None
 
 
 def part_names(directory: Place) -> list[str]:
-    """List the names of a directory that are names of parts, in order."""
+    """List the names of the parts in a directory, in order."""
     names = (entry.place.name for entry in directory.entries() if entry.is_file)
-    # From a million files or blocks on, names have a digit more.
+    # From a million files or blocks on, names have more digits.
     return sorted(filter(is_part_name, names), key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
 
 
@@ -112,7 +112,7 @@ class PartRows(Sequence[Row]):
             yield from part_rows(place, before)
 
     def batches(self) -> Iterator[Any]:
-        """Read the columns of `schema` as Arrow has them."""
+        """Read the columns of `schema` as Arrow batches."""
         import pyarrow.parquet as pq
 
         for place in self._places:
@@ -151,7 +151,7 @@ def shared_schema(one: Any, other: Any) -> Any:
 
 
 def remove_windows(directory: Place, run: str, part: str = "") -> None:
-    """Remove what workers have kept of blocks that they had not finished, or of that of one part."""
+    """Remove the windows that workers stored for unfinished blocks, or for the block of one part."""
     for entry in directory.entries():
         name = entry.place.name
         if entry.is_file and name.startswith(f"_{part or 'part-'}") and name.endswith(f".{run}.window"):

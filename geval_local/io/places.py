@@ -3,8 +3,9 @@
 An address is a path or ``SCHEME://...``. pyarrow opens file, s3, gs and hdfs; other schemes go through fsspec, whose
 plugins are separate packages. A place is pickled as its address, so that a worker on another machine opens it there.
 
-The path in an address stands as it is, as in `aws s3 cp`: ``%20`` are three characters of a name, and ``#`` and ``?``
-are characters too. Only options of pyarrow at the end are none: ``s3://bucket/key?endpoint_override=localhost:9000``.
+The path in an address is literal, as in `aws s3 cp`: ``%20`` is three characters of a name, and ``#`` and ``?`` are
+characters too. The only exception are options of pyarrow at the end:
+``s3://bucket/key?endpoint_override=localhost:9000``.
 """
 
 from __future__ import annotations
@@ -97,13 +98,13 @@ def _opened(address: str) -> _Opened:
 def _opened_by_arrow(address: str) -> _Opened:
     options = None if address.startswith("file:") else _OPTIONS.search(address)
     if options is not None:
-        with suppress(ValueError):  # no options that pyarrow knows, so they are part of the name
+        with suppress(ValueError):  # pyarrow knows no such options, so they are part of the name
             return _opened_at_root(address[: options.start()], options[0])
     return _opened_at_root(address, "")
 
 
 def _opened_at_root(plain: str, options: str) -> _Opened:
-    # pyarrow would read the path as a URI, in which names with `%`, `#`, `?` or a space are written in another way.
+    # pyarrow would read the path as a URI, which writes `%`, `#`, `?` and spaces in names differently.
     scheme, _, rest = plain.partition("://")
     authority, _, path = rest.partition("/")
     system, root = _arrow_system(f"{scheme}://{authority}/{options}")
@@ -129,7 +130,7 @@ class Place:
 
     @property
     def _is_path(self) -> bool:
-        """Whether it is a path on this machine, for which nothing needs to be installed."""
+        """Whether it is a path on this machine, which needs no extra packages."""
         return not is_address(self.address)
 
     @property
@@ -309,7 +310,7 @@ def _entries_of_path(place: Place, *, recursive: bool) -> list[Entry]:
             except UnicodeEncodeError as error:
                 raise OSError(f"a name in it is not UTF-8: {name!r}; rename that file") from error
             entry = _entry_of_path(directory.child(name))
-            if entry is None:  # a link to nowhere
+            if entry is None:  # a dangling link
                 continue
             found.append(entry)
             real = "" if entry.is_file or not recursive else os.path.realpath(entry.place.path)

@@ -1,7 +1,6 @@
-"""The manifest beside a result file, ``scores.jsonl.meta.json``: judge, input, metrics and signatures of its scores.
+"""The manifest of a result file, ``scores.jsonl.meta.json``: judge, input, metrics and signatures of its scores.
 
-It contains only the information that the scores depend on: no times, no command lines. Equal runs have equal
-manifests.
+It contains only what the scores depend on: no times, no command lines. Equal runs have equal manifests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class ScoredMetric:
 
     #: Text of its `geval_local.signature.Signature`.
     signature: str
-    #: The metric with the evaluation steps that were used.
+    #: The metric with the evaluation steps in use.
     definition: Metric
     #: Rows without a score.
     unscored: int
@@ -53,7 +52,7 @@ class AskedQuestion:
 
 
 def _at(*place: str) -> Any:
-    """Say where a value stands in the file."""
+    """Mark the place of a value in the file."""
     return Field(validation_alias=AliasPath(*place))
 
 
@@ -70,19 +69,18 @@ class ResultManifest:
     rows: Annotated[int, _at("input", "rows")]
     #: Name -> metric of the results.
     metrics: dict[str, ScoredMetric] = field(default_factory=dict)
-    #: Content hash of the result file, so that an edited file is not mistaken for the tool's own; None in files by
-    #: older versions.
+    #: Content hash of the result file, to detect edited files; None in files by older versions.
     results_sha256: Annotated[str | None, _at("results", "sha256")] = None
-    #: The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from. Of
-    #: questions, the parts of the evidence.
+    #: The user's own mapping: field of a metric -> its column, or the dotted path into one. For questions, the parts of
+    #: the evidence.
     fields: Annotated[Mapping[str, str], _at("input", "fields")] = field(default_factory=dict)
     #: Field of the document, as the user named it.
     group_by: Annotated[str | None, _at("input", "group_by")] = None
-    #: By name.
+    #: Name -> question of the results.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
-    #: Content hash of the rows that are kept beside a CSV file, see `rows_path`; None where none are.
+    #: Content hash of the full rows stored next to a CSV file, see `rows_path`; None without such a file.
     rows_sha256: Annotated[str | None, _at("rows", "sha256")] = None
-    #: What was asked of the judge, of a file of reasons; None of others.
+    #: In a file of reasons, the request to the judge; None in other files.
     reasons: Mapping[str, Any] | None = None
 
 
@@ -90,13 +88,13 @@ _ADAPTER = TypeAdapter(ResultManifest)
 
 
 def rows_path(results: str | Path) -> Path:
-    """Return where all that a CSV file leaves out is kept: its rows as JSONL, under its name with ``.rows.jsonl``."""
+    """Return the path of a CSV file's full rows, as JSONL: its name followed by ``.rows.jsonl``."""
     results = Path(results)
     return results.with_name(f"{results.name}.rows.jsonl")
 
 
 def manifest_path(results: str | Path) -> Path:
-    """Return the manifest's path: the result file's name followed by ``.meta.json``; for parts it is among them."""
+    """Return the manifest's path: the result file's name plus ``.meta.json``; for parts, a file in the directory."""
     results = Path(results)
     if results.is_dir():
         return results / PARTS_MANIFEST
@@ -104,7 +102,7 @@ def manifest_path(results: str | Path) -> Path:
 
 
 def manifest_text(manifest: ResultManifest) -> str:
-    """Write a manifest as JSON, with a checksum over all that it says."""
+    """Write a manifest as JSON, with a checksum over all of it."""
     record = {
         "format": FORMAT,
         "version": VERSION,
@@ -145,7 +143,7 @@ def write_manifest(results: str | Path, manifest: ResultManifest) -> None:
 
 
 def check_manifest(results: str | Path, *, overwrite: bool = False) -> Path:
-    """Check that a manifest may be written beside a result file; return its path."""
+    """Check that the manifest of a result file may be written; return its path."""
     path = manifest_path(results)
     check_place(path)
     record = None
@@ -161,7 +159,7 @@ def check_manifest(results: str | Path, *, overwrite: bool = False) -> Path:
 
 
 def check_results(results: str | Path, *, digests: Collection[str | None] = (), overwrite: bool = False) -> None:
-    """Check that results may be written: a file that replaces only an unchanged result of this tool."""
+    """Check that results may be written: they may only replace an unchanged result of this tool."""
     check_manifest(results, overwrite=overwrite)
     check_replaceable(Path(results), digests=[*digests, *_recorded(results)], overwrite=overwrite)
     if Path(results).suffix.lower() == ".csv":
@@ -169,7 +167,7 @@ def check_results(results: str | Path, *, digests: Collection[str | None] = (), 
 
 
 def check_rows_place(results: str | Path, *, digests: Collection[str | None] = ()) -> Path:
-    """Check that the rows of a CSV file may be kept beside it; return their path."""
+    """Check that the full rows of a CSV file may be written next to it; return their path."""
     path = rows_path(results)
     check_place(path)
     if path.exists() and not owned(path, digests=[*digests, *_recorded(results)]):
@@ -181,12 +179,12 @@ def check_rows_place(results: str | Path, *, digests: Collection[str | None] = (
 
 
 def is_own_result(results: Path) -> bool:
-    """Whether a file is an unmodified result of this tool: the manifest beside it contains its hash."""
+    """Whether a file is an unmodified result of this tool: its manifest contains its hash."""
     return owned(results, digests=_recorded(results))
 
 
 def _recorded(results: str | Path) -> list[str]:
-    """Return the hashes of a result file, and of the rows beside it, that its manifest contains."""
+    """Return the hashes in the manifest of a result file: its own, and that of the full rows next to it."""
     try:
         manifest = read_manifest(results)
     except DataError:
@@ -208,7 +206,7 @@ def read_manifest(results: str | Path) -> ResultManifest | None:
 
 
 def parse_manifest(record: Any, path: object) -> ResultManifest:
-    """Read a manifest from its decoded JSON; `path` is where it was found, for messages."""
+    """Read a manifest from its decoded JSON; `path` names its source in messages."""
     remedy = "Score again; it is written with the results by `geval-local score`."
     if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):
         raise DataError(f"{path} does not describe results in a way that this version reads", hint=remedy)

@@ -1,6 +1,6 @@
 """Rows of a file: JSONL, JSON, CSV and Parquet, streamed; a row that cannot be read keeps its place.
 
-Independent of metrics and fields: a row is a mapping of column names to values, or the reason why it is invalid.
+The module knows no metrics or fields: a row is a mapping of column names to values, or the reason why it is invalid.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import IO, Any, NamedTuple
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode
 from geval_local.files import MOST_IN_A_LINE, bounded_lines, check_is_file, kind_of_no_text, open_text
 
-#: The csv module rejects cells above 128 KiB by default; a source document may well be longer.
+#: The csv module rejects cells above 128 KiB by default; a source document may be longer.
 CSV_CELL_LIMIT = 2**31 - 1
-#: Characters searched for the end of a quote, and buffered so that they can be reread if there is none.
+#: Most characters searched for the end of a quote; they are buffered, to be reread if there is none.
 QUOTED_CHARACTERS = MOST_IN_A_LINE
 #: Records used to detect the delimiter.
 SNIFFED_RECORDS = 20
@@ -67,7 +67,7 @@ class _Lines:
 
     @property
     def first(self) -> int:
-        """Number of the first of them."""
+        """Number of the record's first line."""
         return self.number - len(self._taken) + 1
 
     def take_back(self) -> None:
@@ -121,7 +121,7 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
             ) from None
         if not cells:
             continue
-        # Spreadsheets write columns that nothing is left of: neither a name nor, in most rows, a cell.
+        # Spreadsheets write deleted columns as empty cells at the end of a row.
         while len(cells) > (1 if header is None else len(header)) and not cells[-1].strip():
             cells.pop()
         if header is None:
@@ -199,10 +199,10 @@ def _named(delimiter: str) -> str:
 
 
 PARQUET_BATCH_ROWS = 1024
-#: Bytes of a Parquet batch that are Python values at the same time: a wide or long batch must not multiply memory.
+#: Bytes of a Parquet batch converted to Python values at a time: a wide or long batch must not multiply memory.
 CONVERTED_BYTES = 1 << 22
 INSTALL_PARQUET = "Install it with `pip install 'geval-local[parquet]'`."
-#: First lines of a .jsonl file whose JSON spans several lines.
+#: First lines of a .jsonl file whose JSON values span several lines.
 _PRETTY = ("[", "{", "[{")
 _SPACE = re.compile(r"\s*")
 
@@ -224,7 +224,7 @@ def _invalid(why: str) -> Cause:
 
 
 class Row(dict[str, Any]):
-    """The columns of a row that could be read, with the row's number in its file; see `RawRow`."""
+    """The columns of a readable row, with the row's number in its file; see `RawRow`."""
 
     number: int = 0
 
@@ -276,8 +276,8 @@ def _repeated(value: Any) -> str | None:
 def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
     """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
-    Without `encoding`, tables may be Windows-1252, see `geval_local.files.is_western`; else texts are UTF-8 or UTF-16.
-    Bytes that are not come through as lone surrogates, for the caller to detect.
+    Without `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see
+    `geval_local.files.is_western`. Undecodable bytes become lone surrogates, for the caller to detect.
     """
     check_is_file(path)
     suffix = format_of(path.name)
@@ -301,20 +301,20 @@ def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
 
 
 def format_of(name: str) -> str | None:
-    """Tell the format of a file by its name: one of `FORMATS`, or None."""
+    """Return the format of a file by its name: one of `FORMATS`, or None."""
     name = name.lower()
     suffix = Path(name.removesuffix(".gz")).suffix
     return None if suffix not in FORMATS or (suffix == ".parquet" and name.endswith(".gz")) else suffix
 
 
 def guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRow]:
-    """Read rows; errors of files become a `DataError` that says how far the file could be read."""
+    """Read rows; file errors become a `DataError` that says how far the file could be read."""
     last = 0
     try:
         for row in reader(path, encoding):
             last = row.number
             yield row
-    except LookupError as error:  # so fails a time zone that is not known, in any column
+    except LookupError as error:  # an unknown time zone, in any column
         raise DataError(
             f"cannot read {path} beyond row {last}: {type(error).__name__}: {error}",
             hint="If a column's type names a time zone, convert the column to UTC or to text.",
@@ -357,7 +357,7 @@ def line_rows(lines: Iterable[str], first: int = 1) -> Iterator[RawRow]:
 
 
 def is_over_lines(lines: Iterable[str]) -> bool:
-    """Whether a .jsonl file begins like JSON that runs over lines: a list, or objects as `jq` prints them."""
+    """Whether a .jsonl file begins like JSON over several lines: a list, or objects as `jq` prints them."""
     first, second = islice(chain((line.strip() for line in lines if line.strip()), ("", "")), 2)
     if first in _PRETTY:
         return True
@@ -470,7 +470,7 @@ def parquet_batches(
             start = start if groups else place
             groups.append(group)
         place += rows
-    # A file without a row group has no batch either.
+    # A file without row groups has no batches.
     batches = file.iter_batches(batch_size=PARQUET_BATCH_ROWS, row_groups=groups, columns=columns) if groups else ()
     for batch in batches:
         low, high = max(first - start, 0), min(stop - start, batch.num_rows)
@@ -487,8 +487,8 @@ def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
         some = batch.slice(first, step)
         try:
             yield from _converted(some, start + first)
-        except (ValueError, ArithmeticError):  # Arrow's own errors of values are ValueErrors
-            # One value that Python cannot hold fails the conversion of all rows.
+        except (ValueError, ArithmeticError):  # Arrow's own value errors are ValueErrors
+            # One value that Python cannot represent fails the conversion of all rows.
             for index in range(some.num_rows):
                 yield _converted_row(some.slice(index, 1), start + first + index)
 
@@ -539,7 +539,7 @@ def _held_values(column: Any) -> list[Any]:
 
 
 def _with_texts(kind: Any) -> Any:
-    """Return an Arrow type with text in place of nanoseconds."""
+    """Return an Arrow type with text instead of nanoseconds."""
     import pyarrow as pa
 
     if getattr(kind, "unit", None) == "ns":
@@ -571,7 +571,7 @@ def _refuse_repeated(names: Iterable[str], path: object) -> None:
         raise DataError(f"{path}: columns that occur twice: {', '.join(repeated)}", hint="Rename one of each.")
 
 
-#: Opens a file, of which its encoding may be known.
+#: Reads a file, given its path and its encoding, if known.
 Reader = Callable[[Path, str | None], Iterator[RawRow]]
 #: Extension -> reader.
 FORMATS: dict[str, Reader] = {

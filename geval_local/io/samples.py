@@ -32,11 +32,11 @@ from geval_local.fields import (
 )
 from geval_local.io.rows import RawRow, read_rows
 
-#: Far beyond any real row; without a limit, one hostile row could exhaust the stack of recursive code.
+#: Most levels of nesting, far beyond any real row; without a limit, a hostile row could exhaust the stack.
 MAX_LEVELS = 32
 #: Most alternative names of a field listed in a message.
 ALIASES_NAMED = 5
-#: Share of the rows with an id whose id other rows have too, from which ids name documents, and rows have numbers only.
+#: If at least this share of the ids is not unique, ids name documents, and rows only have numbers.
 DOCUMENT_IDS = 0.9
 #: Types of scalar values.
 _FLAT = frozenset({str, int, float, bool, type(None)})
@@ -58,8 +58,7 @@ class Sample:
     error : Cause, optional
         Why the row could not be read; `fields` then contains the readable part.
     mapping : mapping of str to str
-        Field of a metric -> the column, or the dotted path into one, that it is read from. Fields that are not in it
-        are found by their names.
+        Field of a metric -> its column, or the dotted path into one. Other fields are found by their names.
     """
 
     fields: Mapping[str, Any]
@@ -131,7 +130,7 @@ class Sample:
     def _mapped(self, name: str, path: str) -> Any:
         value = field_value(self.fields, path, ABSENT)
         if value is ABSENT and path in READ_AS:
-            value = self._offered.get(path, ABSENT)  # says what is wrong with the conversation
+            value = self._offered.get(path, ABSENT)  # raises the error of the conversation
         if value is ABSENT:
             columns = list(map(str, self.fields))
             raise FieldError(
@@ -170,8 +169,8 @@ def read_samples(
 ) -> Iterator[Sample]:
     """Read the rows of a file, one at a time and in order.
 
-    Rows that cannot be read (malformed, not UTF-8, wrong number of cells, an ``id`` that an earlier row has) are
-    yielded in their place with `Sample.error` set.
+    The iterator yields unreadable rows (malformed, not UTF-8, wrong number of cells, an ``id`` that an earlier row has)
+    in their place, with `Sample.error` set.
 
     Parameters
     ----------
@@ -181,9 +180,9 @@ def read_samples(
     limit : int, optional
         Stop after this many rows, bad ones included.
     fields : mapping of str to str, optional
-        Field of a metric -> the column, or the dotted path into one, that it is read from; see `Sample.mapping`.
+        Field of a metric -> its column, or the dotted path into one; see `Sample.mapping`.
     encoding : str, optional
-        Encoding of a text file; see `geval_local.io.rows.read_rows` for what is assumed without.
+        Encoding of a text file; `geval_local.io.rows.read_rows` describes the default.
 
     Returns
     -------
@@ -192,8 +191,8 @@ def read_samples(
     Raises
     ------
     DataError
-        If there is no readable file of a known format (at once), or the file as a whole is broken or holds no rows
-        (while iterating).
+        If there is no readable file of a known format (at once), or the whole file is broken or has no rows (while
+        iterating).
     ConfigurationError
         If `limit` is below 1.
     """
@@ -208,7 +207,7 @@ def read_samples(
 
 def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str], encoding: str | None) -> Iterator[Sample]:
     sample = None
-    # Asked at the first repeated id only: a file without one is read once.
+    # Only the first repeated id needs the answer: a file without repeated ids is read once.
     for sample in samples_of(rows, path.name, mapping, name_documents=cache(partial(ids_of_documents, path, encoding))):
         yield sample
     if sample is None:
@@ -222,7 +221,7 @@ def samples_of(
     repeated: Mapping[int, int] | None = None,
     name_documents: Callable[[], bool] = lambda: False,
 ) -> Iterator[Sample]:
-    """Make samples of rows, those that are none with their reason; repeated ids are none if they name documents."""
+    """Make samples of rows, with the reason in invalid ones; if ids name documents, repeated ids are no error."""
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
     first_seen: dict[int, int] = {}
     before = dict[str, Any]()
@@ -262,14 +261,14 @@ def samples_of(
 
 
 def ids_of_documents(path: Path, encoding: str | None = None) -> bool:
-    """Read a whole file to tell whether its ids name documents; see `name_documents`."""
+    """Read a whole file to decide whether its ids name documents; see `name_documents`."""
     return name_documents(Counter(id_hash(row.fields.get("id")) for row in read_rows(path, encoding)))
 
 
 def name_documents(rows_of: Mapping[int | None, int]) -> bool:
-    """Tell whether ids name documents, by how many rows have each id.
+    """Decide whether ids name documents, given the number of rows with each id.
 
-    A single repeated id is an error of its row. Where nearly all ids repeat, they cannot be names of rows.
+    A single repeated id is an error of its row. If nearly all ids repeat, they cannot be names of rows.
     """
     counts = [count for key, count in rows_of.items() if key is not None]
     shared = sum(count for count in counts if count > 1)

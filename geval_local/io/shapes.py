@@ -1,4 +1,4 @@
-"""Shapes of rows: which column is the id, and rows that hold several samples, as systems side by side or as turns."""
+"""Shapes of rows: which column is the id, and rows with several samples, as systems side by side or as turns."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from geval_local.grouping import DOCUMENT_FIELDS
 from geval_local.io.rows import RawRow
 from geval_local.io.samples import Sample
 
-#: What a row of one system has beside the columns of the wide row.
+#: Columns that a row of one system has in addition to those of the wide row.
 _SYSTEM, _OUTPUT, _MESSAGES, _PROMPT = "system", "output", "messages", "prompt"
-#: Where the column `id` goes if another column is the id.
+#: New name of the column `id` if another column is the id.
 FORMER_ID = "original_id"
 
 
@@ -50,7 +50,7 @@ class Shape:
         return row._replace(fields={"id": value, **former, **rest})
 
     def samples(self, sample: Sample) -> Iterator[Sample]:
-        """Give the samples of a row; a row that is not of the shape is one sample with the reason."""
+        """Yield the samples of a row; a row without the shape becomes one sample with the reason."""
         if sample.error is not None or not self.multiplies:
             yield sample
             return
@@ -81,7 +81,7 @@ class Shape:
 
 def _by_turn(sample: Sample) -> Iterator[Sample]:
     found = messages_of(sample.fields)
-    if found is None or TURN in sample.fields:  # a row of results is a turn already
+    if found is None or TURN in sample.fields:  # a row of results is already a turn
         yield sample
         return
     if _OUTPUT in sample.fields:
@@ -89,7 +89,7 @@ def _by_turn(sample: Sample) -> Iterator[Sample]:
         return
     try:
         turns = turns_of(*found, sample.where)
-    except FieldError:  # whoever asks for a text hears of it
+    except FieldError:  # reading its texts raises the error
         yield sample
         return
     count = sum(turn.role == "assistant" for turn in turns)
@@ -101,7 +101,7 @@ def _by_turn(sample: Sample) -> Iterator[Sample]:
 
 
 def _numbered(sample: Sample, fields: Mapping[str, Any], document: str, part: object, mark: str) -> dict[str, Any]:
-    """Give the columns of a part of a row: an id of its own, and the document that all parts share."""
+    """Return the columns of a part of a row, with an id of its own and the document that all parts share."""
     own = fields.get("id")
     where = sample.where if "file" in fields else f"row {sample.row}"
     named = {} if any(fields.get(name) not in (None, "") for name in DOCUMENT_FIELDS) else {document: own or where}

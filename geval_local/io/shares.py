@@ -1,9 +1,9 @@
-"""Shares: the rows of an input that one of several runs scores, cut so that all of them together are every row once.
+"""Shares: the rows of an input that one of several runs scores; all shares together contain every row exactly once.
 
-Each run finds its own share; nothing is exchanged. A cut stands at a fixed part of the files' bytes, moved on to the
-next row whose document is another one than that of the row before. So a run reads its own rows, and of the file in
-which it begins the bytes before, to know the numbers of its rows. Where windows are asked for, rows are counted in all
-files, and cuts stand at the borders of the windows of an undivided run.
+Each run finds its own share; runs exchange nothing. A cut is at a fixed fraction of the files' bytes, moved to the next
+row that begins a new document. A run therefore reads its own rows, and the earlier bytes of its first file, to know the
+numbers of its rows. With windows, a run counts the rows of all files, and cuts are at the window borders of an
+undivided run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEAD_BYTES = 4096
 _BLOCK = 1 << 20
 
 Count = Annotated[int, Field(ge=0)]
-#: A cut: the number of a file, from 0, and the place in it, a byte or a row, from 0.
+#: A cut: the number of a file, and the byte or row in it, all from 0.
 At = tuple[Count, Count]
 
 
@@ -73,11 +73,12 @@ class Share(_Record):
     first: At
     last: At
     end: At
-    #: The files that have rows of it, all of them if `samples` is set.
+    #: The files with rows of the share; all files if `samples` is set.
     stretches: Annotated[list[Stretch], Field(min_length=1)]
-    #: Windows of an undivided run before it, if it begins with one.
+    #: Number of windows of an undivided run before the share, if the share begins with a window.
     windows: Count = 0
-    #: Where only what is made of rows can be counted, as pairs: numbers, from 0, of the first of it and after the last.
+    #: For samples that are made from rows, such as pairs: number of the first sample, from 0, and of the one after the
+    #: last.
     samples: tuple[Count, Count] | None = None
 
 
@@ -89,12 +90,12 @@ class _Cut(NamedTuple):
     place: int = 0
     #: Number of the row there.
     number: int = 1
-    #: Windows before it.
+    #: Number of windows before it.
     windows: int = 0
 
 
 def has_a_line_a_row(place: Place, size: int) -> bool:
-    """Whether a file has one row per line, so that it can be cut anywhere and read by bytes."""
+    """Whether a file has one row per line, so that it can be cut at any line and read by bytes."""
     if format_of(place.name) not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
         return False
     head = place.read(0, min(_HEAD_BYTES, size))
@@ -106,7 +107,7 @@ def has_a_line_a_row(place: Place, size: int) -> bool:
 
 
 def is_blank(raw: bytes) -> bool:
-    """Whether a line holds nothing but white space, and so no row."""
+    """Whether a line is only white space, and so no row."""
     # Text has more white-space characters than bytes.
     return not raw.strip() or (len(raw) < 64 and not raw.decode("utf-8-sig", "surrogateescape").strip())
 
@@ -127,9 +128,9 @@ def share_of(
     options : RunOptions
         How they are read.
     sizes : iterable of int, optional
-        Rows of the windows of an undivided run; shares then begin with windows.
+        Number of rows of each window of an undivided run; shares then begin with windows.
     pairs : PairPlan, optional
-        The pairs of rows that are judged; shares are then shares of the pairs.
+        The plan of pairs; shares are then shares of the pairs.
 
     Raises
     ------
@@ -167,7 +168,7 @@ def listing_of(paths: Sequence[Path], options: RunOptions) -> str:
 def _share_of_samples(
     given: _Input, number: int, count: int, sizes: Iterable[int] | None, pairs: PairPlan | None
 ) -> Share:
-    """Find a share of what is made of rows, all of which are read for it."""
+    """Find a share of samples that are made from rows; this reads all rows."""
 
     def samples() -> Iterator[Sample]:
         found = read_input(given.paths, given.options)
@@ -217,7 +218,7 @@ def _borders(rows: int, sizes: Iterable[int]) -> list[int]:
 
 
 class _Input:
-    """The files of an input, which are looked into as far as a cut needs it."""
+    """The files of an input, read only as far as a cut needs."""
 
     def __init__(self, paths: Sequence[Path], options: RunOptions) -> None:
         self.paths = paths
@@ -238,7 +239,7 @@ class _Input:
         return hashlib.sha256(told.encode()).hexdigest()
 
     def document(self, fields: Any) -> Any:
-        """Tell the document of a row as far as a row alone tells it; None where no neighbour shares it."""
+        """Return the document of a row as far as the row alone shows it; None if no neighbour shares it."""
         group_by = self.options.group_by
         if group_by == EVERY_ROW and lookup(fields, EVERY_ROW) is None:
             return None
@@ -266,7 +267,7 @@ class _Input:
     # --- by size ------------------------------------------------------------------------------------------------------
 
     def cut_by_size(self, part: int, count: int) -> _Cut:
-        """Find the first beginning of a document at or after a part of all bytes."""
+        """Find the first document that begins at or after `part` / `count` of all bytes."""
         target = self._before[-1] * part // count
         file = bisect_right(self._before, target) - 1
         offset = 0 if file >= len(self.paths) else target - self._before[file]
@@ -321,7 +322,7 @@ class _Input:
     # --- by windows ---------------------------------------------------------------------------------------------------
 
     def cuts_by_windows(self, number: int, count: int, sizes: Iterable[int]) -> tuple[_Cut, _Cut]:
-        """Find where a share begins and ends: at windows of an undivided run."""
+        """Find the begin and end of a share at window borders of an undivided run."""
         before = [0, *accumulate(map(self._rows, range(len(self.paths))))]
         borders = _borders(before[-1], sizes)
         found = []
@@ -440,8 +441,8 @@ def _parquet_section(stretch: Stretch) -> Iterator[RawRow]:
 def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     """Read the rows of a share in order, as `geval_local.io.input_files.read_input` reads those of an input.
 
-    A repeated id is no error here: the row that has it first may be in another share. It is found when shares are
-    joined.
+    A repeated id is no error here, since the first row with that id may be in another share. Joining the shares detects
+    it.
     """
     shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
     for stretch in share.stretches:

@@ -41,7 +41,7 @@ HEADER_ROWS = 1000
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 #: Values that `plain` converts itself are not passed to orjson.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-#: Opens the `geval_local.io.parquet.SourceColumns` of a Parquet input; None stands for any other.
+#: Opens the `geval_local.io.parquet.SourceColumns` of a Parquet input; None for any other input.
 Source = Callable[[], AbstractContextManager[Any]]
 _FORMATS = tuple(f".{name}" for name in get_args(Format))
 
@@ -68,13 +68,13 @@ class JsonlSink:
 
     def write(self, row: ResultRow) -> None:
         """Append a row; NaN and infinities become null."""
-        if not self._column:  # what was written stands alone
+        if not self._column:  # the figures are the whole row
             self._file.writelines(json.dumps(figures).encode() + b"\n" for figures in row.figures.values())
             return
         record = {**row.columns, self._column: {**row.earlier, **row.figures}}
         try:
             line = orjson.dumps(record, option=_STRICT)
-        except TypeError:  # long integers, keys that are no texts, lone surrogates, dates, objects
+        except TypeError:  # long integers, keys that are not texts, lone surrogates, dates, objects
             line = _COMPACT.encode(plain(record)).encode()
         self._file.write(line + b"\n")
 
@@ -88,12 +88,11 @@ class JsonlSink:
 class CsvSink:
     """The requested columns: input columns, ``row``, and ``metric.figure`` for every metric and figure.
 
-    An input column that is called like a figure is kept under another name, see `renamed_columns`.
+    If an input column has the name of a figure, the file keeps it under another name, see `renamed_columns`.
 
-    Texts are written as they are, null and NaN as empty cells, everything else as JSON. The header stands first in the
-    file, so it is made from the first `HEADER_ROWS` readable rows. If all input columns are requested, those that
-    appear only later, or only in unreadable rows, go into ``extra`` as one JSON object, so that nothing is
-    lost and memory stays bounded.
+    The sink writes texts unchanged, null and NaN as empty cells, and everything else as JSON. It makes the header from
+    the first `HEADER_ROWS` readable rows. If all input columns are requested, columns that appear only later, or only
+    in unreadable rows, go into ``extra`` as one JSON object, so that nothing is lost and memory stays bounded.
     """
 
     def __init__(
@@ -176,10 +175,10 @@ class CsvSink:
 
 
 class RowFigures(Protocol):
-    """What is written of a row: a `Score`, or an answer to a question."""
+    """The figures of a row: a `Score`, or an answer to a question."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the figures as plain JSON values."""
+        """Return the figures as plain JSON values."""
 
 
 def _parquet_sink(
@@ -199,13 +198,13 @@ class ResultWriter:
     r"""Writer of scored samples, one row per sample, in the order of the calls; a context manager.
 
     JSONL: the input columns and ``geval``, an object ``{metric: figures}`` with the figures of `Score.to_dict`. CSV: a
-    column ``metric.figure`` for every figure that is asked for, see `CsvSink`. Parquet: a struct column ``geval`` with
-    one struct per metric, see `ParquetSink`. Answers to questions stand under ``decisions`` instead (`layout`).
+    column ``metric.figure`` for every requested figure, see `CsvSink`. Parquet: a struct column ``geval`` with one
+    struct per metric, see `ParquetSink`. Answers to questions are under ``decisions`` instead (`layout`).
 
     - An unscored sample has its reason under ``error`` and no other figures. An unreadable row has the
       readable part, its ``row`` number, and the reason.
-    - Results of other metrics in an input that was scored before are kept; those of the same metrics are replaced. An
-      input column ``geval`` that is something else is kept under the name ``geval_input``.
+    - If the input was scored before, the writer keeps results of other metrics and replaces those of the same metrics.
+      It keeps any other input column ``geval`` as ``geval_input``.
     - Values that JSON lacks: NaN and infinities in input columns become null; lone surrogates (text that was not UTF-8,
       whose row is marked as bad) become visible escapes such as ``\udce9``.
     """
@@ -231,10 +230,10 @@ class ResultWriter:
         before_replacing: Callable[[Path], object] = lambda whole: None,
         source: Source = nullcontext,
     ) -> ResultWriter:
-        """Check that `path` can be written, before any work is done for it, and start the file.
+        """Check that `path` can be written, before any work, and start the file.
 
-        `source` opens the columns whose rows the samples are, by their numbers: from Parquet to Parquet they keep their
-        types.
+        `source` opens the Parquet columns of the samples' rows, by their numbers: from Parquet to Parquet, columns keep
+        their types.
         """
         given, path = path, cls.check(path)
         with ExitStack() as stack:

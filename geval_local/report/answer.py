@@ -1,4 +1,4 @@
-"""What the first screen of a page says: the answer in one sentence, judges by metrics, and every remark once."""
+"""The first screen of a page: the answer in one sentence, judges by metrics, and every remark once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = 4
 
 
 def passing(summary: Summary) -> str:
-    """Say which share of the rows passes; empty without a threshold, or where the judge does not answer."""
+    """Say which share of the rows passes; empty without a threshold, or if the judge does not answer."""
     if summary.passed_share is None or summary.doubt:
         return ""
     return f"{summary.passed_share:.1%} {summary.direction.reach} {summary.threshold:g}"
@@ -29,7 +29,7 @@ def passing(summary: Summary) -> str:
 def answer(
     summaries: Sequence[Summary], scales: Mapping[str, Scale], rankings: Mapping[str, Ranking] | None = None
 ) -> str:
-    """Say in a sentence what a run found: means with their intervals, what passes, and whether systems differ."""
+    """Summarise a run in a sentence: means with their intervals, shares that pass, and whether systems differ."""
     table, rankings = matrix(summaries), rankings or {}
     ends = {(scale.low, scale.high) for scale in scales.values()}
     scale = f" on {min(ends)[0]:g} to {min(ends)[1]:g}" if len(ends) == 1 else ""
@@ -55,7 +55,7 @@ def _more(count: int, what: str) -> str:
 
 
 def _clause(summary: Summary, ranking: Ranking | None, scale: str | None = None) -> str:
-    """Say what was found on one metric; as a sentence of its own where the `scale` is told."""
+    """Summarise one metric; with `scale`, as a separate sentence."""
     if not summary.scored:
         return "no row has a score"
     if summary.doubt:
@@ -95,7 +95,7 @@ def difference_answer(differences: Mapping[str, Difference]) -> str:
 
 
 def means_table(differences: Mapping[str, Difference]) -> Table:
-    """Lay out both runs' means, and the difference with its interval, a row for each metric."""
+    """Build a table of both runs' means and their difference with its interval, one row per metric."""
     columns: dict[str, Callable[[Difference], object]] = {
         "items": lambda one: one.agreement.n,
         "mean A": lambda one: one.mean_first,
@@ -106,7 +106,7 @@ def means_table(differences: Mapping[str, Difference]) -> Table:
 
 
 def matrix(summaries: Sequence[Summary]) -> Table | None:
-    """Lay out judges by metrics, a mean and its interval in every cell; None unless there are several judges.
+    """Build a table of judges by metrics, with a mean and its interval in every cell; None for a single judge.
 
     Results of several judges are named ``metric@judge``.
     """
@@ -127,7 +127,7 @@ def _cell(summary: Summary | None) -> str:
 
 
 def said_once(remarks: Iterable[tuple[str, str]]) -> list[str]:
-    """Join ``(metric, remark)`` pairs so that a remark on several metrics is said once, behind their names."""
+    """Merge ``(metric, remark)`` pairs: a remark on several metrics appears once, after their names."""
     named: dict[str, list[str]] = {}
     for metric, remark in remarks:
         named.setdefault(remark, []).append(metric)
@@ -136,7 +136,7 @@ def said_once(remarks: Iterable[tuple[str, str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Unscored:
-    """Rows without a score, for the same reason on some metrics."""
+    """Rows without a score for one reason, on the metrics that share it."""
 
     metrics: str
     rows: int
@@ -144,12 +144,12 @@ class Unscored:
 
     @property
     def code(self) -> str:
-        """The code, where one is known."""
+        """The code, if one is known; else empty."""
         return "" if self.reason.code == ErrorCode.UNKNOWN else self.reason.code
 
 
 def unscored_once(summaries: Sequence[Summary]) -> list[Unscored]:
-    """List the reasons of rows without a score; those that several metrics share once."""
+    """List the reasons of rows without a score; a reason that several metrics share appears once."""
     named: dict[tuple[int, UnscoredReason], list[str]] = {}
     for one in summaries:
         for reason in one.reasons:
@@ -163,13 +163,13 @@ def _named(metrics: Sequence[str], count: int) -> str:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Shorten names to their last parts where these tell all of them apart."""
+    """Shorten names to their last parts, if these are distinct."""
     last = [name.rpartition("/")[2] for name in names]
     return last if len(set(last)) == len(last) else list(names)
 
 
 def written_on(place: object) -> str:
-    """Say when a result file was written, in UTC; empty for what is no file."""
+    """Say when a result file was written, in UTC; empty if `place` is not a file."""
     if not isinstance(place, str | Path):
         return ""
     try:
@@ -180,6 +180,6 @@ def written_on(place: object) -> str:
 
 
 def tab_title(*parts: str, metrics: Collection[str] = ()) -> str:
-    """Name a browser's tab so that ten open pages differ: what was scored, on which metrics, by whom, when."""
+    """Name a browser's tab so that ten open pages differ: scored file, metrics, judge and time."""
     named = ", ".join(short_names(list(metrics))[:2]) + ("…" if len(metrics) > 2 else "")
     return " · ".join(filter(None, (parts[0], named, *parts[1:], "G-Eval")))

@@ -34,7 +34,7 @@ class Pairing:
     differing: dict[str, int]
 
     def columns(self) -> list[tuple[str, list[Any]]]:
-        """Return the items' columns: the first run's values if it has any, and the second's where they differ."""
+        """Return the items' columns: the first run's values if it has any, and the second run's if they differ."""
         present = [[record for record in pair if record is not None] for pair in self.records]
         names = dict.fromkeys(name for pair in present for record in pair for name in record.columns)
         found: list[tuple[str, list[Any]]] = []
@@ -74,12 +74,12 @@ def pair_runs(first: Results, second: Results) -> Pairing:
 
 def _differs(pair: Sequence[Record], name: str) -> bool:
     one, other = (record.columns.get(name) for record in pair)
-    # A CSV file and a JSONL file of one input differ only in type.
+    # The same input as CSV and as JSONL differs only in types.
     return one is not other and one != other and as_text(one) != as_text(other)
 
 
 def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
-    """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together."""
+    """Write a result of `geval_local.analysis.compare` as one page: two runs, or the rows of all systems together."""
     runs = study.runs if isinstance(study, RunComparison) else study.together.runs
     if runs[0].estimator is not None:
         raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
@@ -103,7 +103,7 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
 
 
 def _write_runs(study: RunComparison, target: Path) -> Path:
-    """Write two runs side by side: what differs in their settings and texts, their agreement, and their items."""
+    """Write two runs side by side: differences in settings and texts, their agreement, and their items."""
     shared = tuple(study.metrics)
     first, second = (load_results(run.given, only=shared) for run in study.runs)
     names = (first.name, second.name)
@@ -114,7 +114,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
     differing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for metric, own in study.differ.items():
         for key, (one, other) in own.items():
-            if key != "input":  # the pairing says which columns differ
+            if key != "input":  # the pairing lists the columns that differ
                 differing[key, one, other].append(metric)
     held = [run.metrics for run in study.runs]
     page = render(
@@ -152,7 +152,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
             for found in [summaries(run, own, group_by=study.runs[0].group_by)]
         ],
         texts={
-            name: replace(one, signature="")  # both runs' stand with their figures
+            name: replace(one, signature="")  # the figures already have both runs' signatures
             for name, one in described[0].texts(shared).items()
             if one.prompt or one.steps
         },

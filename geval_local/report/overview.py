@@ -1,4 +1,4 @@
-"""The static part of the page, readable without the script: figures per metric, prompts, settings, as manifests say."""
+"""The static part of the page, readable without the script: figures per metric, prompts, settings from manifests."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class MetricText:
     steps: tuple[str, ...] = ()
     #: Text of its `geval_local.signature.Signature`.
     signature: str = ""
-    #: The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
+    #: The scale as `Scale.parse` reads it; without it, the page infers the ends from labels and scores.
     scale: Any = None
 
 
 @dataclass(frozen=True)
 class Described:
-    """What the manifest of a run says, and what else is known of it; empty where nothing is."""
+    """A run as its manifest describes it, with other known facts; empty without any."""
 
     metrics: Mapping[str, MetricText] = field(default_factory=dict)
     #: Name -> value.
@@ -48,7 +48,7 @@ class Described:
 
     @property
     def signatures(self) -> dict[str, str]:
-        """Metric -> signature, where it is known."""
+        """Metric -> signature, if known."""
         return {name: one.signature for name, one in self.metrics.items() if one.signature}
 
     @property
@@ -59,16 +59,16 @@ class Described:
 
     @property
     def entries(self) -> list[tuple[str, str]]:
-        """The facts as texts; objects as JSON."""
+        """The facts as texts, with objects as JSON."""
         return [(as_text(name), as_text(value)) for name, value in self.facts.items() if value is not None]
 
     @property
     def scales(self) -> dict[str, Scale]:
-        """Metric -> scale, where it is known."""
+        """Metric -> scale, if known."""
         return {name: Scale.parse(one.scale) for name, one in self.metrics.items() if one.scale is not None}
 
     def texts(self, metrics: Sequence[str]) -> dict[str, MetricText]:
-        """Give those of some metrics, in their order, of which there is more to show than a scale."""
+        """Return the texts of some metrics, in their order, except those with nothing but a scale."""
         known = {name: self.metrics[name] for name in metrics if name in self.metrics}
         return {name: one for name, one in known.items() if one.prompt or one.steps or one.signature}
 
@@ -79,7 +79,7 @@ UNDESCRIBED = Described()
 def summaries(
     results: Results, described: Described = UNDESCRIBED, *, group_by: str | None = None, by: Sequence[str] = ()
 ) -> list[Summary]:
-    """Summarize every metric of a run, with rows grouped into documents by `Documents`, and the slices of columns."""
+    """Summarize every metric of a run, with its slices; `Documents` groups the rows into documents."""
     documents = Documents(group_by)
     ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
     tallies = [Tally(metric, ends=ends.get(metric)) for metric in results.metrics]
@@ -102,7 +102,7 @@ def summaries(
 
 
 def slice_tables(found: Sequence[Summary]) -> list[Table]:
-    """Build a table for every column that makes slices, with a row for each slice and metric."""
+    """Build a table per slicing column, with one row per slice and metric."""
     tables = []
     for column in dict.fromkeys(one.column for summary in found for one in summary.slices):
         rows = [
@@ -165,7 +165,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
 
 
 def describe(run: ScoredRun) -> Described:
-    """Give the steps, scale, signature and form (as the first row fills it) of every metric, and the run's facts."""
+    """Return every metric's steps, scale, signature and form (filled with the first row), and the run's facts."""
     manifest = run.manifest
     if manifest is None:
         return Described()

@@ -1,8 +1,8 @@
-"""One HTML file: skeleton, style, script and data inline, under a policy that forbids running or loading anything else.
+"""One HTML file: inline skeleton, style, script and data, with a policy that forbids running or loading anything else.
 
-Sample text stays text in three ways. The skeleton escapes every value (Jinja's autoescape). The data is in a
-JSON block in which all characters that could end it or start markup are escaped, and the script makes text nodes
-from it, never markup. And the content security policy allows one script, by its hash, and no requests.
+Three measures keep sample text as text. The skeleton escapes every value (Jinja's autoescape). The data is a JSON block
+that escapes all characters that could end it or start markup, and the script only makes text nodes from it. The content
+security policy allows one script, by its hash, and no requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from geval_local.io.ownership import check_place, sealed
 from geval_local.scale import Scale
 from geval_local.score import LOW_LABEL_MASS, Score
 
-#: How a page names itself in its last line, see `geval_local.io.ownership`.
+#: Name of a page in its own last line, see `geval_local.io.ownership`.
 PAGE = "geval-local page"
 
 SCRIPTS = ("dom.js", "charts.js", "model.js", "link.js", "table.js", "download.js", "item.js", "main.js")
@@ -46,7 +46,7 @@ def json_block(value: Any) -> Markup:
     values, see `geval_local.io.columns.plain`.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # Safe: it contains nothing special to an HTML parser.
+    # Safe: the text has no characters that are special to an HTML parser.
     return Markup(text.translate(_ESCAPES))
 
 
@@ -115,9 +115,9 @@ def _environment() -> jinja2.Environment:
 
 # --- data for the script ----------------------------------------------------------------------------------------------
 
-# Records as columns of numbers and of indices into one list of distinct texts.
-# Ten thousand outputs of one source store that source once. Figures are rounded to six decimals for display, without
-# rounding small probabilities to 0; the result file keeps all digits.
+# Records become columns of numbers and of indices into one list of distinct texts: ten thousand outputs of one source
+# store that source once. Figures are rounded to six decimals for display, without rounding small probabilities to 0;
+# the result file keeps all digits.
 
 
 _DIGITS = 6
@@ -167,7 +167,7 @@ def metric_payload(
     spec: object | None,
     rating: str | None = None,
 ) -> dict[str, Any]:
-    """Lay out one metric; `rating` is the field of the human ratings."""
+    """Build the script's data for one metric; `rating` is the field of the human ratings."""
     scores = [score for run in runs for score in run if score is not None and score.is_scored]
     labels = list(dict.fromkeys(label for score in scores for label in score.probabilities or {}))
     low, high = scale_range(scores, labels, spec)
@@ -215,7 +215,7 @@ def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
 
 
 def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | None) -> tuple[float, float]:
-    """Determine the ends of the scale: as given, else from numeric labels, else from scores and their 0-1 form."""
+    """Determine the ends of the scale: from `spec`, else from numeric labels, else from scores and their 0-1 form."""
     if spec is not None:
         scale = Scale.parse(spec)  # type: ignore[arg-type]  # checks what it is given
         return scale.low, scale.high
@@ -238,7 +238,7 @@ def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | N
 
 
 def _share(p: float) -> float:
-    # A small probability must not be rounded to 0.
+    # Rounding must not turn a small probability into 0.
     return round(p, _DIGITS) or float(f"{p:.2g}")
 
 

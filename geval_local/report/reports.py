@@ -1,7 +1,7 @@
-"""Reports in one call: a run as one page, or many as one folder with an overview and a manifest of what was written.
+"""Reports in one call: a run as one page, or many runs as one folder with an overview and a manifest of its pages.
 
-A folder opens from any disk: links are relative, every page holds its own data. Only files that the manifest names,
-and that were not changed since, are replaced or removed.
+A folder opens from any disk: links are relative, and every page contains its own data. The module only replaces or
+removes files that the manifest names and nobody has changed since.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """What was written."""
+    """The written report."""
 
     #: The page, or the overview of the folder.
     path: Path
-    #: Pages of runs.
+    #: Number of pages of runs.
     pages: int
-    #: Runs that could not be shown, and why.
+    #: Run that could not be shown -> reason.
     failed: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain JSON values."""
+        """Return it as plain JSON values."""
         return {"path": str(self.path), "pages": self.pages, "failed": self.failed}
 
 
@@ -84,29 +84,30 @@ def report(
     output : path
         The ``.html`` file; for several runs a directory.
     human : str, sequence or mapping of str, optional
-        Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
+        Field of the human rating; with several metrics ``METRIC=FIELD`` for each, or a mapping.
     group_by, system : str, optional
-        Fields of the document and of the system; absent: the document as the run was told.
+        Fields of the document and of the system; by default the document of the run.
     estimators : sequence of Estimator
-        Other estimates from the stored distributions, shown beside the agreement with people.
+        Other estimators, applied to the stored distributions and tested against the scores; the page shows the tests
+        next to the agreement with people.
     reasons : sequence of path
-        What `reasons` wrote for the run, shown beside its rows.
+        Files that `reasons` wrote for the run; the page shows the reasons next to the rows.
     fields : mapping of str to str, optional
         Field of a metric -> its column.
     rows : int
-        Most rows that charts and list of a page hold.
+        Most rows in the charts and the list of a page.
     by : sequence of str
-        Columns whose slices have a table of their own, such as ``language``.
+        Columns whose slices get a table, such as ``language``.
     title : str, optional
-        Heading of the page; absent: the name of the file that was scored.
+        Heading of the page; by default the name of the scored file.
     overwrite : bool
-        Whether a file that this tool did not write may be replaced.
+        Whether to replace a file that this tool did not write.
     human_scale : Scale or str, optional
-        The scale that people rated on; by default the metric's.
+        The scale of the human ratings; by default the metric's.
     skip_outside : bool
-        Leave out ratings outside of this scale; by default they are refused.
+        Skip ratings outside of this scale; by default they are an error.
     system_columns : sequence of str, optional
-        The columns of systems that the runs were scored with, in place of `system`.
+        The `system_columns` with which the runs were scored, instead of `system`.
 
     Raises
     ------
@@ -163,8 +164,8 @@ def _write_site(
     *,
     overwrite: bool,
 ) -> WrittenReport:
-    """Write a page for every run, and an overview that leads to them."""
-    # A shell's `runs/*` names the manifests beside result files too.
+    """Write a page for every run, and an overview that links to them."""
+    # A shell's `runs/*` also matches the manifests of result files.
     beside = {manifest_path(path) for path in results if isinstance(path, Path)}
     failed: dict[str, str] = {}
     hint: str | None = None
@@ -197,10 +198,10 @@ def _ablation(
     group_by: str | None,
     estimators: Sequence[Estimator],
 ) -> Table | None:
-    """Estimate otherwise from the run's own distributions: the paper's ablation, as far as no judge is needed.
+    """Apply other estimators to the run's distributions: the part of the paper's ablation that needs no judge.
 
-    Every estimate is tested against the scores on the documents that both keep, as `meta-eval --ablations` does. None
-    where nobody rated anything, or no manifest says what the scales are.
+    It tests every estimator against the scores on the documents that both keep, as `meta-eval --ablations` does. It
+    returns None without ratings, or without a manifest that gives the scales.
     """
     found: dict[str, Comparison] = {}
     documents = documents_of(run.rows, group_by)[0]
@@ -219,7 +220,7 @@ def _ablation(
 
 @dataclass(frozen=True)
 class RunOfSite:
-    """One run as the overview shows it."""
+    """One run in the overview."""
 
     name: str
     page: str
@@ -259,7 +260,7 @@ class Site:
         return RunOfSite(name, own, source, summaries, correlations, signatures)
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
-        """Write the overview, and remove pages of runs that are no longer there."""
+        """Write the overview, and remove pages of runs that are no longer included."""
         metrics = dict.fromkeys(metric for run in runs for metric in run.summaries)
         page = render(
             "site.html.j2",
@@ -280,7 +281,7 @@ class Site:
 
     def _record(self, name: str, path: Path) -> None:
         self._written[name] = file_sha256(path)
-        # After every page: what an interrupted command has written is known as its own by the next one.
+        # After every page: the next command then recognises the pages of an interrupted one.
         self._save({**self._former, **self._written})
 
     def _save(self, files: Mapping[str, str]) -> None:
@@ -289,7 +290,7 @@ class Site:
 
 
 def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
-    """Put the runs that hold a metric side by side for the template, with the settings in which they differ."""
+    """Return the runs with a metric side by side for the template, with the settings in which they differ."""
     own = [run for run in runs if metric in run.summaries]
     rated = any(metric in run.correlations for run in own)
     parts = [signature_parts(run.signatures.get(metric, "")) for run in own]
@@ -356,7 +357,7 @@ def _short(key: str, value: str) -> str:
 
 
 def _page_names(names: Sequence[str]) -> list[str]:
-    """Name the page of every run, each differently and so that every disk takes it."""
+    """Name the page of every run: distinct names that every file system accepts."""
     taken = {INDEX.casefold()}
     pages = []
     for name in names:
@@ -371,9 +372,9 @@ def _page_names(names: Sequence[str]) -> list[str]:
 
 
 def _read_manifest(path: Path) -> dict[str, str]:
-    """Read which pages an earlier command wrote into the folder; empty where nothing that can be trusted says so."""
+    """Read which pages an earlier command wrote into the folder; empty without a trustworthy manifest."""
     record = read_own_record(path, FORMAT) or {}
     files = record.get("files") if record.get("version") == VERSION else None
-    # A name that is not of a page, or leads out of the folder, is none of this tool's.
+    # This tool never writes a name that is not a page's, or that leaves the folder.
     pages = files.items() if isinstance(files, dict) else ()
     return {name: str(digest) for name, digest in pages if name.endswith(".html") and Path(name).name == name}

@@ -22,16 +22,16 @@ from geval_local.io.results import Results
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.records import ScoredItem
 
-#: Per cent of a track's width that stay free at its ends, so that no dot is cut.
+#: Percent of a track's width that stay free at its ends, so that no dot is clipped.
 _SIDE = 2
 _LONGEST_NAME = 60
-#: More distinct names than this in a column that was not named as the system's are no systems.
+#: A column with more distinct names than this is no column of systems, unless the user named it.
 MOST_SYSTEMS = 40
 
 
 @dataclass(frozen=True)
 class ChartRow:
-    """One figure; places are per cents of the track's width."""
+    """One figure; places are percentages of the track's width."""
 
     name: str
     short: str
@@ -59,7 +59,7 @@ class IntervalChart:
 def interval_chart(
     title: str, figures: Mapping[str, Interval], axis: str, *, remarks: Mapping[str, str] | None = None
 ) -> IntervalChart | None:
-    """Lay out figures with their intervals; None where no figure is finite."""
+    """Lay out figures with their intervals; None if no figure is finite."""
     ends = [end for one in figures.values() for end in (one.low, one.value, one.high) if math.isfinite(end)]
     if not ends:
         return None
@@ -88,7 +88,7 @@ def interval_chart(
 
 
 def _step(low: float, high: float) -> float:
-    """Distance of ticks: 1, 2 or 5 times a power of ten, so that there are four to nine."""
+    """Return the distance of ticks: 1, 2 or 5 times a power of ten, for four to nine ticks."""
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
@@ -103,7 +103,7 @@ def system_section(
     human: str | None = None,
     direction: Direction = Direction.HIGH,
 ) -> dict[str, Any] | None:
-    """Say for the template how systems compare on one metric, found here unless given; None where there are no two."""
+    """Compare the systems on one metric for the template, unless the ranking is given; None without two systems."""
     found = {item.system for item in items}
     if not named and len(found - {""}) < 2:
         return None
@@ -143,7 +143,7 @@ def _chart(ranking: Ranking) -> IntervalChart | None:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """Mean preference for the system of a row over that of a column."""
+    """Mean preference for the row's system over the column's."""
 
     text: str = ""
     title: str = ""
@@ -151,7 +151,7 @@ class MatrixCell:
 
 
 def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
-    """Say for the template what a run's comparisons on one metric tell; None where it rates single outputs."""
+    """Return the figures of a run's comparisons on one metric for the template; None if it rates single outputs."""
     first = next(iter(run.records))
     if not holds_pairs({**first.columns, "geval": {metric: first.scores[metric].to_dict()}}, metric):
         return None
@@ -205,5 +205,5 @@ def _level(value: float) -> str:
 
 
 def _without_sentence(table: Table, told: str) -> Table:
-    """Leave out of the table's notes what stands above the picture."""
+    """Remove the sentence above the picture from the table's notes."""
     return replace(table, notes=tuple(note for note in table.notes if note != told))

@@ -1,4 +1,4 @@
-"""Reasons that `geval-local reasons` wrote, beside the rows that they explain."""
+"""Reasons that `geval-local reasons` wrote, next to the rows that they explain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WrittenReason:
     metric: str
     label: str
     score: float
-    #: What the page's script shows: label, text, error, complete, cites, prompt and judge.
+    #: Values that the page's script shows: label, text, error, complete, cites, prompt and judge.
     shown: dict[str, Any]
 
 
@@ -68,7 +68,7 @@ def _reason(line: Mapping[str, Any], where: str) -> WrittenReason:
 
 
 def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
-    """Check that reasons explain the rows and scores of this run, and not those of another."""
+    """Check that the reasons explain the rows and scores of this run, not those of another."""
     rows = {reason.row for reason in reasons}
     records = {record.number: record for record in run.records if record.number in rows} if rows else {}
     for reason in reasons:

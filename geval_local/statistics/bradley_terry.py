@@ -1,8 +1,8 @@
 """Bradley-Terry strengths from fractional counts of wins, with documents left out for their intervals.
 
-The strengths `s` maximise the likelihood of ``P(i beats j) = 1 / (1 + exp(s_j - s_i))``, where a comparison counts for
-either side by the probability that it is better, and a tie for half a win of each. The fit is choix's (Maystre and
-Grossglauser, 2015: iterative Luce spectral ranking, which converges to the maximum likelihood).
+The strengths `s` maximise the likelihood of ``P(i beats j) = 1 / (1 + exp(s_j - s_i))``, where each side of a
+comparison counts by the probability that it is better, and a tie counts as half a win for each side. The fit is choix's
+(Maystre and Grossglauser, 2015: iterative Luce spectral ranking, which converges to the maximum likelihood).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def fit_bradley_terry(
 ) -> BradleyTerry:
     """Fit the strengths of systems, with Student's interval from leaving out one document at a time.
 
-    There is no interval if some strength has no bound without one of the documents: that document moves it most.
+    If the fit without one of the documents has no finite maximum, the strengths have no intervals: that document would
+    move them most.
     """
     none = tuple(Interval(float("nan")) for _ in range(systems))
     if preference.size and not ((preference >= 0) & (preference <= 1)).all():
@@ -56,7 +57,7 @@ def fit_bradley_terry(
     without = []
     for own in (codes == document for document in range(units)):
         rest = wins - _wins(systems, first[own], second[own], preference[own])
-        rest = np.where(rest < 1e-12, 0.0, rest)  # what subtracting leaves of nothing
+        rest = np.where(rest < 1e-12, 0.0, rest)  # rounding errors of the subtraction
         if _unconnected(rest):
             return BradleyTerry(tuple(Interval(float(value)) for value in strengths), ONE_DOCUMENT if units > 1 else "")
         without.append(_fit(rest))
@@ -66,7 +67,7 @@ def fit_bradley_terry(
 
 
 def _wins(systems: int, first: Ints, second: Ints, preference: Floats) -> Floats:
-    """Sum the wins up: how often, in parts, the system of the row has beaten that of the column."""
+    """Sum up the fractional wins of the row's system over the column's, shape (systems, systems)."""
     wins = np.zeros((systems, systems))
     np.add.at(wins, (first, second), preference)
     np.add.at(wins, (second, first), 1 - preference)
@@ -74,7 +75,7 @@ def _wins(systems: int, first: Ints, second: Ints, preference: Floats) -> Floats
 
 
 def _unconnected(wins: Floats) -> str:
-    """Say why the likelihood has no single maximum; empty if it has one."""
+    """Return why the likelihood has no single maximum; empty if it has one."""
     from scipy.sparse.csgraph import connected_components
 
     if connected_components(wins > 0, directed=True, connection="weak")[0] > 1:

@@ -1,8 +1,8 @@
 """Coefficients of agreement between two columns: correlations, pairwise accuracy with calibrated ties, and AUC.
 
-Weights are how often an item is drawn: of resampled data, or 0 and 1 of data in which two judges are swapped. Kendall's
-tau-b, accuracy and AUC are quadratic forms in the weights over stored tables of pairs, Spearman's ranks linear ones, so
-that nothing is computed anew for a draw but sums.
+A weight counts how often an item is drawn: in resampled data, or 0 or 1 in data in which two judges are swapped.
+Kendall's tau-b, accuracy and AUC are quadratic forms in the weights over stored tables of pairs; Spearman's ranks are
+linear forms. A draw therefore only costs sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALL_COEFFICIENTS = (*COEFFICIENTS, "accuracy", "auc")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Elements held at once: 32 MB of float64.
+# Most elements in memory at once: 32 MB of float64.
 CHUNK = 4_000_000
 # Pairs of more values than this are not kept in memory to calibrate ties.
 _MOST_PAIRED = 3_000
@@ -47,7 +47,7 @@ def coefficients(human: Floats, predicted: Floats) -> Floats:
 def weighted(human: Floats, predicted: Floats, weights: Floats, epsilon: Floats | None = None) -> Floats:
     """Compute coefficients of sets of items, shape (sets, n), under weights (sets or 1, draws, n): (sets, draws, 5).
 
-    `epsilon` holds the threshold of ties of every set.
+    `epsilon` has one tie threshold per set.
     """
     h, p = (values - values.mean(axis=1, keepdims=True) for values in (human, predicted))
     sh, sp = (np.sign(values[:, :, None] - values[:, None]) for values in (h, p))
@@ -61,7 +61,7 @@ def weighted(human: Floats, predicted: Floats, weights: Floats, epsilon: Floats 
 
 
 def is_right(order: Floats, gap: Floats, epsilon: Floats | float) -> Floats:
-    """Return whether pairs are ordered, or tied, as by people; of sets of items, not of an item with itself."""
+    """Return whether the scores order, or tie, each pair as people do; in sets, 0 for an item with itself."""
     told = np.where(np.abs(gap) <= epsilon, 0.0, np.sign(gap))
     right = np.asarray(order == told, dtype=np.float64)
     if right.ndim == 3:
@@ -70,7 +70,7 @@ def is_right(order: Floats, gap: Floats, epsilon: Floats | float) -> Floats:
 
 
 def from_forms(pearson: Floats, spearman: Floats, forms: Sequence[Floats], pairs: Floats) -> Floats:
-    """Put coefficients together from weighted pairs: concordant less discordant, untied by people, by scores, right."""
+    """Combine weighted pairs (concordant - discordant, untied by people, by scores, right) into all coefficients."""
     concordance, told_h, told_p = forms[:3]
     with np.errstate(invalid="ignore", divide="ignore"):
         tau, auc = concordance / np.sqrt(told_h * told_p), (1 + concordance / told_h) / 2
@@ -98,8 +98,8 @@ def tied_pairs(values: Floats) -> int:
 def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | None:
     """Find the difference of scores up to which two texts count as tied (Deutsch, Foster and Freitag, 2023).
 
-    Scores of a language model are hardly ever equal, ratings often are: without a threshold every pair tied by people
-    would be an error. The threshold maximises the accuracy, averaged over groups.
+    Scores of a language model are hardly ever equal, but ratings often are. Without a threshold every pair that people
+    tie would count as an error. The threshold maximises the accuracy, averaged over groups.
     """
     gaps, weights = [np.zeros(1)], [np.zeros(1)]
     order = np.argsort(groups, kind="stable")
@@ -110,7 +110,8 @@ def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | Non
         first, second = np.triu_indices(size, 1)
         members = order[starts[sizes == size, None] + np.arange(size)]
         dh, dp = (values[members][:, first] - values[members][:, second] for values in (human, predicted))
-        # From its gap on, a pair is a tie: now correct if people tie it too, no longer correct if it was concordant.
+        # A threshold at or above its gap ties a pair: that is correct if people tie it too, and wrong if it was
+        # concordant.
         change = np.where(dh == 0, 1.0, -(np.sign(dh) == np.sign(dp)).astype(np.float64))
         gaps.append(np.abs(dp).ravel())
         weights.append(change.ravel() / max(1, first.size))

@@ -1,6 +1,6 @@
-"""Agreement: of scores with people, at three levels, with ties, skipped groups and intervals; of judges, or of runs.
+"""Agreement of scores with people at three levels, with ties, skipped groups and intervals; of two judges or runs.
 
-Two judges, or two runs of one, agree with each other whatever people say.
+The agreement of two judges, or of two runs of one judge, needs no human ratings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from geval_local.statistics.levels import (
 from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import RESAMPLES, FiguresWithErrors, Target, mean_of
 
-#: Below this many systems intervals about new ones are too wide, and tests reject too rarely
+#: With fewer systems, intervals for new systems are too wide and tests are conservative
 #: (benchmarks/interval_coverage.py).
 FEW_SYSTEMS = 30
 
@@ -44,33 +44,33 @@ class Correlation:
     pearson: Interval
     spearman: Interval
     kendall: Interval
-    #: Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with ties calibrated on other documents
-    #: (none at system level); NaN if not computed (many items).
+    #: Fraction of pairs that the scores order, or tie, as people do, 0 to 1. The tie threshold is calibrated on other
+    #: documents (none at system level). NaN if not computed (many items).
     accuracy: Interval
-    #: The accuracy of scores that know nothing, at its best: always a tie, or never one.
+    #: Best accuracy without any information: always a tie, or never one.
     chance: float
-    #: Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
+    #: Area under the ROC curve, 0 to 1, if the ratings have two values; else NaN.
     auc: Interval
-    #: Population that the intervals generalise to.
+    #: Population to which the intervals generalise.
     target: Target
-    #: The same in words.
+    #: Description of that population and of the intervals' limitations.
     holds_for: str
     #: Items with a rating and a score.
     n: int
     #: Number of correlated points: groups kept (summary), items (pooled) or systems (system).
     points: int
-    #: Groups and systems among the items; 0 systems where they are not known.
+    #: Number of groups and of systems among the items; 0 systems if unknown.
     groups: int
     systems: int
-    #: Reason -> groups without a coefficient of their own; summary level only.
+    #: Reason -> number of groups without a coefficient of their own; summary level only.
     skipped: dict[str, int]
-    #: Reason -> items without a score or a rating.
+    #: Reason -> number of items without a score or a rating.
     left_out: dict[str, int]
     #: Pairs with equal values.
     ties: Ties
     #: Largest difference that counts as a tie in the accuracy, calibrated on all documents.
     epsilon: float | None
-    #: Draws of the bootstrap behind the intervals; 0 where they are Student's of one figure per document.
+    #: Number of bootstrap draws behind the intervals; 0 if they are Student's intervals of one figure per document.
     resamples: int
 
 
@@ -129,7 +129,7 @@ def average_interval(
 ) -> Interval:
     """Mean of a coefficient over the dimensions of a benchmark: a paper's headline figure.
 
-    Each document is drawn for all dimensions at once, so that dimensions are not treated as independent.
+    Each draw takes a document with all its dimensions, so dimensions are not treated as independent.
     """
     rated = [usable(items)[0] for items in dimensions]
     chosen, wanted = known_target(level, target), coefficient == "accuracy"
@@ -146,7 +146,7 @@ def known_target(level: Level, target: Target | None) -> Target:
 
 
 def generalises_to(target: Target, figures: LevelFigures) -> str:
-    """Describe the population that an interval or a test holds for, and its limitations."""
+    """Describe the population to which an interval or a test applies, and its limitations."""
     documents = counted(figures.documents, "document")
     systems = f"{figures.systems} systems" if figures.systems > 1 else "system" if figures.systems else "systems"
     told = {

@@ -1,9 +1,10 @@
-"""Interval: a figure with its uncertainty, by Student's t with one degree of freedom fewer than independent units.
+"""Interval: a figure with its uncertainty, by Student's t with one degree of freedom less than independent units.
 
-For means the standard error is that of leaving out one document at a time, which for one value per document is the
-textbook's: it keeps its coverage with ten documents and needs no random draws. If the ends of the scale are known, the
-interval is Student's of the logit, which stays on the scale and is longer towards its middle. If all values are at the
-ends, it is Jeffreys' with as many rows as their design effect leaves (benchmarks/small_samples.py).
+For means the standard error is the jackknife's: it leaves out one document at a time. For one value per document that
+is the textbook formula. It keeps its coverage with ten documents and needs no random draws. If the ends of the scale
+are known, the interval is Student's interval of the logit, which stays on the scale and extends further towards its
+middle. If all values are at the ends, the interval is Jeffreys', with the row count reduced by the design effect
+(benchmarks/small_samples.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: With fewer independent units than this, no interval is trustworthy and a warning is given.
+#: With fewer independent units than this, no interval is trustworthy, and it carries a warning.
 FEW_UNITS = 10
 #: With fewer than this multiple of the squared skewness the interval of a mean is too short (Cochran, 1977).
 _COCHRAN = 25
@@ -31,14 +32,14 @@ class Interval:
 
     #: The figure on the data; NaN if it is not defined there.
     value: float
-    #: Ends of the interval; NaN where fewer than two independent units allow none.
+    #: Ends of the interval; NaN with fewer than two independent units.
     low: float = math.nan
     high: float = math.nan
     #: Standard error of the figure, in its own units; NaN without an interval.
     error: float = math.nan
-    #: Independent units (documents, systems or blocks of documents) that the interval rests on; 0 without one.
+    #: Number of independent units (documents, systems or blocks of documents) behind the interval; 0 without one.
     units: int = 0
-    #: Why the interval should not be relied upon; empty if there is no reason.
+    #: Reason to distrust the interval; empty if there is none.
     warning: str = ""
 
     def detectable(self, power: float = 0.8, significance: float = 0.05) -> float:
@@ -54,9 +55,9 @@ class Interval:
 def t_interval(
     value: float, error: float, units: int, *, unit: str = "documents", warning: str = "", ends: Ends | None = None
 ) -> Interval:
-    """Student's t interval of a figure with `units` - 1 degrees of freedom, of its logit between known ends.
+    """Compute Student's t interval with `units` - 1 degrees of freedom; with known ends, on the logit scale.
 
-    There is none if the error is not defined, or if it is 0: units that are alike say nothing of the next one.
+    If the error is undefined or 0, there is no interval: identical units say nothing about the next one.
     """
     from scipy.special import expit, logit, stdtrit
 
@@ -80,7 +81,7 @@ def t_interval(
 
 
 def independent_rows(rows: int, units: int, by_unit: float, by_row: float) -> float:
-    """Count the independent rows that are worth these, which are of so many units (Korn and Graubard, 1998).
+    """Compute the effective sample size of `rows` rows in `units` units (Korn and Graubard, 1998).
 
     `by_unit` is the sum of squares of the units' sums of residuals, `by_row` that of the rows' residuals.
     """
@@ -91,9 +92,9 @@ def independent_rows(rows: int, units: int, by_unit: float, by_row: float) -> fl
 
 
 def t_test(value: float, error: float, units: int) -> float:
-    """Two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error.
+    """Compute the two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error.
 
-    Units that are all alike have the p-value of flipping their signs, which is the least that so few allow.
+    If all units are alike, it is the p-value of the sign-flip test, the smallest that so few units allow.
     """
     from scipy.special import stdtr
 
@@ -107,9 +108,9 @@ def t_test(value: float, error: float, units: int) -> float:
 def mean_interval(
     values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, *, ends: Ends | None = None
 ) -> Interval:
-    """Mean of one value per row, with an interval over the groups (documents) that the rows come from.
+    """Compute the mean of one value per row, with an interval over the groups (documents) of the rows.
 
-    Without the `ends` of the scale, skewed values cause a warning.
+    Without the `ends` of the scale, an interval of skewed values carries a warning.
     """
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
@@ -119,14 +120,14 @@ def mean_interval(
 
 @dataclass
 class MeanSums:
-    """Sums that give the mean of `mean_interval`, and its interval, and that add up over parts of the values."""
+    """Sums behind `mean_interval`; the sums of parts of the values add up."""
 
-    #: Rows of a group -> number of such groups, and the sums of their totals, of these squared, and cubed.
+    #: Rows per group -> number of such groups, and the sums of their totals, squared totals and cubed totals.
     by_size: dict[int, list[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: ArrayLike, groups: ArrayLike | None = None) -> MeanSums:
-        """Sum up values, shape (rows,); without `groups` every row is a group of its own."""
+        """Sum up values, shape (rows,); without `groups`, every row is its own group."""
         data = np.asarray(values, dtype=np.float64)
         sums, counts = data, np.ones(data.size, np.int64)
         if groups is not None:
@@ -140,7 +141,7 @@ class MeanSums:
         return found
 
     def add(self, other: MeanSums | Mapping[int, Sequence[float]]) -> None:
-        """Add those of other groups."""
+        """Add the sums of other groups."""
         for size, sums in (other.by_size if isinstance(other, MeanSums) else other).items():
             own = self.by_size.setdefault(int(size), [0.0] * 4)
             self.by_size[int(size)] = [one + two for one, two in zip(own, sums, strict=True)]
@@ -152,9 +153,9 @@ class MeanSums:
 
     @property
     def std(self) -> float:
-        """Standard deviation between groups' means of groups of one (n - 1 in the denominator); NaN for fewer than two.
+        """Standard deviation of ungrouped values (n - 1 in the denominator); NaN for fewer than two.
 
-        Of use where no value was grouped.
+        Only meaningful if no value was grouped.
         """
         count, total, squares, _ = self.by_size.get(1, [0.0] * 4)
         if count < 2:
@@ -162,13 +163,13 @@ class MeanSums:
         return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
 
     def at_ends(self, ends: Ends) -> bool:
-        """Whether all values are at the ends of their scale; of use where no value was grouped."""
+        """Whether all values are at the ends of their scale; only meaningful if no value was grouped."""
         count, total, squares, _ = self.by_size.get(1, [0.0] * 4)
         inside = (ends[0] + ends[1]) * total - squares - count * ends[0] * ends[1]
         return inside <= 1e-9 * count * (ends[1] - ends[0]) ** 2
 
     def interval(self, ends: Ends | None = None, by_row: MeanSums | None = None) -> Interval:
-        """Compute what `mean_interval` computes of the values; `by_row` are their sums without groups."""
+        """Compute the result of `mean_interval` from the sums; `by_row` has the sums without groups."""
         rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
         if not rows:
             raise ValueError("a mean needs at least one number")
@@ -177,9 +178,9 @@ class MeanSums:
             return Interval(mean)
         if ends is not None and by_row is not None and by_row.at_ends(ends):
             return self._of_two_values(mean, rows, units, ends)
-        # A group's residual is its total minus its share of the mean; without the group the mean moves by
-        # -residual / (rows - size). Sums of residuals instead of differences of means: those of a billion rows agree
-        # in all digits that a float has.
+        # A group's residual is its total minus its share of the mean; without the group the mean moves by -residual /
+        # (rows - size). Summing residuals instead of subtracting means keeps every digit of a float, even for a billion
+        # rows.
         first = second = squares = cubes = 0.0
         for size, (count, one, two, three) in self.by_size.items():
             share = size * mean
@@ -190,23 +191,23 @@ class MeanSums:
             squares += square
             cubes += three - 3 * share * two + 3 * share**2 * one - count * share**3
         if squares <= 1e-14 * sum(sums[2] for sums in self.by_size.values()):
-            second = first = squares = 0.0  # nothing but rounding: all groups have the same mean
+            second = first = squares = 0.0  # only rounding errors: all groups have the same mean
         error = math.sqrt(max(0.0, second - first**2 / units) * (units - 1) / units)
         spread = math.sqrt(squares / units)
         skewness = cubes / units / spread**3 if spread else 0.0
         warning = ""
-        # Of a sample that missed the tail there is nothing to see; the logit near an end needs no warning.
+        # Cannot detect a tail that the sample missed. The logit needs no warning near an end.
         if ends is None and units < _COCHRAN * skewness**2:
             warning = f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
         return t_interval(mean, error, units, warning=warning, ends=ends)
 
     def _of_two_values(self, mean: float, rows: int, units: int, ends: Ends) -> Interval:
-        """Jeffreys' interval of the share of values at the upper end, for the mean of values at both."""
+        """Compute Jeffreys' interval of the share of values at the upper end, converted to the mean."""
         from scipy.special import betaincinv
 
         width = ends[1] - ends[0]
         share = min(1.0, max(0.0, (mean - ends[0]) / width))
-        # Taken where no value is missing: a sample without a miss is no surer for that.
+        # Residuals around the smoothed share: a sample with all values at one end still has a spread.
         prior = (share * rows + 0.5) / (rows + 1)
         own = [(size * (ends[0] + width * prior), *sums) for size, sums in self.by_size.items()]
         by_unit = sum(two - 2 * centre * one + count * centre**2 for centre, count, one, two, _ in own) / width**2

@@ -32,18 +32,18 @@ from geval_local.statistics.resampling import RESAMPLES, Draws, FiguresWithError
 
 Level = Literal["summary", "pooled", "system"]
 
-#: Default population that figures generalise to. A mean over documents, or a pool of them, is a statement
-#: about the systems at hand on more documents, and valid from ten documents on; a correlation over systems is about
-#: systems, and more documents for these few systems say nothing about the next one.
+#: Default population to which figures generalise. A mean over documents, or a pool of them, is a statement about the
+#: same systems on new documents, valid from ten documents on. A correlation over systems is a statement about systems:
+#: more documents for the same few systems say nothing about a new system.
 DEFAULT_TARGETS: dict[Level, Target] = {"summary": "documents", "pooled": "documents", "system": "both"}
 
-#: More documents than this are pooled in blocks: the same blocks wherever a document occurs.
+#: More documents than this are pooled in blocks; a document is in the same block in every analysis.
 BLOCKS = 200
-# Pairwise accuracy costs a table of pairs; above this many compared items it is computed only on request.
+# Pairwise accuracy needs a table of pairs; above this many compared items it is computed only on request.
 _CHEAP = 200
-# Above this many items pairs are not counted: blocks of documents are correlated one by one instead.
+# Above this many items, blocks of documents are correlated one by one, without a table of pairs.
 _MOST_ITEMS = 20_000
-# Most cells of a document and a system whose pairs are kept.
+# Most cells (document and system) whose table of pairs is kept.
 _MOST_CELLS = 5_000
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ class Ties:
 
     #: Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
     pairs: int
-    #: Number of pairs tied by the people, and by the scores.
+    #: Number of pairs that the people tie, and that the scores tie.
     human: int
     predicted: int
 
@@ -70,7 +70,7 @@ class LevelFigures:
     skipped: Mapping[str, str]
     points: int
     ties: Ties
-    #: The threshold of ties.
+    #: The tie threshold.
     epsilon: float | None
     documents: int = 0
     systems: int = 0
@@ -86,8 +86,8 @@ def level_figures(
 ) -> LevelFigures:
     """Compute the coefficients of rated and scored items, on all of them and in every draw.
 
-    Draws are made here unless they are shared with other judges or dimensions. The accuracy is computed if it is asked
-    for or, if nothing is said, of few items.
+    Pass `draws` to share them with other judges or dimensions. With `accuracy` None, the accuracy is computed for few
+    items only.
     """
     if not items:
         raise DataError(
@@ -152,10 +152,10 @@ class ItemTable:
         return figures
 
     def thresholds(self, *, across: bool) -> tuple[float | None, Floats | None]:
-        """Calibrate the threshold of ties on all documents; for each document, or two items, on those of other folds.
+        """Calibrate the tie threshold on all documents, and for each document (or pair of items) on the other folds.
 
-        On its own documents the accuracy would be too high by .03 to .07. Items are compared within documents, or
-        `across` them. None of a single document, or where a group is too large.
+        Calibrated on the same documents, the accuracy would be 0.03 to 0.07 too high. Items are compared within
+        documents, or `across` them. Returns None for a single document, or if a group is too large.
         """
         groups = np.zeros_like(self.document) if across else self.document
         epsilon = tie_threshold(self.human, self.predicted, groups) if len(self.documents) > 1 else None
@@ -172,7 +172,7 @@ class ItemTable:
         return epsilon, found[fold[:, None], fold[None]] if across else np.diagonal(found)[folds]
 
     def pairs(self, members: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
-        """Count the pairs of every document, and those tied by the people and by the scores."""
+        """Count, per document, all pairs, the pairs that people tie, and the pairs that the scores tie."""
         found = np.zeros((3, len(members)), dtype=np.int64)
         for places, columns in _by_size(members):
             size = columns.shape[1]
@@ -242,7 +242,7 @@ def _pooled(table: ItemTable, target: Target | None, accuracy: bool | None, draw
 
 
 def _blocks(table: ItemTable) -> dict[str, Floats]:
-    """Correlate blocks of documents one by one; what they differ by is the error of a pool of so many items."""
+    """Correlate blocks of documents one by one; the spread between blocks estimates the sampling error of one block."""
     names, codes = _numbered([_block(table.documents[place]) for place in table.document])
     found = np.array([coefficients(table.human[own], table.predicted[own]) for own in _members(codes)])
     table.marked(found)
@@ -251,7 +251,7 @@ def _blocks(table: ItemTable) -> dict[str, Floats]:
 
 
 def _pooled_draws(table: ItemTable, draws: Draws, thresholds: Floats | None) -> Floats | None:
-    """Compute pooled coefficients in every draw from sums and pairs of cells, which are drawn as a whole."""
+    """Compute pooled coefficients in every draw from sums and pairs of cells; a draw takes whole cells."""
     documents = [table.documents[place] for place in table.document]
     names, unit = _numbered(documents if draws.has(documents[0]) else [_block(name) for name in documents])
     drawn = {"documents": (unit, 0 * unit), "systems": (0 * unit, table.system), "both": (unit, table.system)}
@@ -289,7 +289,7 @@ def _pooled_draws(table: ItemTable, draws: Draws, thresholds: Floats | None) -> 
 
 
 def _ranks(values: Floats, weights: Floats) -> Floats:
-    """Rank values where each is there as often as its weight, shape (draws, n); ties share their mean rank."""
+    """Rank values, each repeated by its weight, shape (draws, n); ties share their mean rank."""
     order = np.argsort(values, kind="stable")
     first = np.searchsorted(values[order], values[order], "left")
     upto = np.searchsorted(values[order], values[order], "right")
@@ -308,7 +308,7 @@ def _system(table: ItemTable, target: Target | None, accuracy: bool | None, draw
     if draws is not None:
         weight, times = draws.documents(table.documents), draws.systems(table.systems)
         answered = weight @ count
-        # A system none of whose documents was drawn is not there.
+        # If a draw has none of a system's documents, it lacks that system.
         times = np.where(answered > 0, times, 0.0)
         drawn_h, drawn_p = (np.nan_to_num(_means(weight @ own, answered)) for own in (human, predicted))
         drawn = table.marked(_of_means(drawn_h, drawn_p, times, accuracy=wanted))
@@ -320,10 +320,10 @@ def _system(table: ItemTable, target: Target | None, accuracy: bool | None, draw
 def exchanged(
     first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws, *, accuracy: bool = True
 ) -> Floats:
-    """Compute coefficients over systems, of two judges less one another, with their scores exchanged in every draw.
+    """Compute the difference of two judges' coefficients over systems, with their scores exchanged in every draw.
 
-    A cell of a document and a system is exchanged where its document is or its system is, and not where both are. The
-    judges are brought to one scale first, since a system's mean may then hold scores of both (Deutsch et al.).
+    A draw exchanges a cell (document and system) if it exchanges the document or the system, but not both. Both judges
+    are standardised first, since a system's mean may then mix scores of both (Deutsch et al.).
     """
     one = ItemTable(first)
     scores = np.array([[item.predicted for item in items] for items in (first, second)])
@@ -341,7 +341,7 @@ def exchanged(
 
 
 def _of_means(human: Floats, predicted: Floats, times: Floats, *, accuracy: bool) -> Floats:
-    """Compute coefficients of systems' means, shape (draws, systems), where a system is there so many times."""
+    """Compute coefficients of systems' means, shape (draws, systems), each system repeated `times` times."""
     human, times = (np.broadcast_to(own, predicted.shape) for own in (human, times))
     step = max(1, CHUNK // predicted.shape[1] ** 2)
     parts = [slice(start, start + step) for start in range(0, len(predicted), step)]
@@ -372,7 +372,7 @@ def _members(codes: Ints) -> list[Ints]:
 
 
 def _by_size(members: Sequence[Ints]) -> Iterator[tuple[Ints, Ints]]:
-    """Gather documents with as many items: their places, and their items, shape (documents, n)."""
+    """Group documents by their number of items n: yields their places, and their items, shape (documents, n)."""
     sizes: dict[int, list[int]] = defaultdict(list)
     for place, own in enumerate(members):
         sizes[own.size].append(place)
@@ -384,7 +384,7 @@ def _by_size(members: Sequence[Ints]) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _skipped(documents: Sequence[str], pairs: Ints, ties_human: Ints, ties_predicted: Ints) -> dict[str, str]:
-    """Say of every document without a coefficient why."""
+    """Return, for every document without a coefficient, the reason."""
     found = {}
     for place in np.flatnonzero((ties_human == pairs) | (ties_predicted == pairs)).tolist():
         sides = (("human ratings", ties_human), ("predictions", ties_predicted))

@@ -1,10 +1,10 @@
-"""Not worse than before: tests for gates, of a candidate's scores less a baseline's on the same documents.
+"""Non-inferiority tests for gates, on the candidate's score minus the baseline's for each document.
 
-`not_worse` is looked at once, when all documents are scored. `not_worse_so_far` may be looked at after every batch, and
-stopped at any time. Both are one-sided: the error they hold down is to pass a candidate that is lower by the margin.
-Documents are independent. A sample that has missed the few documents on which a candidate fails looks better than the
-candidate is: so both tests add one made-up document that falls as far as the worst one did, and where hardly any
-document differs, the number of those that do bounds the loss (benchmarks/inference_edges.py, `gates`).
+Use `not_worse` once, when all documents are scored. Use `not_worse_so_far` after every batch; you may stop at any time.
+Both are one-sided: they limit the probability of passing a candidate that is lower by the margin. Documents are
+independent. If a sample misses the few documents on which a candidate fails, the candidate looks too good. Both tests
+therefore add one pseudo-document with the worst observed difference. If hardly any document differs, the number of
+differing documents bounds the loss (benchmarks/inference_edges.py, `gates`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from geval_local.errors import ConfigurationError
 from geval_local.statistics.interval import Interval, mean_interval
 
 Floats = NDArray[np.float64]
-#: With fewer documents that differ from the commonest difference, Student's t says nothing.
+#: Student's t needs this many documents whose difference is not the most common one.
 FEW_DIFFERING = 5
-#: The sequential test looks first after so many documents: a failure on one document in twenty shows by then.
+#: The sequential test first looks after this many documents; by then a failure on one document in twenty shows.
 FIRST_LOOK = 50
 #: Differences closer than this are equal.
 _EQUAL = 1e-9
@@ -30,23 +30,23 @@ _EQUAL = 1e-9
 
 @dataclass(frozen=True)
 class NotWorse:
-    """Whether a candidate is shown to be not lower than its baseline by more than a margin."""
+    """Result of a test that a candidate is not lower than its baseline by more than a margin."""
 
-    #: Candidate less baseline, mean over documents, with its two-sided 95 % interval.
+    #: Candidate minus baseline, mean over documents, with its two-sided 95 % interval.
     difference: Interval
     #: How much lower the candidate may be, in units of the scale.
     margin: float
-    #: The lowest true difference that the data allow, one-sided; NaN where they bound nothing.
+    #: One-sided lower confidence bound of the difference; NaN if the data give none.
     low: float
-    #: One-sided p-value of "lower by the margin or more"; NaN where documents hardly differ.
+    #: One-sided p-value of "lower by the margin or more"; NaN if hardly any document differs.
     p: float
-    #: The smallest margin that a candidate as good as the baseline would have kept with 80 % probability.
+    #: The smallest margin that a candidate as good as the baseline would have passed with 80 % probability.
     detectable: float
     documents: int
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is shown; False where it is not known."""
+        """Whether the data show it; False if they cannot tell."""
         return self.low > -self.margin
 
 
@@ -56,12 +56,12 @@ def not_worse(differences: ArrayLike, margin: float, *, span: float = math.nan, 
     Parameters
     ----------
     differences : array of float
-        Candidate less baseline, one value for each document that both answered, such as ``Gap.by_document``.
+        Candidate minus baseline, one value for each document that both answered, such as ``Gap.by_document``.
     margin : float
-        How much lower the candidate may be, in units of the scale; 0 asks for a candidate that is better.
+        How much lower the candidate may be, in units of the scale; with 0 only a better candidate passes.
     span : float
-        The largest difference that a document can have: the length of the scale. Only of use where hardly any document
-        differs; then the bound is the worst of so many documents (Clopper and Pearson, 1934).
+        The largest possible difference of a document: the length of the scale. The test uses it only if hardly any
+        document differs; the bound is then that of a binomial share (Clopper and Pearson, 1934).
     level : float
         Probability of passing a candidate that is lower by the margin.
     """
@@ -77,7 +77,7 @@ def not_worse(differences: ArrayLike, margin: float, *, span: float = math.nan, 
         p = float(stdtr(freedom, -(cautious.value + margin) / cautious.error))
         detectable = mean.value - cautious.value + cautious.detectable(significance=2 * level)
         return NotWorse(mean, margin, bound, p, detectable, values.size)
-    # At most this share of documents differs from the commonest, each by as much as the scale allows.
+    # At most this share of documents differs from the most common difference, each by the length of the scale.
     share = float(betaincinv(differing + 1, values.size - differing, 1 - level))
     low = min(float(np.median(values)), mean.value) - span * share
     return NotWorse(mean, margin, low, math.nan, span * share, values.size)
@@ -85,14 +85,14 @@ def not_worse(differences: ArrayLike, margin: float, *, span: float = math.nan, 
 
 @dataclass(frozen=True)
 class NotWorseSoFar:
-    """What the documents so far show; more may follow."""
+    """Result of the sequential test on the documents so far; more may follow."""
 
     #: ``passed``: not lower by more than the margin; ``failed``: lower by more than the margin; ``open``: neither yet.
     verdict: str
-    #: Always-valid p-values of the two opposites of these: lower by the margin or more, and higher than that.
+    #: Always-valid p-values of the two null hypotheses: lower by the margin or more, and higher than that.
     p_passed: float
     p_failed: float
-    #: Documents so far, and after which the verdict was reached; None while it is open.
+    #: Number of documents so far, and the number at which the verdict was reached; None while it is open.
     documents: int
     decided: int | None
 
@@ -100,22 +100,22 @@ class NotWorseSoFar:
 def not_worse_so_far(
     differences: ArrayLike, margin: float, *, level: float = 0.05, effect: float = 0.5
 ) -> NotWorseSoFar:
-    """Test the same after every document, as often as one likes: the error holds for all looks together.
+    """Test the same after every document; the error level covers all looks together.
 
     The evidence is the likelihood ratio of Student's t, mixed over effects above the margin with a half normal prior
-    (Lai, 1976; Perez-Ortiz et al., 2024, doi:10.1214/23-AOS2353): by chance it exceeds ``1 / level`` at any time with a
-    probability of `level` at most. A verdict once reached stands.
+    (Lai, 1976; Perez-Ortiz et al., 2024, doi:10.1214/23-AOS2353): under the null hypothesis it ever exceeds ``1 /
+    level`` with a probability of at most `level`. A verdict is final.
 
     Parameters
     ----------
     differences : array of float
-        Candidate less baseline of every document, in the order in which they were scored; the order must not depend on
+        Candidate minus baseline of every document, in the order in which they were scored; the order must not depend on
         the scores.
     margin, level : float
-        As in `not_worse`; the level is that of either verdict.
+        As in `not_worse`; each verdict has this level.
     effect : float
-        The difference from the margin that is expected, in standard deviations of a document: a larger one decides
-        clear cases sooner and near ones later.
+        The expected distance from the margin, in standard deviations of a document. A larger value decides clear cases
+        sooner and close cases later.
     """
     values = _checked(differences, margin) + margin
     evidence = np.stack([_evidence(sign * values, effect) for sign in (1, -1)])
@@ -137,7 +137,7 @@ def _checked(differences: ArrayLike, margin: float) -> Floats:
 
 
 def _differing(values: Floats) -> NDArray[np.int64]:
-    """Count after every document how many have another difference than the commonest."""
+    """Count, after every document, how many differences so far are not the most common one."""
     counts: Counter[float] = Counter()
     largest, found = 0, np.empty(values.size, dtype=np.int64)
     for place, value in enumerate(np.round(values / _EQUAL).tolist()):
@@ -148,7 +148,7 @@ def _differing(values: Floats) -> NDArray[np.int64]:
 
 
 def _evidence(values: Floats, effect: float) -> Floats:
-    """Log of the evidence for a mean above 0 after every document; 0 before the first look."""
+    """Compute the log evidence for a mean above 0 after every document; 0 before the first look."""
     from scipy.special import stdtr
 
     worst = np.minimum.accumulate(values)
@@ -156,7 +156,7 @@ def _evidence(values: Floats, effect: float) -> Floats:
     total, squares = np.cumsum(values) + worst, np.cumsum(values**2) + worst**2
     shrunk = n * effect**2 / (1 + n * effect**2)
     explained = total**2 / n
-    # Sum of squares about 0, and about a mean that the prior draws towards 0.
+    # Sum of squares around the mean that the prior shrinks towards 0.
     rest = np.maximum(squares - shrunk * explained, 1e-300)
     ratio = -0.5 * np.log1p(n * effect**2) - n / 2 * (np.log(rest) - np.log(np.maximum(squares, 1e-300)))
     t = (shrunk * total / n) / np.sqrt(rest / n * shrunk / n)

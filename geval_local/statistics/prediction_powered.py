@@ -1,12 +1,13 @@
-"""Means as people would rate, from many scores and few ratings: prediction-powered inference.
+"""Prediction-powered inference: the mean rating of all rows, from many scores and few human ratings.
 
 PPI++ (Angelopoulos, Duchi and Zrnic, 2023, arXiv:2311.01453) corrects the mean of the ratings by the difference of the
-scores between rated and other rows, times a power that makes the error smallest; a power of 0 gives the ratings alone.
-Rows of one document count as one unit. The power is estimated too, so that the error has two degrees of freedom fewer
-than there are rated documents. Of shares, every interval is that of the ratings with a yes and a no of the judge added
-to each kind (Agresti and Coull, 1998; Lang and Reiczigel, 2014, doi:10.1016/j.prevetmed.2013.09.015): a judge that is
-seldom wrong errs on none of a few rated rows, which would leave an interval of no length. It holds from 20 ratings on,
-and is rather too long where the judge is seldom wrong. All take the rated rows for a random sample of all.
+scores between rated and other rows, times a power that minimises the error. A power of 0 uses the ratings alone. Rows
+of one document count as one unit. The power is estimated too, so the error has two degrees of freedom less than there
+are rated documents. For shares we add one pseudo-observation of each kind (people's yes and no, each with the judge's
+yes and no) to every interval, because a good judge may make no error in a small sample, which would leave an interval
+without length (Agresti and Coull, 1998; Lang and Reiczigel, 2014, doi:10.1016/j.prevetmed.2013.09.015). These intervals
+keep their coverage from 20 ratings on, and are conservative if the judge is seldom wrong. All methods assume that the
+rated rows are a random sample of all rows.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from geval_local.statistics.interval import Ends, Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem
 
-#: With fewer rated documents than this that make up the error, the interval is too short.
+#: If fewer rated documents than this make up the error, the interval is too short.
 _FEW_TELLING = 5
-# With fewer rated documents a power that gains nothing would widen the interval by more than 5 %.
+# With fewer rated documents, estimating a power that gains nothing would widen the interval by more than 5 %.
 _FEW_DOCUMENTS = 14
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,30 +32,31 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean as people would rate, by the ratings alone and with the scores' help."""
+    """The mean rating of all rows, from the ratings alone and with the help of the scores."""
 
     #: Mean of all scores, and of the scores of the rated rows.
     judge: Interval
     judge_of_rated: float
     #: Mean of the ratings.
     people: Interval
-    #: Both together, of such documents: those that the rated and the other rows are a sample of.
+    #: Both together, for the population of documents from which all rows are a sample.
     combined: Interval
-    #: The same of these rows alone; without ends where all of them are rated.
+    #: Both together, for exactly these rows; no interval if all of them are rated.
     these: Interval
-    #: `combined` for other raters, too; None of fewer than three.
+    #: `combined` with an interval that also covers other raters; None with fewer than three raters.
     other_raters: Interval | None
-    #: Weight of the scores; 0 leaves them out.
+    #: Weight of the scores; 0 ignores them.
     power: float
-    #: Rated rows, all scored rows, and rows without a score.
+    #: Number of rated rows, of all scored rows, and of rows without a score.
     rated: int
     n: int
     unscored: int
-    #: Ratings that would give as short an interval without the judge.
+    #: Number of ratings that would give as short an interval without the judge.
     worth: float
-    #: Two-sided p-value of "the judge scores rated and other rows alike"; small where they are no random sample.
+    #: Two-sided p-value of "the judge scores rated and other rows alike". A small value says that the rated rows are
+    #: not a random sample.
     p_sample: float
-    #: What every document, and every rater, adds to the combined estimate.
+    #: What every document, and every rater, contributes to the combined estimate.
     parts: Mapping[str, float] = field(default_factory=dict, repr=False)
     rater_parts: Mapping[str, float] = field(default_factory=dict, repr=False)
 
@@ -76,11 +78,11 @@ def estimate_mean(
     Parameters
     ----------
     items : sequence of ScoredItem
-        Those of one system; few have a rating.
+        The items of one system; few have a rating.
     ends : (float, float), optional
-        The ends of the ratings' scale, which no interval leaves.
+        The ends of the ratings' scale; intervals stay between them.
     cut : float, optional
-        Above it a score is the judge's yes; for ratings of 0 and 1, and the half of a tie.
+        A score above it is the judge's yes. For ratings of 0 and 1, and 0.5 for a tie.
     raters : mapping of str to float, optional
         How much higher each person rates than all of them.
     """
@@ -100,7 +102,7 @@ def estimate_mean(
         residual = own - power * difference
         lengths = [float(stdtrit(units - less, 0.975)) ** 2 / (units - less) for less in (1, 2)]
         if float(own @ own) < max(1.2, lengths[1] / lengths[0]) * float(residual @ residual):
-            power = 0.0  # so little is gained that estimating the power would cost more
+            power = 0.0  # the gain is smaller than the cost of estimating the power
     bottom, top = ends or (-math.inf, math.inf)
     value, centre = min(top, max(bottom, mean - power * moved)), (mean, mean - power * moved)
     p_sample, own_names = _p_of_sample(score, codes, is_rated), list(map(str, names))
@@ -111,7 +113,7 @@ def estimate_mean(
         own_names += [f"added to {items[0].system!r}: {kind}" for kind in range(4)]
     combined = own - power * (added - taken)
     lost = 1 + (power != 0)
-    # Of these rows only the unrated share is unknown, and their scores are all that there are.
+    # For exactly these rows only the ratings of the unrated ones are unknown; all their scores are known.
     left = rest.size / len(kept)
     within = math.sqrt(left) * (own - power / left * added) if left else 0 * own
     known = ((1 - left) * mean + left * bottom, (1 - left) * mean + left * top) if left else (mean, mean)
@@ -149,13 +151,13 @@ def estimate_mean(
 
 
 def _rater_parts(raters: Mapping[str, float]) -> dict[str, float]:
-    """Say what every rater adds to a mean of all of them; nothing of fewer than three, who tell little of others."""
+    """Compute every rater's contribution to the mean of all; empty for fewer than three raters, who say too little."""
     count = len(raters)
     return {name: own / math.sqrt(count * (count - 1)) for name, own in raters.items()} if count > 2 else {}
 
 
 def for_other_raters(found: Interval, parts: Mapping[str, float], ends: Ends | None = None) -> Interval:
-    """Widen an interval to one for other raters, too, with the degrees of freedom of Satterthwaite (1946)."""
+    """Widen an interval to cover other raters too, with the degrees of freedom of Satterthwaite (1946)."""
     squares = np.array([found.error**2, sum(own**2 for own in parts.values())])
     if not squares.sum() > 0 or found.units < 2:
         return found
@@ -165,10 +167,11 @@ def for_other_raters(found: Interval, parts: Mapping[str, float], ends: Ends | N
 
 
 def _p_of_sample(score: Floats, codes: Ints, is_rated: NDArray[np.bool_]) -> float:
-    """Two-sided p-value of "rated documents are drawn at random", from the spread of all scores, which is known.
+    """Compute the two-sided p-value of "rated documents are drawn at random" from the known spread of all scores.
 
-    Where a document is rated in part, rows were drawn. The sum of a draw without replacement has the gamma distribution
-    of its first three moments (Pearson's type III), since scores at a ceiling are skewed.
+    If a document is rated in part, the test assumes that rows were drawn. The sum of a draw without replacement is
+    approximated by a gamma distribution with its first three moments (Pearson's type III), since scores at a ceiling
+    are skewed.
     """
     from scipy.special import gammainc, gammaincc, ndtr
 
@@ -193,7 +196,7 @@ def _p_of_sample(score: Floats, codes: Ints, is_rated: NDArray[np.bool_]) -> flo
 
 
 def _doubted(found: Interval, own: Floats, units: int) -> Interval:
-    """Warn where few rated documents make up the error, shape (rated,)."""
+    """Add a warning if few rated documents make up the error; `own` has shape (rated documents,)."""
     squares = float(own @ own)
     if squares > 1e-20 and squares**2 < _FEW_TELLING * float((own**4).sum()):
         told = f"fewer than {_FEW_TELLING} rated documents make up the error: the interval may be too short"
@@ -204,7 +207,7 @@ def _doubted(found: Interval, own: Floats, units: int) -> Interval:
 def _corrections(
     human: Floats, score: Floats, codes: Ints, rated: Ints, rest: Ints
 ) -> tuple[float, Floats, float, Floats, Floats]:
-    """Mean rating, and how much higher rated rows are scored; what every document adds to it, and to both sides."""
+    """Return the mean rating and how much higher rated rows are scored, with every document's contribution to each."""
     mean, own = _by_document(rated, human, codes)
     (of_rated, added), (of_rest, taken) = (_by_document(rows, score, codes) for rows in (rated, rest))
     return mean, own, of_rated - of_rest if rest.size else 0.0, added, taken
@@ -223,16 +226,16 @@ def _with_each_kind(
 
 
 def _by_document(rows: Ints, values: Floats, codes: Ints) -> tuple[float, Floats]:
-    """Mean of these rows, and what every document adds to it, less the mean."""
+    """Compute the mean of these rows, and every document's contribution to its deviation."""
     mean = float(values[rows].mean()) if rows.size else 0.0
     own = np.bincount(codes[rows], (values[rows] - mean) / max(1, rows.size), minlength=int(codes.max()) + 1)
     return mean, np.asarray(own, dtype=np.float64)
 
 
 def estimate_difference(first: Estimate, second: Estimate) -> tuple[Interval, float, Interval | None]:
-    """Difference of two estimates, whose documents may be the same, with the p-value of "no difference".
+    """Compute the difference of two estimates, which may share documents, with the p-value of "no difference".
 
-    The last is its interval for other raters, too; None of fewer than three.
+    The last element is the interval that also covers other raters; None with fewer than three raters.
     """
     value = first.combined.value - second.combined.value
     parts, raters = (_less(getattr(first, name), getattr(second, name)) for name in ("parts", "rater_parts"))
@@ -242,5 +245,5 @@ def estimate_difference(first: Estimate, second: Estimate) -> tuple[Interval, fl
 
 
 def _less(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    # In order: that of a set would change the last digits.
+    # Keeps the order: the order of a set would change the last digits.
     return {name: first.get(name, 0.0) - second.get(name, 0.0) for name in dict.fromkeys([*first, *second])}

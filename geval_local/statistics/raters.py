@@ -1,8 +1,8 @@
-"""Raters: how strict each one is, the noise of a mean rating without that, and what the ratings' variance is made of.
+"""Raters: how strict each one is, the noise of a mean rating without that, and the ratings' variance components.
 
-A rater who is strict on all items shifts their means alike, which is no noise. Ratings are those of an item plus what a
-rater adds to every item (two-way analysis of variance); where raters rated different items, the fit by least squares
-takes out who rated which.
+A rater who is strict on all items shifts all means by the same amount, which is not noise. The model of a rating is the
+item's value plus the rater's shift (two-way analysis of variance). If raters rated different items, the least squares
+fit corrects for who rated which.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Floats = NDArray[np.float64]
 class Raters:
     """Ratings of the same items by several people."""
 
-    #: Mean rating of every item, less what its raters add; NaN where it has none, shape (items,).
+    #: Mean rating of every item minus the shifts of its raters, shape (items,); NaN without a rating.
     means: Floats
-    #: How much higher every rater rates than all of them, shape (raters,).
+    #: How much higher every rater rates than the mean of all raters, shape (raters,).
     added: Floats
-    #: Mean rating and number of rated items of every rater, as they are.
+    #: Mean rating and number of rated items of every rater, without a correction.
     own: tuple[tuple[float, int], ...]
     #: Variance of a single rating around its item's mean and its rater's shift.
     rest: float
@@ -40,12 +40,12 @@ class Raters:
 
 
 def fit_raters(ratings: Floats) -> Raters:
-    """Separate items from raters; ratings are of shape (raters, items), NaN where there is none.
+    """Separate items from raters; `ratings` has shape (raters, items), NaN without a rating.
 
     Raises
     ------
     DataError
-        If no item has ratings of two people, or every item and rater is fitted exactly.
+        If no item has ratings of two people, or if the fit is exact and leaves no residuals.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -54,7 +54,7 @@ def fit_raters(ratings: Floats) -> Raters:
     filled = np.where(there, ratings, 0.0)
     weight = there / np.maximum(count, 1)
     means = filled.sum(axis=0) / np.maximum(count, 1)
-    # Normal equations of the raters alone: items are eliminated by their means.
+    # Normal equations of the raters alone: the items' means eliminate the items.
     table = np.diag(there.sum(axis=1)) - there @ weight.T
     added = np.linalg.pinv(table) @ (filled - there * means).sum(axis=1)
     added -= added.mean()
@@ -72,7 +72,7 @@ def fit_raters(ratings: Floats) -> Raters:
 
 
 def variance_components(fitted: Raters, documents: Sequence[Hashable], systems: Sequence[Hashable]) -> dict[str, float]:
-    """Split the variance of a rating by what it is due to, from products of pairs of items; never below 0."""
+    """Estimate the variance components of a rating from products of pairs of items; none is below 0."""
     kept = np.flatnonzero(np.isfinite(fitted.means)).tolist()
     x = fitted.means[kept] - fitted.means[kept].mean()
 
@@ -89,7 +89,7 @@ def variance_components(fitted: Raters, documents: Sequence[Hashable], systems: 
     apart = products() - same_document - same_system + same_both
 
     def due(pairs: Floats) -> float:
-        """Mean product of pairs that share one thing, less that of pairs that share nothing."""
+        """Subtract the mean product of pairs that share nothing from that of pairs that share one key."""
         return max(0.0, float(pairs[0] / pairs[1] - apart[0] / apart[1])) if pairs[1] > 0 < apart[1] else 0.0
 
     document, system = due(same_document - same_both), due(same_system - same_both)

@@ -1,4 +1,4 @@
-"""ScoredItem: one rated text with its score, the record type of all analyses; their label probabilities as an array."""
+"""ScoredItem: one rated text with its score, the record type of all analyses; label probabilities as an array."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EXAMPLE = "an example in the form"
 class ScoredItem:
     """One output with its human rating and its score."""
 
-    #: The document (or dialogue) that the output belongs to; items of one group are compared with each other, and
-    #: resampled together.
+    #: The document (or dialogue) of the output. Analyses compare the items of one group with each other, and resample
+    #: them together.
     group: str
     #: Writer of the output; empty if unknown.
     system: str
@@ -32,7 +32,7 @@ class ScoredItem:
     human: float
     #: The score of the judge or metric; NaN if unscored, never 0.
     predicted: float
-    #: ``{label: p}``, summing to 1, where the score is an expectation over labels.
+    #: ``{label: p}``, summing to 1, if the score is an expectation over labels.
     probabilities: Mapping[str, float] | None = None
     #: Length of the output in words.
     length: int | None = None
@@ -40,12 +40,12 @@ class ScoredItem:
     key: str = ""
     #: Why the item is unscored.
     error: str | None = None
-    #: Probability of all labels together; NaN where it is not known.
+    #: Total probability of all labels; NaN if unknown.
     label_mass: float = math.nan
 
 
 def mean_mass(items: Iterable[ScoredItem]) -> float:
-    """Average the label mass where it is known; NaN where it is for none."""
+    """Average the known label masses; NaN if none is known."""
     known = [item.label_mass for item in items if math.isfinite(item.label_mass)]
     return math.fsum(known) / len(known) if known else math.nan
 
@@ -56,9 +56,9 @@ def word_count(text: str) -> int:
 
 
 def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int]]:
-    """Separate the items that have both a rating and a score from those that do not, which are counted by reason.
+    """Return the items with both a rating and a score, and the number of others by reason.
 
-    Reasons of one code are one, with the first one as its example.
+    Reasons with the same code count as one, with the first message as the example.
     """
     kept: list[ScoredItem] = []
     left_out: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int
 def pair(
     first: Sequence[ScoredItem], second: Sequence[ScoredItem], *, same_human: bool = True
 ) -> tuple[list[ScoredItem], list[ScoredItem]]:
-    """Align two score lists on the items that both of them scored, in the order of the first."""
+    """Align two score lists on the items that both have scored, in the order of the first."""
     for items in (first, second):
         doubled = [key for key, count in Counter(item.key for item in items).items() if count > 1]
         if doubled:
@@ -104,7 +104,7 @@ def pair(
 
 
 def labels_of(items: Iterable[ScoredItem]) -> list[float]:
-    """List the values of the labels in ascending order; empty where there are none, or they are words."""
+    """List the values of the labels in ascending order; empty without labels, or if they are words."""
     labels = {label for item in items for label in item.probabilities or ()}
     try:
         return sorted(float(label) for label in labels)
@@ -129,7 +129,7 @@ def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.
         row = np.array([item.probabilities[label] for label in scale.labels], dtype=np.float64)
         if not (row >= 0).all() or abs(row.sum() - 1) > 1e-6:
             raise DataError(f"item {item.key!r}: its label probabilities sum to {row.sum():g}, not 1")
-        # Through Distribution, so that stored and fresh probabilities obey the same arithmetic.
+        # Through Distribution, so that stored and fresh probabilities use the same arithmetic.
         with np.errstate(divide="ignore"):
             rows[index] = Distribution(scale, np.log(row)).p
     return rows
@@ -137,5 +137,5 @@ def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.
 
 def expectations(p: NDArray[np.float64], scale: Scale) -> NDArray[np.float64]:
     """Compute the expected value of each row of label probabilities, shape (items,)."""
-    # Float error may leave the interval by an ulp when one label holds everything.
+    # Rounding may leave the scale by an ulp when one label has all the probability.
     return np.clip(p @ scale.array, scale.low, scale.high)

@@ -1,9 +1,9 @@
-"""Draws of documents and systems: the bootstrap of every interval that is not Student's, permutations, and folds.
+"""Draws of documents and systems: bootstrap intervals, permutation tests, and folds.
 
-Whole documents, whole systems, or both are drawn with replacement, as the target population says (Deutsch, Dror and
-Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). All judges and dimensions of an analysis share the draws, so
-that differences and means are taken draw by draw. A mean of one figure per document has Student's interval and the
-sign-flip test, which are exact and need no draws. What is swapped between two judges is drawn here too.
+The bootstrap draws whole documents, whole systems, or both with replacement; the target population decides which
+(Deutsch, Dror and Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). All judges and dimensions of an analysis
+share the draws, so differences and means are computed draw by draw. A mean of one figure per document uses Student's
+interval and the sign-flip test, which need no bootstrap. This module also draws the exchanges between two judges.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from geval_local.errors import ConfigurationError
 from geval_local.statistics.interval import Interval, t_interval, t_test
 
 Target = Literal["documents", "systems", "both"]
-#: All arrangements if there are fewer.
+#: Number of random arrangements; if there are fewer in all, every one is used.
 PERMUTATIONS = 9_999
 #: Draws of every bootstrap.
 RESAMPLES = 1_000
-#: From six groups on a sign-flip test can reject at .05; with fewer it never can.
+#: A sign-flip test needs six groups to be able to reject at 0.05.
 SIGN_FLIP_GROUPS = 6
-#: With more groups the permutation distribution is Student's t to every digit shown, at a fraction of the time.
+#: With more groups Student's t replaces the permutations: it agrees to every printed digit and is much faster.
 MOST_FLIPPED = 2_000
 
 Floats = NDArray[np.float64]
 
 
 class Draws:
-    """How often every document and every system is drawn, the same for all judges and dimensions."""
+    """How often each draw takes every document and every system, the same for all judges and dimensions."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class Draws:
         return {name: found[place] for place, name in enumerate(names)}
 
     def has(self, document: str) -> bool:
-        """Whether a document is drawn by itself, and not in a block with others."""
+        """Whether the draws take a document by itself, not in a block with others."""
         return document in self._documents
 
     def documents(self, names: Sequence[str]) -> Floats:
-        """Give how often documents are drawn, or whether they are swapped, shape (draws, documents)."""
+        """Return how often documents are drawn, or whether they are swapped, shape (draws, documents)."""
         return self._given(self._documents, names)
 
     def systems(self, names: Sequence[str]) -> Floats:
-        """Give the same of systems."""
+        """Return how often systems are drawn, or whether they are swapped, shape (draws, systems)."""
         return self._given(self._systems, names)
 
     def figures(self, value: Floats, drawn: Floats | None) -> FiguresWithErrors:
-        """Put figures on the data together with those of every draw."""
+        """Combine figures on the data with the figures of every draw."""
         unit = "systems or documents" if self.target == "both" else self.target
         return FiguresWithErrors(value, {}, drawn, self.units, unit)
 
@@ -86,26 +86,27 @@ class Draws:
 
 @dataclass(frozen=True)
 class FiguresWithErrors:
-    """Figures on the data, with what their errors are found from."""
+    """Figures on the data, with the values by document or by draw that give their errors."""
 
     #: Shape (figures,).
     value: Floats
-    #: Document -> its own figures, where the value is their mean.
+    #: Document -> its own figures, if the value is their mean.
     parts: Mapping[str, Floats] = field(default_factory=dict)
-    #: The figures in every draw, shape (draws, figures); None where parts say it, or nothing was drawn.
+    #: The figures in every draw, shape (draws, figures); None if `parts` gives the errors, or nothing was drawn.
     draws: Floats | None = None
-    #: Independent units that were drawn: documents, systems, or the fewer of the two.
+    #: Number of independent units that were drawn: documents, systems, or the smaller of both.
     units: int = 0
     #: Their name.
     unit: str = "documents"
 
     def interval(self, index: int, *, on_z: bool = False, in_steps: bool = False) -> Interval:
-        """Return the 95 % interval of one figure: Student's t, with the spread of the draws as its error.
+        """Return the 95 % interval of one figure: Student's t, with the standard deviation of the draws as its error.
 
-        Percentiles of draws are too short for few units, and a draw of ranks is nearer to 0 than the data, which moves
-        them aside (benchmarks/interval_coverage.py). `on_z` is for Pearson's correlation over drawn systems. Ranks of
-        few systems go `in_steps`: two that are nearly alike change places in half of the draws, and Student's interval
-        never reaches the other step; the middle 95 % of the draws are then added to it (inference_edges.py).
+        Percentile intervals are too short for few units, and biased for ranks, since rank correlations of a draw are
+        closer to 0 than those of the data (benchmarks/interval_coverage.py). Use `on_z` (Fisher's z) for Pearson's
+        correlation over drawn systems. Use `in_steps` for rank coefficients of few systems: two nearly equal systems
+        change places in half of the draws, and Student's interval never reaches the other step. The interval then also
+        covers the middle 95 % of the draws (inference_edges.py).
         """
         value = float(self.value[index])
         if self.parts:
@@ -123,22 +124,22 @@ class FiguresWithErrors:
         return Interval(value, math.tanh(z.low), math.tanh(z.high), error, self.units, plain.warning)
 
     def _unless_alike(self, found: Interval) -> Interval:
-        """Leave an interval of no length out: figures that are equal on a few units say nothing of the next one."""
+        """Drop an interval without length: equal figures on a few units say nothing about the next unit."""
         if not found.error <= 1e-14 or not found.value:
             return found
         return replace(found, low=math.nan, high=math.nan, warning=f"all {self.unit} are alike, and allow no interval")
 
     def by_document(self, index: int) -> dict[str, float]:
-        """Return one figure of every document, where the value is their mean; else nothing."""
+        """Return one figure for every document, if the value is their mean; else an empty dict."""
         return {name: float(part[index]) for name, part in self.parts.items()}
 
     def p(self, index: int, *, in_steps: bool = False, seed: int = 0) -> tuple[float, str]:
-        """Return the two-sided p-value of "the true figure is 0", and the test in words."""
+        """Return the two-sided p-value of "the true figure is 0", and a description of the test."""
         p, test = paired_test(self.by_document(index), self.interval(index), seed=seed)
         if test == "sign-flip":
             return p, "Sign-flip permutation test over documents, two-sided; Student's t interval."
         if in_steps and self.draws is not None:
-            # Not below that of the draws: else a near tie of one judge alone tells equal judges apart.
+            # Not below the p of the draws: else a near tie in one judge alone would separate equal judges.
             p = max(p, min(1.0, 2 * min(float(np.nanmean(sign * self.draws[:, index] >= 0)) for sign in (1, -1))))
         told = "." if self.parts else f"; standard error from {RESAMPLES:,} draws of {self.unit} (bootstrap)."
         return p, f"Student's t test, two-sided{told}"
@@ -156,19 +157,19 @@ class FiguresWithErrors:
 
 
 def minus(first: FiguresWithErrors, second: FiguresWithErrors) -> FiguresWithErrors:
-    """Difference of the figures of one analysis, document by document and draw by draw."""
+    """Subtract the figures of one analysis, document by document and draw by draw."""
     return _combined([first, second], [1.0, -1.0])
 
 
 def mean_of(parts: Sequence[FiguresWithErrors]) -> FiguresWithErrors:
-    """Mean of the figures over several data sets on the same documents, such as the dimensions of a benchmark."""
+    """Average the figures of several data sets on the same documents, such as the dimensions of a benchmark."""
     return _combined(parts, [1 / len(parts)] * len(parts))
 
 
 def _combined(given: Sequence[FiguresWithErrors], weights: Sequence[float]) -> FiguresWithErrors:
     value = np.sum([weight * one.value for one, weight in zip(given, weights, strict=True)], axis=0)
     if any(one.parts for one in given):
-        # What each document adds to the value; a document that one of the data sets lacks adds nothing there.
+        # Each document's contribution to the value; a document missing from a data set contributes nothing there.
         names = list(dict.fromkeys(name for one in given for name in one.parts))
         added = np.zeros((len(names), value.size))
         place = {name: index for index, name in enumerate(names)}
@@ -197,21 +198,21 @@ def drawn_by_document(
 
 
 def swapped_p(observed: float, drawn: Floats) -> float:
-    """Two-sided p-value of a difference of two judges, from that in every draw of swaps; the data are one more draw."""
+    """Compute the two-sided p-value of a difference of two judges from draws of swaps; the data are one more draw."""
     drawn = drawn[np.isfinite(drawn)]
     if not drawn.size or not math.isfinite(observed):
         return math.nan
-    # Arrangements that are equal are not told apart by the order of a sum.
+    # The order of a sum must not separate equal arrangements.
     return float((np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-9) + 1) / (drawn.size + 1))
 
 
 def paired_test(values: Mapping[str, float], mean: Interval, *, seed: int = 0) -> tuple[float, str]:
-    """Two-sided p-value of "no difference" from one value a document, and the test: by signs, or Student's t.
+    """Compute the two-sided p-value of "no difference" from one value per document, by sign flips or Student's t.
 
-    Of fewer than six documents flips cannot reject, of more than `MOST_FLIPPED` they have the p of Student's t, their
-    limit. Documents are taken by their names, so that p does not depend on the order of the rows. For two judges it is
-    the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps the
-    sign of the difference of their coefficients there.
+    With fewer than six documents flips cannot reject; with more than `MOST_FLIPPED` their p converges to that of
+    Student's t. Both cases use Student's t. Documents are sorted by name, so p does not depend on the order of the
+    rows. For two judges the flips are the permutation of whole inputs of Deutsch, Dror and Roth (2021): swapping two
+    judges on a document flips the sign of the difference of their coefficients there.
     """
     own = np.array([values[name] for name in sorted(values)])
     if SIGN_FLIP_GROUPS <= own.size <= MOST_FLIPPED and np.isfinite(own).all():
@@ -220,14 +221,14 @@ def paired_test(values: Mapping[str, float], mean: Interval, *, seed: int = 0) -
 
 
 def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> tuple[Floats, Floats]:
-    """Two-sided p-values of several tests on the same groups: each alone, and adjusted for all of them.
+    """Compute two-sided p-values of several tests on the same groups: unadjusted, and adjusted for all of them.
 
-    Shape (groups, tests), NaN where a test lacks a group; every test has two groups or more. A group's sign is flipped
-    in all tests at once: in every arrangement if they can be enumerated (13 groups or fewer by default), else in seeded
-    draws and the observed one. The adjustment is the step-down max-t of Westfall and Young (1993, algorithm 2.8): its
-    family-wise error is that of the flips, exact for symmetric differences, and it is as small for many tests as for
-    one if all of them are clear. Statistics are Student's t on the normal scale (Wallace, 1959), so that tests on few
-    and on many groups are comparable.
+    `differences` has shape (groups, tests), with NaN if a test lacks a group; every test has at least two groups. A
+    flip changes a group's sign in all tests at once. The function enumerates all arrangements if it can (13 groups or
+    fewer by default), else it uses seeded draws and the observed arrangement. The adjustment is the step-down max-t of
+    Westfall and Young (1993, algorithm 2.8). Its family-wise error is that of the flips, which is exact for symmetric
+    differences. If all tests are clear, many of them get p-values as small as one would. Statistics are Student's t on
+    the normal scale (Wallace, 1959), so tests on few and on many groups are comparable.
     """
     freedom = np.isfinite(differences).sum(axis=0) - 1.0
     values = np.nan_to_num(differences)
@@ -238,7 +239,7 @@ def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: i
         share = np.minimum(sums**2, 1 - 1e-15)
         return np.asarray((8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(-freedom * np.log1p(-share)))
 
-    # Arrangements that are equal are not told apart by the order of a sum.
+    # The order of a sum must not separate equal arrangements.
     observed = statistic(np.maximum(np.abs(values.sum(axis=0)) - 1e-9, 0.0))
     order = np.argsort(-observed, kind="stable")
     signs = _signs(len(values), permutations, seed)
@@ -247,10 +248,10 @@ def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: i
     for start in range(0, len(signs), step):
         found = statistic(signs[start : start + step].astype(np.float64) @ values)[:, order]
         alone += (found >= observed[order]).sum(axis=0)
-        # Of each test and all that are less clear.
+        # Running maximum over each test and all less clear ones.
         found = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
         largest += (found >= observed[order]).sum(axis=0)
-    # The data are one more arrangement where not all were enumerated.
+    # If not all arrangements were enumerated, the data are one more.
     more = int(2 ** len(values) > permutations)
     p = np.empty((2, observed.size))
     p[:, order] = (np.stack([alone, np.maximum.accumulate(largest)]) + more) / (len(signs) + more)
@@ -258,9 +259,9 @@ def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: i
 
 
 def level_of_each(differences: Floats, level: float = 0.05, *, seed: int = 0) -> float:
-    """Level that `sign_flips` leaves each test if none is clear: `level` of the largest of as many correlated tests.
+    """Compute the level that `sign_flips` leaves each test if none is clear: that of the largest of all statistics.
 
-    By the normal distribution that flips tend to, from the differences less their means.
+    It uses the limiting normal distribution of the flips, with the correlations of the centred differences.
     """
     values = np.nan_to_num(differences - np.nanmean(differences, axis=0))
     norm = np.sqrt((values**2).sum(axis=0))
@@ -274,14 +275,14 @@ def level_of_each(differences: Floats, level: float = 0.05, *, seed: int = 0) ->
 
 
 def attained(groups: int, level: float = 0.05) -> float:
-    """Share of a level that flips of so few groups can use; of fewer than six Student's t uses all of it."""
+    """Return the share of a level that flips of so few groups can use; 1 below six, where Student's t is used."""
     arrangements = level * 2.0 ** min(groups - 1, 50)
     return math.floor(arrangements) / arrangements if groups >= SIGN_FLIP_GROUPS else 1.0
 
 
 @lru_cache(maxsize=2)
 def _signs(size: int, permutations: int, seed: int) -> NDArray[np.int8]:
-    """All arrangements of signs, or as many as asked for; one draw serves all pairs of a table."""
+    """Return all arrangements of signs, or `permutations` random ones; all pairs of a table share them."""
     if 2**size <= permutations:
         draws = (np.arange(2**size)[:, None] >> np.arange(size) & 1).astype(np.int8)
     else:

@@ -1,12 +1,12 @@
 """Tests of whether one judge is better than another on the same items and documents.
 
-A difference of means over documents has the sign-flip test, exact up to 13 documents. All else has Student's t with the
-bootstrap's error, but for ranks of new systems: there the judges' scores are exchanged, of whole systems with all their
-documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417), which finds more. Exchanges on
-documents too (their PERM-INPUTS and PERM-BOTH) tell equal judges of different opinions apart
-(benchmarks/results/2026-11-23-tests-system.txt). Pearson's correlation is not exchanged: a judge that is far off for a
-few systems would be told apart from one that is a little off for all. Every p-value is two-sided; in a table it is also
-adjusted for all tests there, and so is the smallest detectable difference.
+A difference of means over documents uses the sign-flip test, exact up to 13 documents. All else uses Student's t with
+the bootstrap's error, with one exception. Rank coefficients over new systems use a permutation test that exchanges the
+two judges' scores of whole systems with all their documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL,
+doi:10.1162/tacl_a_00417); it has more power. Exchanges on documents too (their PERM-INPUTS and PERM-BOTH) reject too
+often for equally good judges that disagree (benchmarks/results/2026-11-23-tests-system.txt). Pearson's correlation is
+not exchanged: the test would separate a judge that is far off for a few systems from one that is a little off for all.
+Every p-value is two-sided. In a table, p-values and smallest detectable differences are also adjusted for all tests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from geval_local.statistics.resampling import (
     swapped_p,
 )
 
-#: With fewer documents the test over the same systems rejects in .00 to .05 of the cases, where .05 are meant
+#: With fewer documents the test over the same systems has a false-positive rate of 0.00 to 0.05 at level 0.05
 #: (benchmarks/interval_coverage.py).
 FEW_OVER_SYSTEMS = 50
 #: One judge's scores, of one dimension or of several.
@@ -55,34 +55,34 @@ class Comparison:
     #: Level and coefficient of the comparison.
     level: Level
     coefficient: str
-    #: Each judge's coefficient on the common documents.
+    #: Coefficient of each judge on the common documents.
     first: float
     second: float
     #: ``first - second``.
     difference: Interval
     #: Two-sided p-value.
     p: float
-    #: The same, corrected for the number of tests in its table; NaN for a single test.
+    #: The p-value corrected for the number of tests in its table; NaN for a single test.
     p_adjusted: float
-    #: Smallest true difference that would have been found with 80 % probability, at .05 or what the correction
-    #: leaves of it for the first of the tests in its table.
+    #: Smallest true difference that the test would have found with 80 % probability, at 0.05 or, in a table, at the
+    #: level that the correction leaves its first test.
     detectable: float
-    #: Population that the interval and the test generalise to.
+    #: Population to which the interval and the test generalise.
     target: Target
-    #: The same in words.
+    #: Description of that population and of the test's limitations.
     holds_for: str
-    #: Items compared, and the documents they come from.
+    #: Number of items compared, and of their documents.
     n: int
     groups: int
-    #: Documents with a coefficient for each judge alone; more than `groups` if the judges differ.
+    #: Number of documents with a coefficient for each judge alone; more than `groups` if the judges differ.
     kept: tuple[int, int]
     #: Description of the test, in a sentence.
     why: str
-    #: Level that the correction leaves it, if it is the first of its table.
+    #: Level that the correction leaves this test, if it is the first of its table.
     significance: float = field(default=math.nan, repr=False, compare=False)
-    #: Least p that it can give, whatever the data; 0 of Student's t.
+    #: Smallest p-value that the test can give; 0 for Student's t.
     least: float = field(default=0.0, repr=False)
-    #: The difference by document, where it is the mean of these.
+    #: Document -> its difference, if the total is their mean.
     by_document: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -100,17 +100,17 @@ _Tested = TypeVar("_Tested")
 _Key = TypeVar("_Key")
 #: The family-wise error of a table of tests.
 LEVEL = 0.05
-#: What a test is called that took the place of another, in the fields where classes say it.
+#: Names of the replacement test, in the fields of the test classes that have them.
 _BY_T = {"test": "t", "why": "Student's t test, two-sided."}
 
 
 def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
-    """Copy the tests of one table with p-values adjusted for all of them, and what they can detect then.
+    """Copy the tests of one table, with p-values and detectable differences adjusted for all of them.
 
-    Tests on differences by document (``by_document``) are flipped together, see `sign_flips`; all others have Holm's
-    correction. Of a table with both kinds each has its share of the level. Tests that could never reject, whatever the
-    data, give way to Student's t: flips of D documents give no p below 2 / 2**D. So do flips of more than
-    `MOST_FLIPPED`, whose limit it is.
+    Tests on differences by document (``by_document``) are flipped together, see `sign_flips`; all others get Holm's
+    correction. In a table with both kinds, each kind gets its share of the level. Student's t replaces tests that could
+    never reject: flips of D documents give no p below 2 / 2**D. It also replaces flips of more than `MOST_FLIPPED`
+    documents, which converge to it.
     """
     given: dict[Any, Any] = dict(tests)
     count = max(1, sum(math.isfinite(test.p) for test in given.values()))
@@ -133,26 +133,26 @@ def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
         if hasattr(test, "detectable"):
             level = found[key]["significance"] * (attained(test.difference.units) if key in flipped else 1.0)
             able = test.difference.detectable(significance=level)
-            changes["detectable"] = able or math.nan  # equal scores do not say what could have been found
+            changes["detectable"] = able or math.nan  # equal scores do not show what a test could find
         result[key] = replace(test, **changes)
     return result
 
 
 def _flipped(tests: Mapping[Any, Any], count: int) -> dict[Any, Mapping[str, float]]:
-    """Find the differences by document that are flipped together; none where their flips cannot reject."""
+    """Select the differences by document that are flipped together; none if their flips cannot reject."""
     known = {key: getattr(test, "by_document", {}) for key, test in tests.items()}
     found = {
         key: own
         for key, own in known.items()
         if SIGN_FLIP_GROUPS <= len(own) <= MOST_FLIPPED and math.isfinite(sum(own.values()))
     }
-    # Tests on the same documents are clear in the same arrangements, those on others in others.
+    # Tests on the same documents share their extreme arrangements; tests on other documents have others.
     least = sum(2.0 ** (1 - len(documents)) for documents in {frozenset(own) for own in found.values()})
     return found if least <= LEVEL * len(found) / count else {}
 
 
 def _by_t(test: Any, count: int) -> Any:
-    """Test by Student's t what is not flipped, or what exchanges could not tell apart among so many tests."""
+    """Replace a test that is not flipped by Student's t, unless it is one whose exchanges can still reject."""
     if not getattr(test, "by_document", {}) and getattr(test, "least", 0.0) * count <= LEVEL:
         return test
     p = t_test(test.difference.value, test.difference.error, test.difference.units)
@@ -160,7 +160,7 @@ def _by_t(test: Any, count: int) -> Any:
 
 
 def how_corrected(tests: Collection[Any]) -> str:
-    """Say how the tests of a table were corrected for their number."""
+    """Describe how the tests of a table were corrected for their number."""
     flips = sum(getattr(test, "test", getattr(test, "why", "")).lower().startswith("sign-flip") for test in tests)
     jointly = "step-down max-t over joint sign flips"
     return jointly if flips == len(tests) else f"{jointly}, Holm for other tests" if flips else "Holm"
@@ -192,8 +192,8 @@ def compare(
 ) -> Comparison:
     """Test the difference of two judges' agreement with people, on the items and documents that both keep.
 
-    Of several dimensions it is that of their averages. Items are paired by key. Without a second judge, the first is
-    held against chance.
+    With several dimensions, it compares the averages over dimensions. Items are paired by key. Without a second judge,
+    it compares the first with chance.
     """
     if coefficient not in ALL_COEFFICIENTS:
         raise ConfigurationError(
@@ -221,7 +221,7 @@ def compare(
     if second is not None and level == "system" and target != "documents" and coefficient != "pearson":
         own = [item for items, _ in grounds for item in items[0]]
         exchange = Draws((), sorted({item.system for item in own}), "systems", count=PERMUTATIONS, seed=seed, swap=True)
-        # With fewer systems no exchange can reject at .05.
+        # With fewer systems no exchange can reject at 0.05.
         if exchange.units >= SIGN_FLIP_GROUPS:
             drawn = np.mean(
                 [exchanged(one, other, exchange, accuracy=wanted)[:, index] for (one, other), _ in grounds], axis=0
@@ -257,7 +257,7 @@ def compare(
 
 
 def _dimensions(judged: Judged) -> list[Sequence[ScoredItem]]:
-    """Give the scores of every dimension."""
+    """Return the scores of every dimension."""
     several = [one for one in judged if not isinstance(one, ScoredItem)]
     return several or [[one for one in judged if isinstance(one, ScoredItem)]]
 
@@ -270,7 +270,7 @@ def compare_all(
     target: Target | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Comparison], dict[str, str]]:
-    """Test every pair as `compare` does; where there is nothing to compare, say why."""
+    """Test every pair as `compare` does; if a pair cannot be compared, return the reason."""
     found, failed = {}, {}
     for name, (first, second) in pairs.items():
         try:
@@ -281,7 +281,7 @@ def compare_all(
 
 
 def _chance(ties: Sequence[Ties], like: FiguresWithErrors) -> FiguresWithErrors:
-    """Give the figures of scores that know nothing: 0, one half, and the accuracy of ties always or never."""
+    """Return the figures of uninformative scores: 0, AUC 0.5, and the accuracy of always or never a tie."""
     tied = np.array([own.human / own.pairs if own.pairs else math.nan for own in ties])
     value = np.array([0.0, 0.0, 0.0, np.maximum(tied, (1 - tied) / 2).mean(), 0.5])
     draws = None if like.draws is None else np.broadcast_to(value, like.draws.shape)
