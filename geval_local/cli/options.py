@@ -79,9 +79,9 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace each parameter of a verb that is a group by the group's single options.
 
-    A group is a class of `Options`: its fields with a description are options, and they come last. ``list[JudgeOptions]``
-    takes one ``--judge`` for each judge; the other options are shared. A dataclass whose fields are declared like
-    options of a verb is a group too; its options keep the parameter's place.
+    A group is a class of `Options`: its fields with a description are options, and they come last.
+    ``list[JudgeOptions]`` takes one ``--judge`` for each judge; the other options are shared. A dataclass whose fields
+    are declared like options of a verb is a group too; its options keep the parameter's place.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
@@ -435,7 +435,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to std
 
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
     """Refuse options of CSV results if no CSV is written."""
-    columns = run.columns if run.distributed is None else None  # in a distributed run they choose the columns of the parts
+    columns = run.columns if run.distributed is None else None  # there they choose the columns of parts
     if (columns or run.csv_safe) and "csv" not in formats:
         raise ConfigurationError(
             "--columns and --csv-safe are about CSV results; the other formats keep everything",

@@ -93,8 +93,8 @@ def shared_batcher(judge: Judge) -> Batcher:
 
     with _lock:
         if judge not in _batchers:
-            # A tool may submit all its rows at once, and the batcher must refuse none. Its workers also do work of their
-            # own between two rows, so their calls are more spread out than those of a server's clients.
+            # A tool may submit all its rows at once, and the batcher must refuse none. Its workers also do other work
+            # between two rows, so their calls are more spread out than those of a server's clients.
             _batchers[judge] = Batcher(judge, queue=sys.maxsize, gather_seconds=GATHER_SECONDS)
         return _batchers[judge]
 

@@ -53,7 +53,7 @@ def print_table(table: Table) -> None:
         console.width = WIDTH
 
 
-#: Key of a layout: on a narrow terminal, columns with the largest number are dropped first; without it, none.
+#: Key of a layout: on a narrow terminal, the column with the largest number is dropped first.
 DROPPED = "dropped"
 #: Least width that a column of words keeps before others are dropped for it.
 _WORDS = 14
@@ -189,8 +189,8 @@ def command_given() -> str:
 def as_options(text: str) -> str:
     """Write parameters, which the library puts in backticks, as options: `human=FIELD` becomes ``--human FIELD``.
 
-    Parameters that the verb does not have stay; in ``run`` they become keys of the evaluation file. `steps=False` becomes
-    the flag ``--no-steps``.
+    Parameters that the verb does not have stay; in ``run`` they become keys of the evaluation file. `steps=False`
+    becomes the flag ``--no-steps``.
     """
 
     def written(found: re.Match[str]) -> str:
