@@ -50,7 +50,7 @@ def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 
 
 def _in_work(app: ASGIApp) -> ASGIApp:
-    """Tell a request's connection when the application begins, answers and ends."""
+    """Notify a request's connection when the application begins, answers and ends."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
         connection: _Connection | None = scope.get("state", {}).pop(_STATE, None) if scope["type"] == "http" else None
