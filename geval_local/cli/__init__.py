@@ -1,8 +1,8 @@
 """The command line: one module per verb group, results on stdout, everything else on stderr.
 
-- `app`, `ending`: the verbs put together with their examples, and how a command ends, also when nobody takes its output
+- `app`, `ending`: the verbs with their examples, and how a command ends, also if nobody reads its output
 - `commands`: one module per verb, or per group of verbs; `output`: what they print
-- `options`: made of `geval_local.options`, shared by verbs, and what the shell offers
+- `options`: made from `geval_local.options` and shared by verbs; shell completion
 - `guarded`: a command that Ray may end
 - `scoring`: the work around ``score``, ``resume`` and ``decide``, and their signals; `standard_input`; `progress`
 
@@ -27,7 +27,7 @@ def main() -> None:
 
     from geval_local.cli.ending import open_closed_streams
 
-    # A scheduler's SIGTERM is an interruption too: no partial file is left.
+    # A scheduler's SIGTERM is an interruption too, so it leaves no partial file.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         open_closed_streams()
@@ -41,6 +41,6 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         raise SystemExit(3) from None
     finally:
-        # Everything is printed and closed: another Ctrl-C must not print a traceback.
+        # All output is printed and closed: another Ctrl-C must not print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

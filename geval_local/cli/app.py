@@ -18,7 +18,7 @@ from geval_local.cli.output.console import set_verb, show_log
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
 
-#: Verb -> what does it, and the examples that end its help.
+#: Verb -> its function, and the examples at the end of its help.
 VERBS: dict[str, tuple[Any, ...]] = {
     "score": (
         score.score,
@@ -67,7 +67,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
 
 
 class Verb(TyperCommand):
-    """A verb: the lines of its help are not broken by hand, and flags have no type."""
+    """A verb: its help is one line per paragraph, and flags show no type."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -77,12 +77,12 @@ class Verb(TyperCommand):
                 parameter.metavar = ""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb, whose options are named in messages."""
+        """Run the verb, and let messages name its options."""
         set_verb(self.params, str(ctx.find_root().obj))
         return super().invoke(ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Give the option --help, without a type as other flags."""
+        """Return the option --help without a type, like other flags."""
         option = super().get_help_option(ctx)
         if option is not None:
             option.metavar = ""

@@ -19,7 +19,7 @@ from geval_local.cli.output.console import note, show_error
 from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError, first_line, is_panic
 from geval_local.fields import visible
 
-#: What help texts and progress bars of libraries need.
+#: Terminal sequences that help texts and progress bars of libraries need.
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m|\r)")
 
 _REMEDY = "Results can go into a file: -o FILE where the command has it, or > FILE."
@@ -57,13 +57,13 @@ class EscapedStream:
         return self.rendered.write(text)
 
     def flush(self) -> None:
-        """Hand on what is buffered."""
+        """Flush the buffer."""
         with self.guarded():
             self._stream.flush()
 
     @property
     def rendered(self) -> _Rendered:
-        """The same stream, for text whose control characters are ours."""
+        """The same stream, for text whose control characters come from this package."""
         return _Rendered(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -71,7 +71,7 @@ class EscapedStream:
 
 
 class _Rendered:
-    """A stream that changes nothing."""
+    """A stream that writes text unchanged."""
 
     def __init__(self, stream: EscapedStream) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ class _Rendered:
 
 
 class ClosedPipeError(OutputError):
-    """The reader of stdout has gone, as `head` does: what it wanted it has."""
+    """The reader of stdout is gone, such as `head` after its last line; this is no failure."""
 
 
 class _Results(EscapedStream):
@@ -116,7 +116,7 @@ class _Results(EscapedStream):
 
 
 class _Messages(EscapedStream):
-    """stderr: write errors are ignored, so that the work goes on."""
+    """stderr: write errors are ignored, so that the work continues."""
 
     def guarded(self) -> AbstractContextManager[None]:
         return contextlib.suppress(OSError)
@@ -141,7 +141,7 @@ def guarded_streams() -> Iterator[None]:
 EXIT_CONFIGURATION = 2
 EXIT_INTERRUPTED = 3
 EXIT_DEFECT = 70
-#: As a shell reports a program that a closed pipe ended.
+#: Exit code that a shell reports for a program that a closed pipe ended.
 EXIT_CLOSED_PIPE = 141
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a gate failed (--fail-under, --fail-over, --fail-slice-under, --max-unscored, --label-mass, "
@@ -214,10 +214,10 @@ class Verbs(TyperGroup):
 
 
 def _interruption(error: BaseException) -> KeyboardInterrupt | None:
-    """Find the interruption that an error is, or that a library turned into it: an import says it has failed."""
+    """Find the interruption that caused an error: a library may turn it into another, such as a failed import."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, KeyboardInterrupt):
-        found = found.__context__  # what was being handled, whatever is named as the cause
+        found = found.__context__  # the error in progress, whatever the code names as cause
     return found
 
 
@@ -256,7 +256,7 @@ def _told(error: BaseException, command: str) -> int:
         note(f"error: {error}", "bold red")
         note("A symbolic link there leads back to itself; give the file that is meant.")
         return EXIT_CONFIGURATION
-    if is_panic(error):  # a text of a row is met where it is encoded
+    if is_panic(error):  # the encoder handles panics over the text of a row
         note(f"error: the tokenizer cannot be used: {first_line(error)}", "bold red")
         note("Its tokenizer.json is damaged, or not made for this library; fetch it again with the weights.")
         return EXIT_CONFIGURATION

@@ -1,7 +1,7 @@
-"""A command that Ray may end: when a cluster is gone, Ray leaves its driver without a word, with code 1.
+"""A command that Ray may end: if the cluster is gone, Ray exits from the driver without a message, with code 1.
 
-So such a command runs in a process of its own, and the one that was started waits for it. If that ends without having
-come to its end, the command counts as interrupted.
+So such a command runs in a child process, and the first process waits for it. If the child dies before its work is
+complete, the command counts as interrupted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from geval_local.cli.ending import EXIT_INTERRUPTED
 
 _DISTRIBUTED = re.compile(r'"distributed":\s*"ray"')
-#: Tells a process of Linux to die with the one that started it (prctl(2)).
+#: Makes a Linux process die with its parent (prctl(2)).
 _PR_SET_PDEATHSIG = 1
 
 
 def is_distributed(arguments: Sequence[str]) -> bool:
-    """Whether a command line is about a distributed run, as far as that can be told without reading its options."""
+    """Whether a command line is about a distributed run, judged without parsing its options."""
     if any(one.partition("=")[0] == "--distributed" for one in arguments):
         return True
     if "resume" not in arguments[:2]:
@@ -39,7 +39,7 @@ def is_distributed(arguments: Sequence[str]) -> bool:
 
 
 def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
-    """Do the work of a command in another process, and exit as it does; if it was cut off, as interrupted."""
+    """Do the work of a command in a child process and exit with its code; if the child was cut off, as interrupted."""
     if not hasattr(os, "fork"):
         work()
         return
@@ -47,12 +47,12 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
     child = os.fork()
     if child == 0:
         os.close(told)
-        os.setpgid(0, 0)  # or else a terminal's signal would come twice: from it, and handed on
+        os.setpgid(0, 0)  # otherwise a terminal's signal would arrive twice: directly, and forwarded
         _die_with_parent()
         try:
             work()
         finally:
-            os.write(tells, b"1")  # what ends Python itself does not come here
+            os.write(tells, b"1")  # skipped if Ray ends the process
         return
     os.close(tells)
 
@@ -79,7 +79,7 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
 
 
 def resume_command(arguments: Sequence[str]) -> str:
-    """Write the command that goes on with a run: the same again always does."""
+    """Return the command that continues a run; the same command always does."""
     for place, one in enumerate(arguments):
         name, found, value = one.partition("=")
         if name in ("-o", "--output"):

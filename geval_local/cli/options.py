@@ -1,4 +1,4 @@
-"""Options of verbs: made of those of `geval_local.options`, shared by several verbs, and what the shell offers."""
+"""Options of verbs: made from `geval_local.options`, options that several verbs share, and shell completion."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
-    """List directories and files of some endings that a path may go on with."""
+    """List directories, and files of some endings, that complete a path."""
     head, slash, tail = incomplete.rpartition("/")
     try:
         found = sorted(Path(f"{head}{slash}" or ".").expanduser().iterdir())
@@ -77,18 +77,18 @@ _COMPLETIONS = {"name": complete_judge}
 def takes_options(
     *, judge_without: Sequence[str] = (), run_only: Sequence[str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Put the single options of a group in the place of each parameter of a verb that is one.
+    """Replace each parameter of a verb that is a group by the group's single options.
 
-    A group is a class of `Options`, whose described fields are options; ``list[JudgeOptions]`` are judges, each by a
-    ``--judge`` of its own whose other options are shared. A dataclass, whose fields are options as a verb declares
-    them, is a group too, and stands where its parameter does; the others come last.
+    A group is a class of `Options`: its fields with a description are options, and they come last.
+    ``list[JudgeOptions]`` takes one ``--judge`` for each judge; the other options are shared. A dataclass whose fields
+    are declared like options of a verb is a group too; its options keep the parameter's place.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(verb)
         own: list[inspect.Parameter] = []
         added: list[inspect.Parameter] = []
-        # Parameter of the verb -> the names of its options, and what makes a group of their values.
+        # Parameter of the verb -> the names of its options, and the function that builds the group.
         groups: dict[str, tuple[list[str], Callable[[dict[str, Any]], Any]]] = {}
         for parameter in inspect.signature(verb, eval_str=True).parameters.values():
             kind = hints.get(parameter.name)
@@ -136,7 +136,7 @@ def _option_names(name: str, field: FieldInfo) -> tuple[str, ...]:
 
 
 def _parameter(group: type[Options], name: str, *, many: bool = False) -> inspect.Parameter:
-    """Give one option as a parameter that typer understands."""
+    """Return one option as a parameter for typer."""
     kind = _kind(group.model_fields[name])
     if kind is bool:
         shown: Any = bool
@@ -157,7 +157,7 @@ def option_of(group: type[Options], name: str, *, many: bool = False) -> Any:
     kind, text = _kind(field), str(field.description)
     if many:
         text = text.replace(" Absent:", " May be repeated, and results are then named metric@judge. Absent:")
-    # Choices are checked with all else, where a close one is proposed; here they are shown and completed.
+    # Typer only shows and completes choices; the group checks them and proposes a close one.
     choices = [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
     return typer.Option(
         *_option_names(name, field),
@@ -171,12 +171,12 @@ def option_of(group: type[Options], name: str, *, many: bool = False) -> Any:
 
 
 def _kind(field: FieldInfo) -> Any:
-    """Give the first type of a field, None apart."""
+    """Return the first type of a field that is not None."""
     return next(kind for kind in alternatives(field.annotation) if kind is not type(None))
 
 
 def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None = None) -> Any:
-    """Build a group from what was given; errors name the options as they are written."""
+    """Build a group from the given values; errors name the options as they are written."""
     given = {name: value for name, value in values.items() if value is not None and value is not False and value != []}
     for name in given:
         if name in group.model_fields and _flag(group.model_fields[name]).is_negative:
@@ -203,7 +203,7 @@ def _judges(values: Mapping[str, Any]) -> list[JudgeOptions]:
 
 
 def _judge(text: str | None, values: Mapping[str, Any]) -> JudgeOptions:
-    """Build a judge from ``NAME,KEY=VALUE,...`` and the options that all judges share; the default one of no text."""
+    """Build a judge from ``NAME,KEY=VALUE,...`` and the shared options; without a text, the default judge."""
     shared: JudgeOptions = _checked(JudgeOptions, {**values, "name": None})
     if text is None:
         return shared
@@ -221,7 +221,7 @@ def _judge(text: str | None, values: Mapping[str, Any]) -> JudgeOptions:
 
 
 def split_judge(text: str) -> tuple[str, dict[str, str]]:
-    """Split ``NAME,KEY=VALUE,...`` into the name and its options; both names and values may hold commas themselves."""
+    """Split ``NAME,KEY=VALUE,...`` into the name and its options; names and values may contain commas."""
     name, *own = re.split(r",(?=[^,=]+=)", text)
     options: dict[str, str] = {}
     for part in own:
@@ -271,7 +271,7 @@ MaxUnscored = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """What every metric of a run has to reach."""
+    """Limits for every metric of a run."""
 
     fail_under: Annotated[
         float | None,
@@ -299,9 +299,9 @@ class Gates:
     ] = None
 
     def read(self, by: Sequence[str] = ()) -> list[Gate]:
-        """Read them as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``.
+        """Read the gates: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``.
 
-        `by` are the columns that make slices.
+        `by` are the columns of slices.
         """
         from geval_local.evaluation.gates import Gate, Limit, parse_limit
 
@@ -324,7 +324,7 @@ class Gates:
 
 @dataclasses.dataclass(frozen=True)
 class GateReports:
-    """Where a pipeline shows what became of the gates."""
+    """Files in which a pipeline reads the results of the gates."""
 
     summary: Annotated[
         Path | None,
@@ -342,7 +342,7 @@ class GateReports:
         return [("--summary", self.summary), ("--junit", self.junit)]
 
     def check(self) -> None:
-        """Make sure, before anything is scored, that both can be written."""
+        """Check, before anything is scored, that both files can be written."""
         from geval_local.evaluation.reports import check_places
 
         check_places(self.summary, self.junit)
@@ -434,8 +434,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to std
 
 
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
-    """Refuse options of CSV results where none are written."""
-    columns = run.columns if run.distributed is None else None  # of parts they are those that are kept
+    """Refuse options of CSV results if no CSV is written."""
+    columns = run.columns if run.distributed is None else None  # there they choose the columns of parts
     if (columns or run.csv_safe) and "csv" not in formats:
         raise ConfigurationError(
             "--columns and --csv-safe are about CSV results; the other formats keep everything",
@@ -444,7 +444,7 @@ def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
 
 
 def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estimator, ...]:
-    """Read ``--estimator``, after the usual ones where these are asked for too; each of them once."""
+    """Read ``--estimator``; `others` puts the usual ablations first. Repeated ones count once."""
     from geval_local.analysis.results import ABLATIONS
     from geval_local.score import Estimator
 
@@ -453,7 +453,7 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
 
 @dataclasses.dataclass(frozen=True)
 class RatedOptions:
-    """What is rated: metrics that are named, or a prompt that is one."""
+    """Metrics by name, or a prompt file as the metric."""
 
     metric: Metrics = None
     prompt_file: Annotated[
@@ -463,7 +463,7 @@ class RatedOptions:
 
 
 def chosen_metrics(rated: RatedOptions, *, no_steps: bool) -> list[Metric]:
-    """Load the metrics that are named, or read the prompt that is one."""
+    """Load the named metrics, or read the prompt file."""
     from geval_local.io.input_checks import load_metrics
     from geval_local.prompt import metric_from_prompt_file
 
@@ -497,7 +497,7 @@ def warn_of_scales(metrics: Sequence[Metric]) -> None:
 
 
 def check_directions(gates: Gates, metrics: Sequence[Metric]) -> None:
-    """Reject a limit on the bad side of a metric's mean: the better the scores, the sooner it would fail."""
+    """Reject a limit on the wrong side of a metric's mean, which good scores would fail."""
     for option, value, sign in (("--fail-under", gates.fail_under, 1), ("--fail-over", gates.fail_over, -1)):
         for metric in metrics if value is not None else ():
             if metric.direction.sign != sign:
@@ -510,7 +510,7 @@ def check_directions(gates: Gates, metrics: Sequence[Metric]) -> None:
 
 
 def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric]) -> None:
-    """Reject a limit that every score of the metric reaches, or none can: it was meant for another scale."""
+    """Reject a limit outside the metric's scale: it was meant for another scale."""
     for metric in metrics:
         if value is not None and not metric.scale.low <= value <= metric.scale.high:
             raise ConfigurationError(
@@ -530,6 +530,6 @@ def check_new_yaml(output: Path, what: str) -> None:
 
 
 def analyse(find: Callable[..., _Found], *given: Any, fields: Sequence[str] | None = None, **options: Any) -> _Found:
-    """Make an analysis with the options that were given; it has its own defaults for the others."""
+    """Run an analysis with the given options; it has its own defaults for the others."""
     asked = {name: value for name, value in options.items() if value is not None}
     return find(*given, fields=read_mapping(fields or ()), **asked)

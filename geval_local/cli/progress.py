@@ -35,7 +35,7 @@ def _figures(task: Task) -> str:
         told.append(f"{done}{of} {unit}")
         rate = max(0, done - task.fields["there"]) / max(moved, 1e-9)
         told += [f"{rate:.3g} {unit}/s"] if rate else []
-    # From the latest batch on: while the next one is computed, the rate stays and the time left only shrinks.
+    # Measured at the latest batch: during the next one the rate stays and the time left only shrinks.
     left = 0.0 if total is None or not rate else max(0, total - done) / rate - (seconds - moved)
     return ", ".join([*told, f"{_clock(left)} left" if left > 0 else f"{_clock(seconds)} so far"])
 
@@ -81,10 +81,10 @@ class Progress:
         there: int = 0,
         done: int = 0,
     ) -> None:
-        """Start the next phase: its items, and how many were there before."""
+        """Start the next phase: its number of items, and how many are done already."""
         for task in self.bar.task_ids:
             self.bar.remove_task(task)
-        # What was there, or done before the clock starts, is not part of the rate.
+        # Items done before the clock starts are not part of the rate.
         self.bar.add_task(label, total=total, completed=done, unit=unit, there=max(there, done), moved=0.0)
 
     def advance(self, count: int) -> None:
@@ -106,7 +106,7 @@ class Progress:
         if not phase.fields["unit"]:
             self.begin(phase.description, total, unit=_BYTES, done=done)
         self.reach(done)
-        if done >= total:  # what is left is no reading: checks, and a probe of the precision
+        if done >= total:  # the rest of loading: checks, and a probe of the precision
             self.begin(f"checking what was read, {total / 1e9:.1f} GB")
 
     def show_steps(self, metric: Metric, tokens: int) -> None:

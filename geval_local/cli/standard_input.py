@@ -1,4 +1,4 @@
-"""``-``: rows from standard input, kept in a file, because a run reads them more than once and may be resumed."""
+"""``-``: rows from standard input, copied to a file, because a run reads them more than once and may be resumed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BLOCK = 1 << 20
 def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[Path]:
     """Yield the path of a file; ``-`` is JSONL from standard input, which is read into a file first.
 
-    The same rows are kept under the same name, so a repeated command continues its run. The file is removed when the
-    work is done, unless a run directory refers to it.
+    The same rows get the same file name, so a repeated command continues its run. The file is removed at the end,
+    unless a run directory refers to it.
     """
     if file != STANDARD_INPUT:
         yield file
@@ -52,7 +52,7 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
 
 @contextmanager
 def input_files(files: Sequence[str], *, keep: bool, keep_after: bool = False) -> Iterator[list[str | Path]]:
-    """Yield the files as given, with standard input as by `input_file`."""
+    """Yield the files as given; standard input becomes a file, see `input_file`."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(input_file(STANDARD_INPUT, keep=keep, keep_after=keep_after)) if one == "-" else one

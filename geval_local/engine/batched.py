@@ -78,7 +78,7 @@ class PaddedEngine:
             length, paths = sizes[index]
             group: int | None = self._group(length)
             if group != self._group(len(requests[index].ids)):
-                # Its positions are read by passes of several lengths.
+                # Passes of several lengths read its positions.
                 group, paths = None, len(rows_of(index, requests[index], self._group))
             if members and ((rows + paths) * width > self.batch_tokens or group is None or group != before):
                 packs.append(Pack(tuple(members), rows * width, len(packs)))
@@ -93,7 +93,7 @@ class PaddedEngine:
         return packs
 
     def plan_apart(self, requests: Sequence[Request], groups: Sequence[int], unit: int) -> list[Pack]:
-        """Plan the requests whose length puts them into another group than 0, as units from `unit` on."""
+        """Plan the requests whose length group is not 0, as units from `unit` on."""
         apart = [index for index, group in enumerate(groups) if group != 0]
         return [
             Pack(tuple(apart[local] for local in pack.requests), pack.tokens, unit + pack.unit)
@@ -151,8 +151,8 @@ class PaddedEngine:
 def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[BatchRow]:
     """Make rows that read every inner node of a request's label trie once.
 
-    A row reads only positions of one length group, its own: a position is read with the rotary frequencies that a
-    plain pass over the tokens up to it has.
+    A row reads only positions of its own length group: a position needs the rotary frequencies of a plain pass over
+    the tokens up to it.
     """
     nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
     ids = tuple(request.ids.tolist())

@@ -3,8 +3,8 @@
 There is no list of architectures. First the model's own declarations are checked; then probe prompts run in
 small packs and one by one. For prefix sharing three things must hold: every layer called the attention function, every
 layer requested the sliding window of its configuration, and the label log-probabilities agree. For the
-shared cache only the last can be checked, and the cache must have been used; for padded batches only the last. Where
-even padding moves a figure, every position gets a pass of its own, provided that no token sees later ones.
+shared cache only the last can be checked, and the cache must have been used; for padded batches only the last. If even
+padding changes a figure, every position gets a pass of its own, provided that no token sees later ones.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from geval_local.tokens.requests import Request
 
 logger = logging.getLogger("geval_local")
 
-#: Names under which configurations give such a length.
+#: Names of such a length in configurations.
 _SPAN = re.compile(r"(window|chunk|block)(_size|_len|_length)?$|^local_attention$|^index_topk$")
-#: The chunk of gated delta rules, which is in transformers' code alone.
+#: The chunk of gated delta rules, which only transformers' code contains.
 _DELTA_CHUNK = 64
 
 
@@ -78,7 +78,7 @@ def choose_engine(
     batch_tokens : int, optional
         The token budget; by free memory if absent.
     verdict : Verdict, optional
-        Where the result of the probe is kept for the next time.
+        Keeps the result of the probe for the next start.
     """
     if choice not in get_args(EngineName):
         raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineName))}")
@@ -122,14 +122,14 @@ def choose_engine(
     return engine, report
 
 
-#: Transformers' mark on a function that a package's kernel takes the place of: the package, and the function.
+#: Transformers' mark on a function that a package's kernel replaces: the package, and the function.
 _REPLACED = re.compile(r'@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"[^)]*\)\s*def (\w+)')
 _INSTALLED_AS = {"fla": "flash-linear-attention"}
 
 
 @cache
 def _kernel_packages(kind: type[Any]) -> set[str]:
-    """List the packages whose kernels a class of layers calls where they are installed, by its source."""
+    """List the packages whose kernels a class of layers calls if they are installed, by its source."""
     try:
         source = inspect.getsource(sys.modules[kind.__module__])
     except (OSError, TypeError, KeyError):
@@ -141,7 +141,7 @@ def _kernel_packages(kind: type[Any]) -> set[str]:
 
 
 def missing_packages(model: PreTrainedModel) -> str | None:
-    """Say which packages a model with recurrent layers lacks on a GPU, and what that costs; None if none is missing."""
+    """Describe which packages a model with recurrent layers lacks on a GPU, and the cost; None if none is missing."""
     if input_device(model).type != "cuda":
         return None
     kinds: list[Any] = [type(module) for module in model.modules()]
@@ -158,7 +158,7 @@ def missing_packages(model: PreTrainedModel) -> str | None:
 def _choose_padded(plain: PlainPasses, padded: PaddedEngine, reason: str | None) -> tuple[Engine, EngineReport]:
     """Choose padded batches if a probe finds them exact, else one prompt at a time; refuse a model that is not causal.
 
-    `reason` says why nothing better is used.
+    `reason` is why no better engine is used.
     """
     model = plain.model
     span = longest_span(model.config.get_text_config())
@@ -214,11 +214,12 @@ def expected_spans(config: Any) -> list[int | None]:
 
 
 def longest_span(config: Any) -> int | None:
-    """Give the longest length of a configuration beyond which its layers compute otherwise; None if it has none.
+    """Return the largest length at which layers change how they compute, by the configuration; None if there is none.
 
-    A sliding window, a chunk of recurrent layers or of attention, the number of keys that sparse attention keeps.
+    Such as a sliding window, a chunk of recurrent layers or of attention, or the number of keys that sparse attention
+    keeps.
     """
-    # An error beyond them does not show before. Properties, which `to_dict` leaves out, only repeat what is stored.
+    # Errors show only beyond these lengths. `to_dict` leaves out properties, which only repeat stored values.
     found = {name: value for name, value in config.to_dict().items() if _SPAN.search(name)}
     spans = [value for value in found.values() if isinstance(value, int) and not isinstance(value, bool) and value > 1]
     spans.append(found.get("index_block_size", 0) * getattr(config, "index_topk_blocks", 1))
@@ -232,7 +233,7 @@ def _known(
 ) -> EngineReport:
     """Probe, unless an earlier start did.
 
-    What was found is kept if all is well: what memory or a package cut short may be whole the next time.
+    A result is kept only if it is complete and without problems: memory or a missing package may have limited others.
     """
     kept = None if verdict is None else verdict.read(name, EngineReport)
     if kept is not None:
@@ -250,7 +251,7 @@ def _find_sharing(
     """Find out whether prefixes can be shared, with the GPU's kernel unless it serves no layer."""
     model = plain.model
     device = input_device(model)
-    # Without a kernel every stretch of keys is a launch of its own, and a GPU waits.
+    # Without a kernel every stretch of keys is a separate launch, and the GPU waits.
     refusal = stated_refusal(model) or (None if is_asked_for else why_no_kernel(device))
     if refusal is not None:
         return EngineReport("padded", refusal), None
@@ -267,7 +268,7 @@ def _find_sharing(
 def _probe_sharing(
     plain: PlainPasses, expected: list[int | None], span: int | None, kernel: FlexKernel | None
 ) -> EngineReport:
-    """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report says where it does not."""
+    """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report names the other layers."""
     model = plain.model
     report = _probe(model, partial(_compare_sharing, plain, expected, kernel), span)
     missing = why_no_kernel(input_device(model))
@@ -302,10 +303,10 @@ def _compare_sharing(
 ) -> EngineReport:
     """Compare prefix sharing, cut into packs of which some continue others, with prompts in rows of their own.
 
-    A row and a pack cannot err alike: a row holds nothing but its prompt, and what it may see is the model's affair.
-    If they differ, every prompt is asked alone. If it is inexact, the layers of one kind are computed in pieces, then
-    of the next, then all: the kernel keeps those that it computes right. What it gets wrong in one dtype is no verdict
-    on another.
+    A row and a pack cannot share an error: a row contains only its prompt, with the model's own mask. If they differ,
+    compare with every prompt alone. If sharing is inexact, compute the layers of one kind in pieces, then of the next
+    kind, then all: the kernel keeps the kinds that it computes exactly. A failure in one dtype does not exclude
+    another.
     """
     model, budget = plain.model, len(requests[0].ids)
 
@@ -350,7 +351,7 @@ def _probe_cache(plain: PlainPasses) -> EngineReport:
     """Probe the shared prefix cache."""
     config: Any = plain.model.config.get_text_config()
     report = _probe(plain.model, partial(_compare_cache, plain), longest_span(config))
-    # A cache may forget what is beyond a window that the layers do not have, or that is not of its kind.
+    # A cache may drop tokens beyond a window that the layers do not have, or that is of another kind.
     windowed = "chunked_attention" in (getattr(config, "layer_types", None) or ()) or getattr(
         config, "sliding_window", None
     )
@@ -371,7 +372,7 @@ def _compare_cache(plain: PlainPasses, requests: Sequence[Request]) -> EngineRep
 
 
 def _compare_padded(plain: PlainPasses, requests: Sequence[Request]) -> EngineReport:
-    """Compare one batch of prompts of differing lengths, label tokens behind some of them, with plain passes."""
+    """Compare one batch of prompts of different lengths, some followed by label tokens, with plain passes."""
     chosen = [*requests[:2], *requests[-2:]]
     together = PaddedEngine(plain.model, plain.head, batch_tokens=len(chosen) * 2 * len(requests[0].ids))
     found = label_logprobs(together, chosen)
@@ -407,7 +408,7 @@ def _probe(
                 with widened(model) as wide:
                     report = _attempt(compare, requests) if wide else None
                 if report is None or (report.reason is not None and report.difference is None):
-                    # What float32 cannot compute here at all is no verdict on the dtype that will be used.
+                    # If float32 cannot run here at all, that does not exclude the dtype that will be used.
                     why = "no memory for a probe in float32" if report is None else f"not in float32: {report.reason}"
                     report = replace(half, note=f"{why}: probed in {model.dtype} only", is_cut_short=True)
         if report is not None:
@@ -433,11 +434,11 @@ def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Seq
 
 
 #: On a CPU larger packs gain nothing: the matrices are long enough, and the caches are small. But narrow weights are
-#: widened for every pass, so models that may have some take three times as many tokens (most documents with all their
-#: candidates are one pass then), also where theirs are wide: figures are the same for every form of storage.
+#: widened for every pass, so larger models take three times as many tokens: most documents with all their candidates
+#: are one pass then. This holds for wide weights too, so that figures do not depend on the form of storage.
 CPU_TOKENS = 1_024
 LEAST, MOST = 1_024, 16_384
-#: Share of the free memory that activations may take; the rest is for the root path and for fragmentation.
+#: Share of the free memory for activations; the rest is for the root path and for fragmentation.
 MEMORY_SHARE = 0.5
 
 
@@ -452,7 +453,7 @@ def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
 
 
 def bytes_per_token(model: PreTrainedModel, engine: PrefixSharingEngine) -> dict[torch.device, float]:
-    """Measure what a token of a pack takes on every GPU that holds a part of a model; parameters as `find_budget`."""
+    """Measure the bytes per token of a pack on every GPU that has a part of a model; parameters as `find_budget`."""
     devices = gpus_of(model)
     if not devices:
         return {}

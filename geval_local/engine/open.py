@@ -1,4 +1,4 @@
-"""Which backend serves a judge, and how it is opened: the only module that knows all of them."""
+"""Choose and open the backend of a judge: the only module that knows all backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from geval_local.engine.vllm_backend import check_vllm, read_vllm
 from geval_local.models.load import CheckedJudge
 from geval_local.options import JudgeOptions
 
-#: Lets the weights wait: takes what reads them, and returns what that gave.
+#: Wraps the reading of weights: called with the function that reads them, returns its result.
 OnRead = Callable[[Callable[[], Backend]], Backend]
 
 
@@ -35,8 +35,8 @@ def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backen
     options : JudgeOptions
         Which judge, and how it is loaded.
     on_read : callable, optional
-        Where an earlier start found out what the judge is, its weights are read when a figure is wanted that no cache
-        has. Called then, else at once, with what reads them.
+        Called with the function that reads the weights. If an earlier start recorded the judge's identity, that is when
+        the first figure is needed that no cache has; else at once.
     """
     if options.is_served or options.engine == "vllm":
         found = partial(read_served, options) if options.is_served else partial(read_vllm, check_vllm(options))

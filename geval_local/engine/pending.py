@@ -1,4 +1,4 @@
-"""Positions whose figures a device still computes, and packs that are launched before earlier ones are waited for."""
+"""Positions whose figures a device still computes, and asynchronous packs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from geval_local.tokens.requests import Request
 
 
 class PendingPositions:
-    """The labels' tokens at a batch of positions, being read."""
+    """The label tokens' probabilities at a batch of positions, still being computed."""
 
     def __init__(
         self, head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
@@ -45,7 +45,7 @@ def computed_ahead(
     look_ahead: int,
     padded: Callable[[Sequence[Pack]], Iterator[tuple[Pack, list[Readout]]]],
 ) -> Iterator[tuple[Pack, list[Readout]]]:
-    """Launch packs before the figures of earlier ones are waited for; what `launch` leaves is computed padded."""
+    """Launch packs before waiting for earlier ones; packs that `launch` refuses are computed as padded batches."""
     launched: deque[tuple[Pack, list[PendingPositions]]] = deque()
 
     def oldest() -> tuple[Pack, list[Readout]]:

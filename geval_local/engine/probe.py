@@ -27,10 +27,10 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.25, tor
 PROBE_OPERATIONS = {"cpu": 4e11}
 PROBE_OPERATIONS_ELSEWHERE = 4e15
 SHORT_PROBE = 48
-#: Tokens of a pass with many rows: all short prompts are one, and of long ones each takes its own.
+#: Tokens of a pass with many rows: all short prompts share one pass, each long prompt has its own.
 _ROWS_TOKENS = 1_024
 _PROBE_LABELS = 12
-#: Log-probabilities below count as this one.
+#: Floor of log-probabilities.
 _NO_PROBABILITY = -1e3
 
 
@@ -69,14 +69,14 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
     forms.append(SurfaceForm(len(labels), "longer", (labels[0], labels[1])))
     trie = LabelTrie(forms, len(forms))
     return [
-        # A plain pass for every prompt and inner node, and at a first start the user waits for each.
+        # Few inner nodes: each one costs a plain pass, and the user waits for it at a first start.
         *(Request(prompt.astype(np.int32), trie if number == 1 else flat) for number, prompt in enumerate(prompts)),
         *(Request(np.append(lone[:-1], token).astype(np.int32), flat) for token in labels[:2]),
     ]
 
 
 class PlainPasses:
-    """What a model itself makes of probe prompts, computed once for all engines that are compared with it.
+    """Log-probabilities of probe prompts by plain passes, computed once for all engines that are compared.
 
     Every pass reads all weights, and widens those that are stored narrower: for a judge of 8 B on a CPU each one takes
     10 to 20 seconds at a first start.
@@ -87,12 +87,12 @@ class PlainPasses:
         self._known: dict[tuple[Any, ...], NDArray[np.float64]] = {}
 
     def by_row(self, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
-        """Read prompts in rows of their own, many in a pass: for engines that put prompts behind one another."""
+        """Read each prompt as a row, many in a pass: the reference for engines that put prompts into one row."""
         engine = PaddedEngine(self.model, self.head, batch_tokens=_ROWS_TOKENS)
         return self._read(engine, requests, "by row")
 
     def one_by_one(self, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
-        """Read every position by a pass of its own, for engines that put prompts beside one another."""
+        """Read every position in a separate pass: the reference for engines that put prompts into rows of a batch."""
         engine = PaddedEngine(self.model, self.head, batch_tokens=1, plain=True)
         return self._read(engine, requests, "one by one")
 
@@ -105,9 +105,9 @@ class PlainPasses:
 
 
 def effect_of_later_tokens(model: PreTrainedModel, head: Head, ids: NDArray[np.int32]) -> float:
-    """Say by how much, in nats, a prompt's figures change with the tokens behind it: not at all in a causal model.
+    """Return how much, in nats, a prompt's figures change with the tokens after it: 0 in a causal model.
 
-    The prompt is read in two rows of one length that differ in what follows it.
+    The prompt is read in two rows of one length that differ after the prompt.
     """
     vocabulary = int(model.config.get_text_config().vocab_size)
     behind = np.random.default_rng(0).permutation(max(2, vocabulary // 2))[:2]
@@ -124,16 +124,16 @@ def effect_of_later_tokens(model: PreTrainedModel, head: Head, ids: NDArray[np.i
 def distance(
     found: Sequence[NDArray[np.float64]], expected: Sequence[NDArray[np.float64]], dtype: torch.dtype
 ) -> float:
-    """Say how far two engines' label log-probabilities are apart, in nats, by the measure of `TOLERANCE`."""
+    """Return the distance of two engines' label log-probabilities in nats, by the measure of `TOLERANCE`."""
     differences = [np.abs(one - other) for one, other in zip(found, expected, strict=True)]
     if dtype in HALF:
-        # A single prompt may differ by much: rounding sends a token to another expert, say.
+        # A single prompt may differ a lot, for example if rounding sends a token to another expert.
         return float(np.median([difference.mean() for difference in differences]))
     return float(np.max([difference.max() for difference in differences]))
 
 
 def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
-    """Plan and execute requests; the label log-probabilities in their order."""
+    """Plan and execute requests; return their label log-probabilities in order."""
     found = []
     for readout in read_all(engine, requests):
         if readout.error is not None and readout.error.code is ErrorCode.MEMORY:
@@ -180,7 +180,7 @@ def synthetic_requests(
     candidates: int = 4,
     seed: int = 1,
 ) -> list[Request]:
-    """Make prompts as an evaluation makes them: a metric's prefix, a document, a candidate."""
+    """Make prompts like those of an evaluation: a metric's prefix, a document, a candidate."""
     generator = np.random.default_rng(seed)
     high = max(16, vocabulary // 2)
 

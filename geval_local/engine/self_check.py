@@ -1,8 +1,8 @@
-"""Whether a judge computes on its device what it should: checks of the loaded engine that need no data.
+"""Check that a judge computes correctly on its device, with the loaded engine and without data.
 
-Loading probes an engine with a few short prompts. This asks more, and of the very engine that will score: attention
-against its definition, packs of several sizes against one prompt at a time, passes launched ahead against none, memory
-that runs out. Speed and peaks are for ``benchmarks/engine.py``. Nothing here prints.
+Loading probes an engine with a few short prompts. These checks ask more, of the same engine that will score: attention
+against its definition, packs of several sizes against one prompt at a time, asynchronous batches against synchronous
+ones, and memory that runs out. ``benchmarks/engine.py`` measures speed and peaks. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from geval_local.models.precision import dtype_name
 from geval_local.models.verdicts import version_of
 from geval_local.tokens.requests import Request
 
-#: Queries of a stretch that are compared, from its first to its last.
+#: Number of queries of a stretch that are compared, spread from its first to its last.
 _QUERIES = 48
 
 
 class _Watched(PackAttention):
-    """Attention whose results are compared on the way."""
+    """Attention that compares its results with the definition."""
 
     def __init__(self, compare: Callable[..., None], layout: Layout, store: PathStore, **options: Any) -> None:
         super().__init__(layout, store, **options)
@@ -70,7 +70,7 @@ def attention_errors(
     work = lay_requests_out(range(len(requests)), requests)
     stream = work.stream
     spans = expected_spans(model.config.get_text_config())
-    # Every layer would cost products in float64 on the host.
+    # Not every layer: each one costs products in float64 on the host.
     chosen = {spans.index(span) for span in spans} | {len(spans) - 1 - spans[::-1].index(span) for span in spans}
     errors: dict[int | None, float] = {}
 
@@ -96,7 +96,7 @@ def attention_errors(
 def _error(
     stream: Stream, layout: Layout, layer: int, store: PathStore, *tensors: torch.Tensor, **options: Any
 ) -> float:
-    """Compare some tokens of a stretch: what `PackAttention` was given, and what it gave."""
+    """Compare some tokens of a stretch: the input and the output of `PackAttention`."""
     query, key, value, out = tensors
     span, softcap, sinks = options["span"], options["softcap"], options["sinks"]
     path = store.read(layer, layout.path) if layout.path else (key[:, :0].transpose(0, 1), value[:, :0].transpose(0, 1))
@@ -127,14 +127,14 @@ def _error(
 #: The checks may cost this many floating-point operations: about a minute on a CPU.
 OPERATIONS = {"cpu": 4e12}
 OPERATIONS_ELSEWHERE = 2e16
-#: Tokens of a prompt where no window asks for more: some tiles of a kernel's.
+#: Tokens of a prompt if no window needs more: a few tiles of a kernel.
 _LENGTH = 192
-#: Tokens that the checks compute for each token of a prompt's length: twelve prompts alone, those on a scale of digits
-#: nine times, and their trie, five times as long as one of them, six times.
+#: Tokens that the checks compute per token of a prompt's length: nine prompts once and three prompts on a scale of
+#: digits nine times, then their trie, five times as long as a prompt, six times.
 _COST = 9 + 3 * 9 + 6 * 5
-#: Into how many packs, at least, the synthetic prompts are cut.
+#: Least numbers of packs that the synthetic prompts are cut into.
 _CUTS = (3, 5, 8)
-#: Error of a layer's attention that is rounding, as a share of the largest value that it averages.
+#: Largest error of a layer's attention that counts as rounding, as a share of the largest averaged value.
 _ATTENTION = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 6e-3}
 
 
@@ -144,8 +144,8 @@ def check_engine(
     report: EngineReport,
     found: Callable[[Finding], object] = lambda finding: None,
 ) -> SelfCheck:
-    """Check the engine that serves a model, on the device that it is on; `found` gets every finding at once."""
-    # First: a fault of the device may leave nothing that answers.
+    """Check the engine that serves a model, on the model's device; call `found` with each finding immediately."""
+    # Describe the device first: after a fault it may not answer.
     device = _describe_device(model, engine, report)
     with exact_products():
         findings = list(_findings(model, engine, found))
@@ -159,7 +159,7 @@ def _findings(model: PreTrainedModel, engine: Engine, found: Callable[[Finding],
             for finding in check(name, subject):
                 found(finding)
                 yield finding
-        except Exception as error:  # whatever a broken device or driver raises is what the check is for
+        except Exception as error:  # the check exists for all errors of a broken device or driver
             failed = Finding(name, False, f"{type(error).__name__}: {first_line(error)}")
             found(failed)
             yield failed
@@ -198,14 +198,14 @@ class _Subject:
 
     @cached_property
     def budgets(self) -> list[int]:
-        """Token budgets under which the prompts are at least so many packs as `_CUTS` says."""
+        """Token budgets that cut the prompts into at least the numbers of packs in `_CUTS`."""
         with self.set_to(1 << 40):
             total = sum(pack.tokens for pack in self.engine.plan(self.requests))
         return [max(1, total // cuts) for cuts in _CUTS]
 
     @contextmanager
     def set_to(self, batch_tokens: int, look_ahead: int | None = None) -> Iterator[None]:
-        """Give the engine another token budget for a while."""
+        """Set another token budget of the engine while this is open."""
         engine: Any = self.engine
         before = vars(engine).copy()
         changed = {"batch_tokens": batch_tokens, "limit": batch_tokens}
@@ -217,7 +217,7 @@ class _Subject:
             vars(engine).update({name: before[name] for name in changed})
 
     def apart(self, found: Sequence[NDArray[np.float64]], *, digits: bool | None = None) -> float:
-        """Say how far label log-probabilities are from those of one prompt at a time; of one scale, or of both."""
+        """Return the distance of label log-probabilities from those of one prompt at a time, for one scale or both."""
         chosen = [
             number
             for number, request in enumerate(self.requests)
@@ -232,22 +232,22 @@ class _Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The model's."""
+        """The model's dtype."""
         return self.model.dtype
 
     @property
     def tolerance(self) -> float:
-        """What `apart` may be."""
+        """Largest value of `apart` that passes."""
         return TOLERANCE[self.dtype]
 
     def compared(self, difference: float) -> str:
-        """Write a difference beside what is allowed."""
+        """Write a difference next to its tolerance."""
         of = "a typical prompt's, " if self.dtype in HALF else ""
         return f"{difference:.1e} nats ({of}{self.tolerance:g} allowed)"
 
 
 def _attention(name: str, subject: _Subject) -> Iterator[Finding]:
-    """Compare what layers make of a real pack with the definition of attention, in float64 on the CPU."""
+    """Compare the layers' attention in a real pack with its definition, in float64 on the CPU."""
     engine = subject.engine
     if not isinstance(engine, PrefixSharingEngine):
         yield Finding(name, None, "the model's own: this engine leaves it alone")
@@ -302,7 +302,7 @@ def _packed(name: str, subject: _Subject) -> Iterator[Finding]:
 
 
 def _ahead(name: str, subject: _Subject) -> Iterator[Finding]:
-    """Compare packs launched before the figures of earlier ones are waited for with packs that wait, bit for bit."""
+    """Asynchronous batches match synchronous ones bit for bit."""
     engine = subject.engine
     if not isinstance(engine, PrefixSharingEngine | SharedCacheEngine):
         yield Finding(name, None, "this engine waits for every pack")
@@ -317,7 +317,7 @@ def _ahead(name: str, subject: _Subject) -> Iterator[Finding]:
 
 
 def _out_of_memory(name: str, subject: _Subject) -> Iterator[Finding]:
-    """Let memory run out once: the pack must be halved, and every prompt scored."""
+    """Let memory run out once: the engine must halve the pack and score every prompt."""
     engine, budget = subject.engine, subject.budgets[0]
     if subject.one_row:
         yield Finding(name, None, "prompts go one at a time: there is nothing to halve")
@@ -353,13 +353,13 @@ def _out_of_memory(name: str, subject: _Subject) -> Iterator[Finding]:
 
 
 def _ask_for_too_much(device: torch.device) -> None:
-    """Make a GPU's allocator fail in earnest; a CPU's would rather end the process."""
+    """Make a GPU's allocator really fail; on a CPU that would end the process."""
     if device.type == "cuda":
         torch.empty(4 * torch.cuda.mem_get_info(device)[1], dtype=torch.uint8, device=device)
     raise torch.OutOfMemoryError("forced by the check")
 
 
-#: In their order.
+#: The checks, in order.
 CHECKS: Mapping[str, Callable[[str, _Subject], Iterator[Finding]]] = {
     "attention": _attention,
     "packed against one at a time": _packed,
@@ -369,7 +369,7 @@ CHECKS: Mapping[str, Callable[[str, _Subject], Iterator[Finding]]] = {
 
 
 def _describe_device(model: PreTrainedModel, engine: Engine, report: EngineReport) -> dict[str, Any]:
-    """Describe what computes, and how, as plain JSON values: devices, attention, budget, dtype, probe, versions."""
+    """Describe the computation as plain JSON values: devices, attention, budget, dtype, probe, versions."""
     device = input_device(model)
     devices = [_device_record(one) for one in gpus_of(model)] or [_device_record(device)]
     if isinstance(engine, PrefixSharingEngine) and engine.kernel is not None:

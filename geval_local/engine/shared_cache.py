@@ -26,12 +26,12 @@ from geval_local.models.head import Head, Trunk, gpus_of, to_device
 from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
-#: What a forward pass costs beside its tokens, in tokens. A processor loses little with short passes; a GPU computes
-#: some hundred tokens in the time that it takes to launch a pass.
+#: Fixed cost of a forward pass, in tokens. A CPU loses little with short passes; a GPU computes some hundred tokens in
+#: the time of launching a pass.
 PASS_TOKENS, PASS_TOKENS_ELSEWHERE = {"cpu": 16}, 128
-#: Fewest tokens beyond the prefix before, where a pass is cheap, that are worth one of their own.
+#: Least tokens beyond the previous prefix that are worth a pass of their own, even if a pass is cheap.
 LEAST_SHARED = 8
-#: Prefixes within prefixes: a cache is held for each.
+#: Most nested prefixes: each one keeps a cache.
 _DEEPEST = 8
 #: Positions of the repeated cache per computed token: they consist of keys and values only.
 _CACHED_PER_TOKEN = 8
@@ -115,7 +115,7 @@ class SharedCacheEngine:
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
         self.computed_tokens = 0
-        #: Packs that are sent before the figures of earlier ones are waited for.
+        #: Packs that are launched before waiting for earlier ones.
         self.look_ahead = len(gpus_of(model))
 
     @property

@@ -1,4 +1,4 @@
-"""Exact local judges inside other people's tools, in process: no server, and prompts still share what they can.
+"""Exact local judges inside other tools, in process: no server, and prompts still share their common text.
 
 ::
 
@@ -9,5 +9,5 @@
     mlflow         a scorer for MLflow, and finished runs written to it
     pytest_plugin  scores as assertions
 
-Importing the package loads nothing; a module of a tool loads that tool, and torch is loaded with the first judge.
+Importing the package loads nothing. The module of a tool loads that tool; the first judge loads torch.
 """

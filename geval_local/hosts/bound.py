@@ -1,7 +1,7 @@
-"""What all tools share: one judge per process, one batcher per judge, and a metric bound to both.
+"""The common part of all tools: one judge per process, one batcher per judge, and a metric bound to both.
 
 Tools call row by row, from threads or from tasks of an event loop. Every call goes through the judge's `Batcher`, which
-gathers those of some milliseconds, so that prompts share their introductions and sources as in a file.
+gathers the calls of a few milliseconds, so that prompts share their introductions and sources as in a file.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from geval_local.judge.batcher import Batcher
     from geval_local.judge.judge import Judge
 
-#: Labels that are named; what the others have is summed up.
+#: Most labels that a text names; it adds up the probability of the others.
 LABELS_NAMED = 5
 
 
 def in_words(score: Score, scale: Scale) -> str:
-    """Say what the judge's label probabilities are, and what follows from them."""
+    """Describe a score in words: label probabilities and the figures from them."""
     if score.error is not None:
         return f"unscored: {' '.join(score.error.split())}"
     ranked = sorted((score.probabilities or {}).items(), key=lambda pair: -pair[1])
@@ -61,7 +61,7 @@ JudgeLike: TypeAlias = "Judge | JudgeOptions | str | os.PathLike[str] | None"
 #: A metric, the name of a preset, or the path of a metric's YAML file.
 MetricLike: TypeAlias = "Metric | str | os.PathLike[str]"
 
-#: How long a call waits for others while the model has nothing to do.
+#: How long a call waits for others while the model is idle.
 GATHER_SECONDS = 0.01
 
 _lock = threading.RLock()
@@ -70,7 +70,7 @@ _batchers: dict[Judge, Batcher] = {}
 
 
 def shared_judge(judge: JudgeLike = None) -> Judge:
-    """Give a judge, loaded once per process however often and from however many threads it is asked for."""
+    """Return a judge; each judge is loaded once per process, for all callers and threads."""
     from geval_local.judge.judge import Judge
     from geval_local.models.registry import load_registry
 
@@ -88,19 +88,19 @@ def shared_judge(judge: JudgeLike = None) -> Judge:
 
 
 def shared_batcher(judge: Judge) -> Batcher:
-    """Give the one batcher of a judge. From now on the judge is used through it."""
+    """Return the batcher of a judge. From now on, use the judge only through it."""
     from geval_local.judge.batcher import Batcher
 
     with _lock:
         if judge not in _batchers:
-            # A tool may hand over all its rows at once, and none of them may be refused. It does work of its own
-            # between two rows, so that its workers come later, one after the other, than a server's clients.
+            # A tool may submit all its rows at once, and the batcher must refuse none. Its workers also do other work
+            # between two rows, so their calls are more spread out than those of a server's clients.
             _batchers[judge] = Batcher(judge, queue=sys.maxsize, gather_seconds=GATHER_SECONDS)
         return _batchers[judge]
 
 
 def release_judges() -> None:
-    """Finish what is under way, stop the batchers, and forget the judges; a later call loads them anew."""
+    """Finish calls in progress, stop the batchers, and forget the judges; a later call loads them again."""
     with _lock:
         stopped = list(_batchers.values())
         _batchers.clear()
@@ -110,7 +110,7 @@ def release_judges() -> None:
 
 
 def _start_anew_after_fork() -> None:
-    """Forget batchers whose threads have stayed in the parent process, and a lock that one of them may hold."""
+    """After a fork, forget batchers, whose threads stay in the parent, and replace a lock that one may hold."""
     global _lock
     _lock = threading.RLock()
     for batcher in _batchers.values():
@@ -132,7 +132,7 @@ class BoundMetric:
     judge: Judge
     #: Field of the metric -> the column, or the dotted path into one, that it is read from.
     fields: Mapping[str, str] = field(default_factory=dict)
-    #: Exact expectation when absent.
+    #: None is the exact expectation.
     estimator: Estimator | None = None
     #: The score that passes, on the metric's scale.
     threshold: float | None = None
@@ -147,7 +147,7 @@ class BoundMetric:
         estimator: Estimator | None = None,
         threshold: float | None = None,
     ) -> BoundMetric:
-        """Check what is asked, load the judge unless it is loaded, and have it write steps that are still missing."""
+        """Check the arguments, load the judge if needed, and let it write missing evaluation steps."""
         found = _metric(metric)
         mapping = dict(fields or {})
         check_mapping(mapping, found.fields)
@@ -159,13 +159,13 @@ class BoundMetric:
             )
         loaded = shared_judge(judge)
         if found.needs_steps:
-            # Before the first row: a tool's limit on the time of a row is not to be spent on steps.
+            # Before the first row: a tool's time limit for a row must not include the writing of steps.
             found = shared_batcher(loaded).call(partial(loaded.with_steps, found)).result()
         return cls(found, loaded, mapping, estimator, limit)
 
     @property
     def options(self) -> JudgeOptions:
-        """How the judge was loaded, where that was done here."""
+        """How the judge was loaded; None if it was loaded elsewhere."""
         with _lock:
             for options, judge in _judges.items():
                 if judge is self.judge:
@@ -176,24 +176,24 @@ class BoundMetric:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what the judge is loaded from, never its weights."""
+        """Pickle the options that load the judge, never its weights."""
         terms: dict[str, Any] = {"fields": dict(self.fields), "estimator": self.estimator, "threshold": self.threshold}
         return partial(BoundMetric.bind, self.metric, self.options, **terms), ()
 
     def __deepcopy__(self, memo: object) -> BoundMetric:
-        return self  # nothing of it changes, and the judge is one for all
+        return self  # it is immutable, and all copies use one judge
 
     @cached_property
     def signature(self) -> str:
-        """What a score depends on: two may be compared only under one signature."""
+        """Everything that a score depends on: compare two scores only if their signatures are equal."""
         return str(self.judge.signature(self.metric, self.estimator))
 
     def sample(self, row: Mapping[str, Any]) -> Sample:
-        """Give a row as a sample that is read by the mapping."""
+        """Make a sample of a row by the mapping of fields."""
         return Sample(row, mapping=self.fields)
 
     def submit(self, row: Mapping[str, Any]) -> Future[list[Score]]:
-        """Hand in one row, as columns."""
+        """Submit one row, as columns."""
         batcher = shared_batcher(self.judge)
         return batcher.score(self.metric, [self.sample(row)], estimator=self.estimator, threshold=self.threshold)
 
@@ -202,18 +202,18 @@ class BoundMetric:
         return self.submit(row).result()[0]
 
     def words(self, score: Score) -> str:
-        """Say a score's distribution in words; see `in_words`."""
+        """Describe a score's distribution in words; see `in_words`."""
         return in_words(score, self.metric.scale)
 
     def record(self, score: Score) -> dict[str, Any]:
-        """Give a score's figures as plain values, with judge and signature."""
+        """Return a score's figures as plain values, with judge and signature."""
         return {**score.to_dict(), "judge": self.judge.name, "signature": self.signature}
 
 
 def laid_out(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay a tool's parts of a row out as columns, beside the parts themselves, which dotted paths may begin with.
+    """Make columns of the parts of a tool's row; keep the parts too, so that dotted paths can begin with them.
 
-    Of columns of one name in several parts, that of the outputs counts, then that of the inputs.
+    If several parts have a column of one name, the outputs win, then the inputs.
     """
     given = {name: part for name, part in parts.items() if part is not None}
     row: dict[str, Any] = {}

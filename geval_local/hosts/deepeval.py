@@ -54,7 +54,7 @@ from geval_local.serve.bodies import Refused, read_model
 from geval_local.serve.dialects import SystemOneRequest, write_system_one
 
 logger = logging.getLogger("geval_local")
-#: What stands for the criteria where only steps are given.
+#: Criteria if only steps are given.
 BY_STEPS = "How well the text fares by the evaluation steps below."
 
 
@@ -62,7 +62,7 @@ Param: TypeAlias = SingleTurnParams | MultiTurnParams
 
 
 class Terms(TypedDict, total=False):
-    """What DeepEval's `GEval` and `ConversationalGEval` make a metric of, beside its name."""
+    """Arguments of DeepEval's `GEval` and `ConversationalGEval` that define a metric, without its name."""
 
     criteria: str | None
     evaluation_steps: Sequence[str] | None
@@ -94,24 +94,24 @@ def metric_from_terms(name: str, **terms: Unpack[Terms]) -> Metric:
             scale=Scale.parse(f"{low}-{high}"),
             rubric=None if bands is None else {_band(*band.score_range): band.expected_outcome for band in bands},
         )
-    except ValueError as error:  # pydantic's are of this kind too
+    except ValueError as error:  # pydantic's errors are ValueErrors too
         raise MetricError(f"{name}: {error}") from error
 
 
 def _refuse_unknown(terms: Terms) -> None:
-    """Refuse names that are none, as Python does where parameters are written out."""
+    """Refuse unknown names, as Python does for a function with named parameters."""
     if unknown := sorted(terms.keys() - Terms.__annotations__.keys()):
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}{nearest(unknown[0], Terms.__annotations__)}")
 
 
-#: What a conversation's turns show, whether it is named or not.
+#: Parameters that a conversation's turns always show, named or not.
 _OF_TURNS = {
     MultiTurnParams.ROLE,
     MultiTurnParams.CONTENT,
     MultiTurnParams.TOOLS_CALLED,
     MultiTurnParams.RETRIEVAL_CONTEXT,
 }
-#: What else is read of a conversation's test case -> its heading.
+#: Other parameters of a conversation's test case -> heading.
 _OF_CONVERSATIONS = {
     **CONVERSATIONAL_G_EVAL_PARAMS,
     MultiTurnParams.CONTEXT: "Context",
@@ -121,7 +121,7 @@ _OF_CONVERSATIONS = {
 
 
 def _fields(params: Sequence[Param]) -> Iterator[tuple[str, Any]]:
-    """Name the fields of a form and their headings; a conversation comes behind what several may share."""
+    """Return the fields of a form and their headings; a conversation comes last, behind fields that rows share."""
     for param in params:
         headings = _OF_CONVERSATIONS if isinstance(param, MultiTurnParams) else G_EVAL_PARAMS
         if param not in headings or param is MultiTurnParams.AUDIO:
@@ -136,17 +136,17 @@ def _band(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-#: DeepEval's, where neither the caller nor the metric has a threshold: `assert_test` needs one.
+#: DeepEval's default if neither the caller nor the metric has a threshold: `assert_test` needs one.
 THRESHOLD = 0.5
-#: Columns that a test case has.
+#: Columns of a test case.
 COLUMNS = [param.value for param in SingleTurnParams]
 
 
 class _Exact:
-    """A metric bound to a judge, with the arguments of DeepEval's own metric beside those of this package.
+    """A metric bound to a judge; it takes the arguments of DeepEval's own metric and those of this package.
 
-    `metric` is a metric or its name; if criteria or steps are given, it is the name of the metric that they make.
-    `model` names the judge as `judge` does.
+    `metric` is a metric or its name. If criteria or steps are given, it is the name of the new metric. `model` is
+    another name of `judge`.
     """
 
     def __init__(
@@ -197,8 +197,8 @@ class _Exact:
                 hint="A metric has all of that in itself; leave one out.",
             )
         bound = BoundMetric.bind(metric, who, fields=fields, estimator=estimator)
-        # DeepEval copies a metric for every test case, by the attributes that bear the names of parameters: what is
-        # here is loaded and complete, so that a copy costs nothing.
+        # DeepEval copies a metric for every test case, from the attributes that have the names of parameters. They are
+        # loaded and complete, so a copy costs nothing.
         self.metric = bound.metric
         self.judge = bound.judge
         self.fields = bound.fields
@@ -229,7 +229,7 @@ class _Exact:
         return self.name
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "judge": None}  # it is in what is bound, which is copied and pickled without its weights
+        return {**vars(self), "judge": None}  # the bound metric has it, and copies and pickles without weights
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -240,8 +240,8 @@ class GEvalLocal(_Exact, BaseMetric):  # type: ignore[misc]
     """A metric of DeepEval whose score is the exact expectation over a local judge's label probabilities.
 
     Fields of the metric are found in the test case by their names and aliases (``output`` is ``actual_output``,
-    ``source`` and ``question`` are ``input``, ``reference`` is ``expected_output``), or as `fields` says. The arguments
-    of DeepEval's `GEval` do as well.
+    ``source`` and ``question`` are ``input``, ``reference`` is ``expected_output``), or by `fields`. It also takes the
+    arguments of DeepEval's `GEval`.
     """
 
     def measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
@@ -249,7 +249,7 @@ class GEvalLocal(_Exact, BaseMetric):  # type: ignore[misc]
         return _take(self, self._bound.score(_row(self, test_case)))
 
     async def a_measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
-        """Score a test case without holding up the event loop; as `measure`."""
+        """Score a test case like `measure`, without blocking the event loop."""
         future = self._bound.submit(_row(self, test_case))
         return _take(self, (await asyncio.wrap_future(future))[0])
 
@@ -257,10 +257,10 @@ class GEvalLocal(_Exact, BaseMetric):  # type: ignore[misc]
 class ConversationalGEvalLocal(_Exact, BaseConversationalMetric):  # type: ignore[misc]
     """A metric of DeepEval for whole conversations, with exact scores.
 
-    A metric's fields are what `geval_local.conversation` finds in the turns (``conversation``, ``history``,
-    ``question``, ``output``, ``context``), those of the test case by their names, and ``reference`` and
-    ``system_prompt``, which are its expected outcome and the role of its chatbot. The arguments of DeepEval's
-    `ConversationalGEval` do as well. Turns show the tools that they called and the texts that they retrieved.
+    A metric can read the fields that `geval_local.conversation` finds in the turns (``conversation``, ``history``,
+    ``question``, ``output``, ``context``), fields of the test case by their names, and ``reference`` and
+    ``system_prompt``: the expected outcome and the role of the chatbot. It also takes the arguments of DeepEval's
+    `ConversationalGEval`. Turns show the tools that they called and the texts that they retrieved.
     """
 
     def measure(self, test_case: ConversationalTestCase, *args: Any, **kwargs: Any) -> float:
@@ -268,12 +268,12 @@ class ConversationalGEvalLocal(_Exact, BaseConversationalMetric):  # type: ignor
         return _take(self, self._bound.score(_conversation_row(self, test_case)))
 
     async def a_measure(self, test_case: ConversationalTestCase, *args: Any, **kwargs: Any) -> float:
-        """Score a conversation without holding up the event loop; as `measure`."""
+        """Score a conversation like `measure`, without blocking the event loop."""
         future = self._bound.submit(_conversation_row(self, test_case))
         return _take(self, (await asyncio.wrap_future(future))[0])
 
 
-# DeepEval wraps every method of a metric to trace it, so what serves these is outside.
+# DeepEval wraps every method of a metric for tracing, so helpers are functions.
 
 
 @cache
@@ -282,7 +282,7 @@ def _say_needless() -> None:
 
 
 def _judge_of(model: Any) -> JudgeLike:
-    """Take what DeepEval calls a model as the name of a judge; its own model classes are none."""
+    """Read DeepEval's `model` as the name of a judge; refuse DeepEval's own model classes."""
     if hasattr(model, "generate") and hasattr(model, "get_model_name"):
         raise MetricError(
             f"model is a {type(model).__name__}, which writes text; a judge is a local model",
@@ -306,7 +306,7 @@ def _threshold(bound: BoundMetric, given: float | None, strict: bool) -> float:
     if own is None:
         return THRESHOLD
     limit = bound.metric.scale.normalize(own)
-    # DeepEval passes at a threshold or above it, so a score of which low is good is turned round, see `_take`.
+    # DeepEval passes scores at or above a threshold, so `_take` reverses a score whose low values are good.
     return limit if bound.metric.direction is Direction.HIGH else 1 - limit
 
 
@@ -314,14 +314,14 @@ Measured: TypeAlias = GEvalLocal | ConversationalGEvalLocal
 
 
 def _row(metric: GEvalLocal, test_case: LLMTestCase) -> dict[str, Any]:
-    """Give a test case's fields as columns, once those are there that the metric needs."""
+    """Return a test case's fields as columns; check that the metric's fields are there."""
     _reset(metric)
     check_llm_test_case_params(test_case, [], None, None, metric, None, False)
     return _checked(metric, test_case, {name: getattr(test_case, name, None) for name in COLUMNS})
 
 
 def _conversation_row(metric: ConversationalGEvalLocal, test_case: ConversationalTestCase) -> dict[str, Any]:
-    """Give a conversation as messages, with the test case's other fields as columns."""
+    """Return a conversation as messages, with the test case's other fields as columns."""
     _reset(metric)
     check_conversational_test_case_params(test_case, [], metric, False, None, False)
     named = {
@@ -333,7 +333,7 @@ def _conversation_row(metric: ConversationalGEvalLocal, test_case: Conversationa
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
-    """Write a turn as messages: what it retrieved, the tools that it called with what they gave, and what it says."""
+    """Write a turn as messages: retrieved texts, tool calls with their results, and its text."""
     for passage in turn.retrieval_context or ():
         yield {"role": "tool", "content": _plain(passage)}
     calls = turn.tools_called or ()
@@ -351,7 +351,7 @@ def _reset(metric: Measured) -> None:
 
 
 def _checked(metric: Measured, test_case: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is absent, and make sure that the metric's fields are there."""
+    """Leave out absent columns, and check that the metric's fields are there."""
     if test_case.multimodal:
         metric.error = f"{metric.name} reads text only, and the test case holds pictures or sound"
         raise DeepEvalError(metric.error)
@@ -364,7 +364,7 @@ def _checked(metric: Measured, test_case: Any, values: Mapping[str, Any]) -> dic
     except FieldError as error:
         raise _missing(metric, error) from None
     except UnscorableError as error:
-        if not all(columns.values()):  # DeepEval holds an empty actual_output to be missing
+        if not all(columns.values()):  # DeepEval treats an empty actual_output as missing
             raise _missing(metric, error) from None
         # Otherwise the judge gives the reason.
     return columns
@@ -376,7 +376,7 @@ def _missing(metric: Measured, error: UnscorableError) -> MissingTestCaseParamsE
 
 
 def _plain(value: Any) -> Any:
-    """Write what DeepEval holds as objects (tool calls, retrieved contexts) as the texts that its own GEval shows."""
+    """Write DeepEval's objects (tool calls, retrieved contexts) as the texts that its own GEval shows."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, str | dict | int | float | bool):
@@ -386,7 +386,7 @@ def _plain(value: Any) -> Any:
 
 
 def _take(metric: Measured, score: Score) -> float:
-    """Fill in what a measure reports."""
+    """Set the attributes that a measurement reports."""
     metric.geval = score
     metric.evaluation_cost, metric.input_tokens, metric.output_tokens = 0.0, score.prompt_tokens, 0
     if not score.is_scored:
@@ -413,8 +413,8 @@ def _take(metric: Measured, score: Score) -> float:
 class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
     """A local judge that answers DeepEval's typed questions with exact probabilities, without HTTP.
 
-    JevEval asks it, and so does every metric with ``eval_mode="system_one"``. Questions and answers are those of the
-    server's route ``/v1/systemone``, and so are the figures.
+    JevEval and every metric with ``eval_mode="system_one"`` ask it. Questions, answers and figures are those of the
+    server's route ``/v1/systemone``.
     """
 
     def __init__(self, judge: JudgeLike = None, *, rotations: int = 1) -> None:
@@ -423,11 +423,11 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
         super().__init__(self.judge.name)
 
     def load_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Give the judge, which is loaded already."""
+        """Return the judge, which is already loaded."""
         return self.judge
 
     def get_model_name(self, *args: Any, **kwargs: Any) -> str:
-        """Give the judge's name."""
+        """Return the judge's name."""
         return self.judge.name
 
     def decide(
@@ -440,7 +440,7 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
     async def a_decide(
         self, state: Any, questions: dict[str, SystemOneQuestion]
     ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
-        """Answer questions without holding up the event loop; as `decide`."""
+        """Answer questions like `decide`, without blocking the event loop."""
         request, asked = self._ask(state, questions)
         return self._answers(request, await asyncio.wrap_future(asked))
 
@@ -477,7 +477,7 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
 
 
 def _asked(question: SystemOneQuestion) -> dict[str, Any]:
-    """Write a question as the dialect has it: DeepEval's objects name the parts differently."""
+    """Write a question in the dialect: DeepEval's objects have other names for its parts."""
     if isinstance(question, NoulQuestion):
         sides = {"true": question.true, "false": question.false}
         return {"type": "noul", "instructions": question.instructions, "criteria": sides}

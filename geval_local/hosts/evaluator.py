@@ -16,7 +16,7 @@ class EvaluatorResult(TypedDict):
 
     #: The metric's name.
     key: str
-    #: None where the row cannot be scored.
+    #: None if the row cannot be scored.
     score: float | None
     #: The label probabilities in words, or why there is no score.
     comment: str
@@ -40,13 +40,13 @@ class Evaluator:
     def __call__(
         self, inputs: Any = None, outputs: Any = None, reference_outputs: Any = None, **columns: Any
     ) -> EvaluatorResult:
-        """Score one row: one mapping of columns, or columns by name, of which objects are laid out as columns."""
+        """Score one row: one mapping of columns, or columns by name; keys of objects become columns too."""
         return self._written(self.bound.score(_row(inputs, outputs, reference_outputs, columns)))
 
     async def acall(
         self, inputs: Any = None, outputs: Any = None, reference_outputs: Any = None, **columns: Any
     ) -> EvaluatorResult:
-        """Score one row without holding up the event loop."""
+        """Score one row without blocking the event loop."""
         future = self.bound.submit(_row(inputs, outputs, reference_outputs, columns))
         return self._written((await asyncio.wrap_future(future))[0])
 
@@ -81,7 +81,7 @@ def evaluator(
     judge : Judge, JudgeOptions, str, path, optional
         Who rates; loaded once per process. None is the default judge.
     fields : mapping of str to str, optional
-        Field of the metric -> the column, or the dotted path into one, that it is read from.
+        Field of the metric -> its column, or a dotted path into one.
     threshold : float, optional
         The score that passes, on the metric's scale; ``metadata["passed"]`` says whether it does.
     normalized : bool

@@ -1,4 +1,4 @@
-"""A scorer for Inspect: ``geval`` scores samples on a local judge, live or from a log.
+"""A scorer for Inspect: ``geval`` scores samples with a local judge, live or from a log.
 
 The entry points ``inspect_ai`` load this module, so that ``inspect score LOG --scorer geval_local/geval`` finds it. A
 log names a scorer after its metric. Presets are registered by their names, so that ``inspect score LOG`` finds them.
@@ -24,17 +24,17 @@ from geval_local.options import JudgeOptions
 from geval_local.score import Score as LocalScore
 from geval_local.score import silence
 
-#: In the metadata: the threshold in the units of the value, which may be normalized.
+#: Key of the metadata: the threshold in the units of the value, which may be normalized.
 PASSES_FROM = "passes_from"
-#: In the metadata of a metric whose low scores are good: says so.
+#: Key of the metadata that marks a metric whose low scores are good.
 BETTER = "better"
 
 
 @metric  # type: ignore[untyped-decorator]
 def pass_rate() -> Metric:
-    """Give the share of scores that reach the threshold, of those that have one.
+    """Return the share of scores that reach the threshold, among scores that have one.
 
-    The value of several epochs is what Inspect has reduced them to. Their metadata are those of the first epoch.
+    With several epochs, the value is the one that Inspect reduced them to; the metadata are those of the first epoch.
     """
 
     def rate(scores: list[SampleScore]) -> float:
@@ -58,15 +58,15 @@ def geval(
 ) -> Scorer:
     """Score samples by the exact expectation over a local judge's label probabilities; the scorer is named after it.
 
-    The columns of a sample are ``input`` (which a metric's ``source`` or ``question`` is read from), ``output``,
-    ``target`` (its ``reference``), ``choices`` and ``metadata``; a dotted path leads into the last. Where there is a
-    threshold, the share of samples that reach it stands among the metrics.
+    The columns of a sample are ``input`` (for a metric's ``source`` or ``question``), ``output``, ``target`` (for
+    ``reference``), ``choices`` and ``metadata``; a dotted path reads a key of the last. With a threshold, the metrics
+    include the share of samples that reach it.
     """
     return _named(BoundMetric.bind(metric, judge, fields=fields, threshold=threshold), normalized)
 
 
 def _named(bound: BoundMetric, normalized: bool) -> Scorer:
-    """Make a scorer with its metric's name; what it is called with here is what a log holds as its options."""
+    """Make a scorer with its metric's name; a log records these arguments as its options."""
     metrics = [mean(), stderr(), *([] if bound.threshold is None else [pass_rate()])]
 
     def named(
@@ -85,7 +85,7 @@ def _named(bound: BoundMetric, normalized: bool) -> Scorer:
 
 
 def _judge(bound: BoundMetric) -> str | dict[str, Any]:
-    """Say how the judge was loaded: by its name alone, or by all options that are not defaults."""
+    """Return how the judge was loaded: its name alone, or all options that are not defaults."""
     try:
         given = bound.options.record()
     except ConfigurationError:  # loaded elsewhere
@@ -100,7 +100,7 @@ def _hash(bound: BoundMetric) -> str:
 def _from_log(
     metric: str, judge: str | dict[str, Any] | None = None, normalized: bool = False, metric_hash: str = "", **rest: Any
 ) -> Scorer:
-    """Make the scorer of a preset anew, from the options that a log holds."""
+    """Make the scorer of a preset again, from the options in a log."""
     bound = BoundMetric.bind(metric, JudgeOptions(**judge) if isinstance(judge, dict) else judge, **rest)
     if metric_hash not in ("", _hash(bound)):
         raise ConfigurationError(
@@ -111,7 +111,7 @@ def _from_log(
 
 
 def _register_presets() -> None:
-    """Let Inspect find presets by the names that logs hold: those have lost the package that others are found in."""
+    """Register presets by the names in logs, which lack the package's prefix."""
     for preset in preset_names():
         again = partial(_from_log)
         registry_add(again, RegistryInfo(type="scorer", name=preset))
@@ -129,7 +129,7 @@ def _registered(
     threshold: float | None = None,
     normalized: bool = False,
 ) -> Scorer:
-    """Score samples as `geval` does, where only a name is given: Inspect gives its own to what it finds by name."""
+    """Score samples like `geval`; Inspect renames a scorer that it finds by name."""
     return _scorer(BoundMetric.bind(metric, judge, fields=fields, threshold=threshold), normalized)
 
 

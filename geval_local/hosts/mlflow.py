@@ -25,7 +25,7 @@ from geval_local.summary import Summary
 
 
 class GEvalScorer(Scorer):  # type: ignore[misc]
-    """A scorer of MLflow on a local judge; it can be pickled, and registered where its judge is named."""
+    """A scorer of MLflow on a local judge. It can be pickled; it can be registered if its judge is given by name."""
 
     _bound: BoundMetric = PrivateAttr()
 
@@ -36,7 +36,7 @@ class GEvalScorer(Scorer):  # type: ignore[misc]
     def __call__(
         self, *, inputs: Any = None, outputs: Any = None, expectations: Any = None, trace: Trace | None = None
     ) -> Feedback:
-        """Score one row, or a trace: what is not given is read from it."""
+        """Score one row, or a trace, from which missing arguments are read."""
         bound = self._bound
         given = {"expectations": expectations, "inputs": inputs, "outputs": outputs}
         held = {} if trace is None else _parts(trace)
@@ -59,11 +59,11 @@ class GEvalScorer(Scorer):  # type: ignore[misc]
 
     @property
     def kind(self) -> ScorerKind:
-        """MLflow registers functions, as their source, and no classes."""
+        """Functions: MLflow registers their source, and it cannot register classes."""
         return ScorerKind.DECORATOR
 
     def model_dump(self, **settings: Any) -> dict[str, Any]:
-        """Write the scorer as a function that makes it anew."""
+        """Write the scorer as a function that makes it again."""
         bound = self._bound
         judge = bound.options.model_dump(mode="json", exclude_unset=True)
         terms = {"name": self.name, "fields": dict(bound.fields), "threshold": bound.threshold}
@@ -98,8 +98,8 @@ def geval(
 ) -> GEvalScorer:
     """Make a scorer whose feedback is the exact expectation over a local judge's label probabilities.
 
-    The columns of a row are those of its inputs and expectations, and ``output``, or those of its outputs where these
-    are an object; ``inputs``, ``outputs`` and ``expectations`` themselves are where a dotted path may begin.
+    The columns of a row are the keys of its inputs and expectations, and ``output``, or the keys of its outputs if
+    these are an object. A dotted path may begin with ``inputs``, ``outputs`` or ``expectations``.
     """
     bound = BoundMetric.bind(metric, judge, fields=fields, threshold=threshold)
     return GEvalScorer(
@@ -112,7 +112,7 @@ def geval(
 
 
 def _parts(trace: Trace) -> dict[str, Any]:
-    """Read a trace as MLflow's own scorers do: its root span's inputs and outputs, and the expectations noted on it."""
+    """Read a trace like MLflow's own scorers: its root span's inputs and outputs, and the trace's expectations."""
     root = next((span for span in trace.data.spans if span.parent_id is None), None)
     noted = {one.name: one.expectation.value for one in trace.search_assessments(type="expectation")}
     spans = {} if root is None else {"inputs": root.inputs, "outputs": root.outputs}
@@ -120,7 +120,7 @@ def _parts(trace: Trace) -> dict[str, Any]:
 
 
 def _texts(record: Mapping[str, Any]) -> dict[str, str]:
-    """Write figures as MLflow's metadata holds them: as texts."""
+    """Write figures as texts, for MLflow's metadata."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in record.items()
@@ -189,5 +189,5 @@ def _figures(summary: Summary) -> dict[str, float]:
 
 
 def _key(metric: str) -> str:
-    """Name a metric as MLflow's keys may be: ``metric@judge`` and its options hold signs that they may not."""
+    """Write a metric's name as a key of MLflow: replace characters of ``metric@judge`` that MLflow refuses."""
     return "".join(char if char.isalnum() or char in "_-./ " else "." for char in metric)

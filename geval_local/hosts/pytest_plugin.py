@@ -5,9 +5,9 @@
     def test_summary(assert_score):
         assert_score("summarization/coherence", at_least=3, source=ARTICLE, output=summarize(ARTICLE))
 
-Tests of a group, marked ``@pytest.mark.geval_local_group`` or all with ``--geval-local-group``, run first. What they
-assert is scored together when the group's last test has run, and only then are they reported. That keeps what prompts
-share. Nothing but pytest is imported until a test asks for a score.
+Tests of a group (marked ``@pytest.mark.geval_local_group``, or all tests with ``--geval-local-group``) run first. After
+the group's last test, the plugin scores all assertions together and then reports the tests, so that prompts share their
+common text. The plugin imports only pytest until a test asks for a score.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from geval_local.score import Score
 
 MARK = "geval_local_group"
-#: What the names of a test's properties begin with.
+#: Prefix of the names of a test's properties.
 PROPERTY = "geval_local."
-#: Characters of a text that a failure shows.
+#: Most characters of a text that a failure shows.
 SHOWN = 100
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a test has said of a text: that it reaches a score, or stays at it or below."""
+    """A claim of a test about a text: its score is at least, or at most, a value."""
 
     bound: BoundMetric
     limit: float
@@ -49,7 +49,7 @@ class _Claim:
         return PROPERTY + self.bound.metric.name, f"{score.value:.4g}" if score.is_scored else "unscored"
 
     def failure(self, score: Score) -> str | None:
-        """Say in words why the claim does not hold; None if it does."""
+        """Return the reason why the claim fails; None if it holds."""
         metric = self.bound.metric
         if score.is_scored and metric.direction.passes(score.value, self.limit):
             return None
@@ -66,7 +66,7 @@ class _Claim:
 
 @dataclass
 class _Test:
-    """A test of a group that has run, with what is not scored yet."""
+    """A test of a group that has run, with its unscored claims."""
 
     item: pytest.Item
     reports: list[pytest.TestReport]
@@ -75,7 +75,7 @@ class _Test:
 
 @dataclass
 class _Groups:
-    """Tests that have run and are not reported, and how many of their group are still to come."""
+    """Tests that have run and are not reported, and the number of tests of their group that are still to run."""
 
     to_come: Counter[str] = field(default_factory=Counter)
     held: dict[str, list[_Test]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ _METRICS = pytest.StashKey[dict[object, "Metric"]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add options; all bear the package's name."""
+    """Add options; all names contain the package's name."""
     group = parser.getgroup("geval-local", "scores of a local judge (geval-local)")
     group.addoption("--geval-local-judge", metavar="NAME", help="judge: a name, a directory, or a cached hub id")
     group.addoption(
@@ -101,7 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line(
         "markers", f"{MARK}(name): what the tests of a group assert with assert_score is scored together"
     )
@@ -109,9 +109,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def geval_judge(pytestconfig: pytest.Config) -> Judge:
-    """Give the session's judge, loaded with the first test that asks; override it to use another.
+    """Return the session's judge, loaded with the first test that asks; override this fixture to use another.
 
-    It is the one that ``--geval-local-judge`` names, or ``geval_local_judge`` in the configuration, or the default one.
+    ``--geval-local-judge`` names it, or ``geval_local_judge`` in the configuration; else it is the default judge.
     """
     from geval_local.hosts.bound import shared_judge
 
@@ -121,12 +121,12 @@ def geval_judge(pytestconfig: pytest.Config) -> Judge:
 
 @pytest.fixture
 def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
-    """Give the assertion ``assert_score(metric, at_least=..., **fields)``.
+    """Return the assertion ``assert_score(metric, at_least=..., **fields)``.
 
-    It takes a metric, a preset's name or a YAML file, ``at_least``, the lowest score that is good enough, on the
-    metric's scale (absent: the metric's own threshold), or ``at_most``, the highest one of a metric whose low scores
-    are good, ``mapping``, as ``fields`` of `Judge.score_many`, and the texts
-    as keyword arguments. It returns the `Score`, or None in a group, where the score is not there yet.
+    It takes a metric, a preset's name or a YAML file, and the texts as keyword arguments. ``at_least`` is the lowest
+    score that passes, on the metric's scale (absent: the metric's own threshold). ``at_most`` is the highest score that
+    passes, for a metric whose low scores are good. ``mapping`` is like ``fields`` of `Judge.score_many`. It returns the
+    `Score`, or None in a group, which is scored later.
     """
     known = request.config.stash.setdefault(_METRICS, {})
 
@@ -144,13 +144,13 @@ def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
         from geval_local.hosts.bound import BoundMetric
 
         judge = request.getfixturevalue("geval_judge")
-        # A metric that is named is read once, with its steps.
+        # Read a named metric once, with its steps.
         name = (str(metric), os.getcwd(), id(judge)) if isinstance(metric, str | os.PathLike) else None
         try:
             limit = at_most if at_least is None else at_least
             one = BoundMetric.bind(known.get(name, metric), judge, fields=mapping, threshold=limit)
         except GevalError as error:
-            raise error.with_traceback(None) from None  # what is wrong is in the test, not where it was found
+            raise error.with_traceback(None) from None  # the mistake is in the test: hide the plugin's frames
         if name is not None:
             known[name] = one.metric
         wanted, other = ("at_least", at_most) if one.metric.direction.sign > 0 else ("at_most", at_least)
@@ -180,7 +180,7 @@ def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Show the scores of all tests, where that is asked for."""
+    """Print the scores of all tests if requested."""
     if not config.getoption("--geval-local-scores"):
         return
     terminalreporter.section("scores of geval-local")
@@ -217,7 +217,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test of a group and hold its reports back; every other test is left to pytest."""
+    """Run a test of a group and hold its reports back; leave other tests to pytest."""
     groups = item.session.stash.get(_GROUPS, None)
     name = None if groups is None else _group_of(item)
     if groups is None or name is None or "assert_score" not in getattr(item, "fixturenames", ()):
@@ -235,7 +235,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Score and report what a session that ended early has held back; one that was interrupted reports none of it."""
+    """Score and report tests held back in a session that ended early, unless it was interrupted."""
     groups = session.stash.get(_GROUPS, _Groups())
     try:
         return (yield)
@@ -248,14 +248,14 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def _report(tests: list[_Test]) -> None:
-    """Score what the tests of a group have claimed, and report them one after the other."""
+    """Score the claims of a group's tests, and report the tests one after the other."""
     scores = iter(_scores([claim for test in tests for claim in test.claims]))
     for test in tests:
         found = [(claim, next(scores)) for claim in test.claims]
         failures = [(claim, one if isinstance(one, str) else claim.failure(one)) for claim, one in found]
         said = [f"{claim.where}\n{text}" for claim, text in failures if text is not None]
         properties = [claim.property(one) for claim, one in found if not isinstance(one, str)]
-        # An item shares its list with the reports that are made of it later; those there already have copies.
+        # An item shares its list with later reports of it; earlier reports have copies.
         test.item.user_properties.extend(properties)
         for report in test.reports:
             report.user_properties.extend(properties)
@@ -267,8 +267,8 @@ def _report(tests: list[_Test]) -> None:
 
 
 def _scores(claims: list[_Claim]) -> list[Score | str]:
-    """Score claims together; where that fails, say why."""
-    # All are handed in before the first is waited for, so that the judge's batcher computes them as a file's rows.
+    """Score claims together; return the error of each one that cannot be scored."""
+    # Submit all before waiting for the first, so that the judge's batcher computes them like rows of a file.
     waiting = [claim.bound.submit(claim.fields) for claim in claims]
     found: list[Score | str] = []
     for claim, future in zip(claims, waiting, strict=True):
@@ -280,7 +280,7 @@ def _scores(claims: list[_Claim]) -> list[Score | str]:
 
 
 def _with_failures(item: pytest.Item, report: pytest.TestReport, said: list[str]) -> pytest.TestReport:
-    """Make the report of a test's call one of a failure; a test that failed otherwise, or was to fail, remains so."""
+    """Turn the report of a test's call into a failure, unless the test failed already or was expected to fail."""
     if report.when != "call" or (report.skipped and hasattr(report, "wasxfail")):
         return report
     text = "\n".join(said)

@@ -36,10 +36,10 @@ from geval_local.models.stored import widen_module
 from geval_local.models.verdicts import verdict_of
 
 _SHOWN = 3
-#: How an adapter's matrices began, without a change of the base weights; these do not count once it is loaded.
+#: Initialisations of an adapter's matrices that leave the base weights unchanged; irrelevant after training.
 _PLAIN_STARTS = {True, False, None, "gaussian", "orthogonal"}
-#: Beginnings that factor the base weights; every load finds the same factors again, in float32 at most. All but MiCA
-#: subtract them from the base.
+#: Initialisations by factors of the base weights: every load computes the same factors again, in float32 at most. All
+#: except MiCA subtract them from the base.
 _FACTORED = {"pissa", "olora", "mica"}
 _AS_PLAIN = (
     "Where it was trained, save it once more with peft's `save_pretrained(DIR, "
@@ -62,10 +62,10 @@ _NO_MERGE = {
         "Take one of its adapters.",
     ),
 }
-#: Most that merging may move the log-probabilities at half of the probe's positions, as a share of their standard
-#: deviation. Ten models and kinds of LoRA, merged rightly, moved by 5e-6, .05 and .1; float64 by 1e-15.
+#: Largest median change of the log-probabilities by merging, as a share of their standard deviation. Ten models and
+#: kinds of LoRA, merged correctly, changed by 5e-6 (float32), 0.05 (float16), 0.1 (bfloat16) and 1e-15 (float64).
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 5e-5, torch.float16: 0.05, torch.bfloat16: 0.2}
-#: How long the patterns of an adapter may take on all modules of a model; usual ones take milliseconds.
+#: Seconds that an adapter's patterns may take on all modules of a model; usual ones take milliseconds.
 _PATIENCE = 10.0
 _QUANTIFIER = re.compile(r"[*+{]")
 #: Peft matches a pattern with the end of a module's name.
@@ -111,10 +111,10 @@ def check_adapter(entry: JudgeEntry, *, quantized: bool, dtype: str = "auto", is
 
 
 def _check_start(entry: JudgeEntry, config: dict[str, Any], dtype: str, *, is_gguf: bool) -> None:
-    """Reject an adapter that began with other base weights than those at hand, or that no merge can represent.
+    """Reject an adapter whose training started from other base weights, or that no merge can represent.
 
-    Peft repeats the beginning at every load, before it reads the trained matrices: where that changes the base by
-    chance (randomised factors) or by data, every load is another model.
+    Peft repeats the initialisation at every load, before it reads the trained matrices. If that changes the base at
+    random (randomised factors) or by data, every load gives another model.
     """
     for key, (reason, remedy) in _NO_MERGE.items():
         if config.get(key):
@@ -146,7 +146,7 @@ def _check_start(entry: JudgeEntry, config: dict[str, Any], dtype: str, *, is_gg
 
 @contextmanager
 def without_adapter(directory: Path) -> Iterator[Path]:
-    """Yield a view of a model's directory without its adapter, which transformers would otherwise apply by itself.
+    """Yield a view of a model's directory without its adapter, which transformers would otherwise apply on its own.
 
     No argument of transformers turns that off in all versions (5.17 ignores them all), so the view consists of links
     to the other files.
@@ -162,7 +162,7 @@ def without_adapter(directory: Path) -> Iterator[Path]:
 
 
 def merge_adapter(entry: JudgeEntry, model: Any, fingerprint: str) -> Any:
-    """Merge a judge's adapter into its loaded weights; what it then computes is compared once for each fingerprint."""
+    """Merge a judge's adapter into its loaded weights; compare the merged model once for each fingerprint."""
     import peft
 
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -203,7 +203,7 @@ def merge_adapter(entry: JudgeEntry, model: Any, fingerprint: str) -> Any:
             )
         for module in adapted.modules():
             if isinstance(base := getattr(module, "base_layer", None), nn.Module):
-                widen_module(base)  # what is merged is kept in the dtype of the computation
+                widen_module(base)  # merged weights keep the dtype of the computation
         verdict, key = verdict_of(inner, fingerprint), f"merged by peft {peft.__version__}"
         is_known = verdict is not None and verdict.read(key, _Merged) is not None
         before = None if is_known else probe_logits(entry, inner.eval())
@@ -225,17 +225,17 @@ def merge_adapter(entry: JudgeEntry, model: Any, fingerprint: str) -> Any:
 
 @dataclass(frozen=True)
 class _Merged:
-    """What is kept of a merge that was compared."""
+    """The recorded result of comparing a merge."""
 
     #: See `_moved_by_merge`.
     moved: float
 
 
 def _moved_by_merge(entry: JudgeEntry, before: torch.Tensor, after: torch.Tensor, dtype: torch.dtype) -> float:
-    """Refuse a merged model whose log-probabilities are not those of the model with its adapter beside it.
+    """Refuse a merged model if its log-probabilities differ from those of the model with an unmerged adapter.
 
-    Merging rounds the weights, which moves every log-probability a little. At single positions it may move many: a
-    mixture sends a token to another expert.
+    Merging rounds the weights, which changes every log-probability slightly. At single positions the change may be
+    large, because a mixture sends a token to another expert.
     """
     first, second = (torch.log_softmax(one.double(), dim=-1) for one in (before, after))
     moved = float((first - second).square().mean(dim=-1).sqrt().median() / first.std().clamp(min=1.0))
@@ -251,7 +251,7 @@ def _moved_by_merge(entry: JudgeEntry, before: torch.Tensor, after: torch.Tensor
 
 
 def _check_patterns(entry: JudgeEntry, config: Any, names: list[str]) -> None:
-    """Try an adapter's regular expressions in a process that can be ended: one may take longer than anybody lives."""
+    """Try an adapter's regular expressions in a process that can be killed: some never finish (backtracking)."""
     given = [getattr(config, key, None) for key in ("target_modules", "exclude_modules", "layers_pattern")]
     listed = [*(getattr(config, "rank_pattern", None) or ()), *(getattr(config, "alpha_pattern", None) or ())]
     patterns = [one for one in (*given, *listed) if isinstance(one, str) and len(_QUANTIFIER.findall(one)) > 1]

@@ -1,7 +1,7 @@
-"""Requirements on a judge, checked before and after its weights are loaded.
+"""Check a judge before and after its weights are loaded.
 
-Before: a causal decoder whose weights are complete safetensors. After: exactly its weights, in memory,
-finite, with finite logits.
+Before: it is a causal decoder, and its weights are complete safetensors. After: exactly its weights are in memory; they
+are finite and give finite logits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SENSES = (
     r"(^|\.)(\w*(vision|visual|image|audio|speech|video)\w*|(multi_modal|multimodal|mm)_projector|aligner|"
     r"talker|code2wav|token2wav)(?=\.)"
 )
-#: Weights allowed beside the language model: image and audio towers with their projectors,
+#: Weights allowed in addition to the language model: image and audio towers with their projectors,
 #: heads that predict several tokens at once, and tables that older versions of transformers stored.
 _SENSE = re.compile(_SENSES)
 _BESIDE_THE_TEXT = re.compile(
@@ -87,15 +87,15 @@ _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
-#: Keys of config.json that let transformers read other files than those that are part of the fingerprint.
+#: Keys of config.json that make transformers read files outside of the fingerprint.
 _OTHER_FILES = ("configuration_files", "transformers_weights")
-#: Keys of config.json that count or measure parts of a model, but for lengths of texts and the like.
+#: Keys of config.json that count or measure parts of a model, except lengths of texts and the like.
 _COUNTS = re.compile(r"^(num|n|d)_|_(size|dim|rank|layers|heads|experts)$")
 _NOT_STORED = re.compile(r"position|ctx|context|chunk|window|image|patch")
-#: Of a count that need not be the dimension of a stored tensor (layers, labels, groups), and of token ids where no
-#: embedding is known.
+#: Largest count that no tensor has as a dimension (layers, labels, groups), and largest token id if no embedding is
+#: known.
 MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
-#: Files that give a tokenizer its tokens, those that add a few first.
+#: Files that name a tokenizer's tokens; files that add a few come first.
 _TOKENIZER_FILES = ("added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json")
 _SHOWN = 3
 _PROBE_TOKENS = 16
@@ -129,7 +129,7 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
 
 
 def _check_sources(entry: JudgeEntry, directory: Path, config: dict[str, Any]) -> None:
-    """Reject a configuration that names weights, settings or code of which the fingerprint would not know."""
+    """Reject a configuration that names weights, settings or code outside of the fingerprint."""
     named = [f"{key}: {config[key]!r}" for key in _OTHER_FILES if config.get(key) is not None]
     code = [
         name
@@ -145,7 +145,7 @@ def _check_sources(entry: JudgeEntry, directory: Path, config: dict[str, Any]) -
 
 
 def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
-    """Check that the format of a quantized checkpoint is known; which package it needs, transformers says itself."""
+    """Check that the format of a quantized checkpoint is known; transformers names the package that it needs."""
     stored = stored_quantization(config)
     if stored is None or stored.get("load_in_8bit") or stored.get("load_in_4bit"):
         return
@@ -198,7 +198,7 @@ def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None
 def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     """Reject sizes in config.json that the stored tensors contradict, before a model of such sizes is built.
 
-    What remains (a few layers less, another width below the largest) is found when the weights are loaded.
+    Other contradictions (fewer layers, another width below the largest) show when the weights are loaded.
     """
     files = [file for file in weight_files(directory) if file.exists()]
     tensors = stored_in(files)
@@ -259,8 +259,8 @@ def check_vocabulary(
 def _never_encoded(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None) -> set[str]:
     """Return the control tokens that neither a text nor a prompt ever has, such as one for padding.
 
-    A text's blank stays a blank, whatever the tokenizer makes of it, and its unknown characters become the unknown
-    token; the end of a text is what a judge that writes steps has to reach.
+    Tokens of white space, the unknown token and the tokens for the beginning and the end of a text are not among them:
+    texts contain them, and a judge that writes steps ends with the last.
     """
     backend: Any = tokenizer.backend_tokenizer
     needed = {tokenizer.bos_token, tokenizer.eos_token, getattr(backend.model, "unk_token", None)}
@@ -302,7 +302,7 @@ def _why_not_causal(config: dict[str, Any]) -> str | None:
     # Encoders such as BERT have a causal class too, which attends to both sides unless configured as a decoder.
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not (config.get("is_decoder") or config.get("causal")):
         return f"{kind!r} is an encoder; it has no next-token distribution"
-    # Which tokens share a chunk depends on hashes of all of them, beyond a length that a probe may not afford.
+    # Hashes of all tokens decide which ones share a chunk, and only in texts that are too long for a probe.
     if "lsh" in (config.get("attn_layers", ["lsh"]) if kind == "reformer" else ()):
         return "'reformer' attends to tokens by hashes of all that the text holds, also of later ones"
     declared = config.get("architectures") or []

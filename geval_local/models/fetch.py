@@ -1,4 +1,4 @@
-"""Download of a judge's files from the hub: the only code of the package that may use the network."""
+"""Download a judge's files from the hub: the only code of the package that may use the network."""
 
 from __future__ import annotations
 

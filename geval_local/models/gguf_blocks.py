@@ -1,8 +1,8 @@
-"""The blocks of GGUF: weights in a few bits with scales in common, widened to the numbers that they stand for.
+"""The blocks of GGUF: weights in a few bits with shared scales, widened to full numbers.
 
 Every type has the form ``scale * quant + offset``, with small integers for quants and one scale and offset for a group
-of them; scales are float16, those of MXFP4 powers of two. The products and sums are those of the package gguf, one by
-one, so that the numbers are the same to the bit.
+of them; scales are float16, those of MXFP4 powers of two. Products and sums are computed in the same order as in the
+package gguf, so the numbers are the same to the bit.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 #: Quants (blocks, groups, width), scales (blocks, groups) and offsets of some blocks.
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
-#: Weights that are widened at once: what is between the steps stays in the processor's cache.
+#: Weights that are widened at once: intermediate results stay in the processor's cache.
 _CHUNK = 1 << 20
-#: Fewer weights than these are not worth handing over to other threads.
+#: Below this number of weights, other threads do not pay off.
 _WORTH_THREADS = 1 << 22
 _IQ4_LEVELS = torch.tensor((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8)
 _MXFP4_LEVELS = torch.tensor((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), dtype=torch.int8)
-#: Exponent of a scale from which on the largest level is beyond float32.
+#: Exponent of a scale from which the largest level exceeds float32.
 _MXFP4_BEYOND = 253
 #: The bits of each byte, lowest first, as eight bytes of 16 or 0.
 _SIXTEENS = ((torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) << 4).to(torch.uint8).view(torch.int64).flatten()
@@ -43,7 +43,7 @@ class BlockType:
     halves: tuple[int, ...]
     #: Takes blocks apart.
     parts: Callable[[torch.Tensor], Parts]
-    #: First byte that says of a block, as its exponent, that weights may be infinite.
+    #: Smallest exponent byte with which a block's weights may be infinite.
     beyond: int = 256
 
     def widen(self, data: torch.Tensor, out: torch.Tensor) -> None:
@@ -89,13 +89,13 @@ class BlockType:
 def _workers(count: int) -> ThreadPoolExecutor:
     """Start threads that widen a part each.
 
-    PyTorch's own threads wait for each other after each of the dozen short steps: where another process takes a core,
-    that was measured to take twenty times as long.
+    PyTorch's own threads wait for each other after each of the dozen short steps. If another process used a core, that
+    took twenty times as long.
     """
     ready = Barrier(count + 1)
 
     def begin() -> None:
-        torch.get_num_threads()  # the first call in a thread sets its number, and would undo the next line
+        torch.get_num_threads()  # the first call in a thread sets its number of threads, and would undo the next line
         torch.set_num_threads(1)
         ready.wait()
 
@@ -103,7 +103,7 @@ def _workers(count: int) -> ThreadPoolExecutor:
     for _ in range(count):
         pool.submit(int)
     ready.wait()
-    torch.set_num_threads(count)  # what threads that start from now on take over
+    torch.set_num_threads(count)  # threads that start from now on inherit this
     return pool
 
 
@@ -132,7 +132,7 @@ def _raised(fields: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _looked_up(table: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Replace numbers by what stands there in a table."""
+    """Look numbers up in a table."""
     return table.to(numbers.device).index_select(0, numbers.flatten().int())
 
 
@@ -173,7 +173,7 @@ def _q2_k(blocks: torch.Tensor) -> Parts:
 def _q3_k(blocks: torch.Tensor) -> Parts:
     low, high = _fields(blocks[:, 96:104], 8, 4).flatten(1), _fields(blocks[:, 104:108], 4, 2).flatten(1)
     scale = _half(blocks, 108) * ((low | high << 4).view(torch.int8) - 32)
-    # Where the bit of the mask is clear, 4 are taken away.
+    # If the bit of the mask is clear, subtract 4.
     borrow = _raised(_fields(blocks[:, :32], 32, 1) ^ 1, 2)
     quants = _fields(blocks[:, 32:96], 32, 2).flatten(1).view(torch.int8) - borrow.view(torch.int8)
     return quants, scale, None

@@ -33,7 +33,7 @@ _MOST_DIMENSIONS = 8
 PLAIN_DTYPES: Mapping[int, str] = {0: "float32", 1: "float16", 30: "bfloat16"}
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _SHOWN = 5
-#: Arrays with one value per layer are shorter than this.
+#: Arrays with one value per layer are shorter than this; longer ones are skipped.
 _LONG = 4096
 
 

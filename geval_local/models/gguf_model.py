@@ -2,8 +2,8 @@
 
 Transformers reads the configuration, names the tensors, and knows how llama.cpp's converter arranged them. It cannot
 read split files or scaling of rotary embeddings, and skips unknown tensors; this module fixes these cases or raises an
-error. Its own loading widens all weights; here rows of blocks are arranged as they are, and what would need more than
-that (a matrix that is transposed) is widened, arranged and kept in float32.
+error. Transformers' own loading widens all weights. Here rows of blocks are rearranged without widening; a matrix that
+needs more than that (such as a transposed one) is widened, arranged and kept in float32.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _TABLES = {_ROPE_FACTORS, "rope_factors_long.weight", "rope_factors_short.weight
 _BUILT_IN_FACTORS = {"gemma4"}
 #: Dtypes of plain numbers, by the code of their type.
 PLAIN: Mapping[int, torch.dtype] = {kind: getattr(torch, name) for kind, name in PLAIN_DTYPES.items()}
-#: Experts of a layer, stacked; transformers joins gates and the layers beside them.
+#: Experts of a layer, stacked; transformers joins the gate and up layers.
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
-#: Two that become one tensor, whose blocks are of one type.
+#: Two tensors that become one, so their blocks must have one type.
 _GATES = re.compile(r"(?<=\.ffn_)(gate|up)(?=_exps\.)")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 #: Keys that count or measure parts of a model, and its context.
@@ -54,7 +54,7 @@ _WIDTHS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
-#: What else transformers does not read, by architecture.
+#: Other keys that transformers does not read, by architecture.
 _UNREAD: Mapping[str, Mapping[str, str]] = {
     "gpt-oss": {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
 }
@@ -244,18 +244,18 @@ def gguf_config(file: Path) -> Any:
 
 @contextmanager
 def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
-    """Give transformers these headers for the reader of the package gguf, which takes 15 s for 49,000 tokens.
+    """Replace the package gguf's reader, which takes 15 s for 49,000 tokens, by these headers.
 
-    Of long arrays only the tokens are counted: the tokenizer is built separately, see `gguf_tokenizer`.
+    Of long arrays transformers gets only the number of tokens: the tokenizer is built separately, see `gguf_tokenizer`.
     """
     import gguf
 
     header, fields = headers[0], {}
     for key, types in header.types.items():
         if key.startswith(f"{header.architecture}.rope.scaling."):
-            continue  # of gpt-oss it would read other parts of the file instead; see `set_rotary`
+            continue  # `set_rotary` reads these keys; for gpt-oss transformers would misread them
         value = [header.metadata[key]] if key in header.metadata else header.arrays[key][1]
-        # A value as transformers takes it apart: bytes of a text, else a sequence of one number.
+        # The layout that transformers expects: the bytes of a text, else a sequence with one number.
         parts = [one.encode() if isinstance(one, str) else [one] for one in value]
         fields[key] = SimpleNamespace(parts=parts, data=range(len(parts)), types=list(types))
         if key == _TOKENS and key in header.arrays:
@@ -355,10 +355,10 @@ def _renamed(stored: dict[str, torch.Tensor], architecture: str, model: Any) -> 
 
 
 def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) -> dict[str, torch.Tensor]:
-    """Arrange tensors by the rules that transformers keeps for an architecture, as functions of numpy arrays.
+    """Arrange tensors by transformers' rules for an architecture, which are functions of numpy arrays.
 
-    What such a function does to a matrix is found with a column of row numbers: if they come back in another order,
-    the rows of blocks are put into that order. Anything else is applied to the widened weights.
+    A column of row numbers shows what a function does to a matrix. If it only reorders rows, the rows of blocks are
+    reordered. Any other function is applied to the widened weights.
     """
     import gguf
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
@@ -366,7 +366,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
     made: Any = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     processor: Any = made(config=model.config.to_dict())
     original = gguf.get_tensor_name_map
-    gguf.get_tensor_name_map = lru_cache(original)  # it is built anew for each of some hundred modules: 10 s
+    gguf.get_tensor_name_map = lru_cache(original)  # else built again for each of some hundred modules: 10 s
     try:
         names = get_gguf_hf_weights_map(model, processor)
     finally:
@@ -402,7 +402,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
         found.update(apart)
         if target in names:
             found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
-    for target, parts in gates.items():  # those of which one is missing are reported as missing
+    for target, parts in gates.items():  # an incomplete pair is reported as missing later
         if parts.keys() == {"gate", "up"}:
             found[target] = torch.cat([parts["gate"], parts["up"]], dim=1)
         elif parts.keys() == {"down"}:
@@ -411,9 +411,10 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
 
 
 def _gpt_oss(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Take out what transformers' rules for gpt-oss, which are for other names, would leave out.
+    """Convert the tensors of gpt-oss that transformers' rules, which expect other names, would skip.
 
-    Its experts multiply from the left, with the rows of gate and up in turn; llama.cpp keeps them apart, and turned.
+    In transformers its experts multiply from the left, and rows of gate and up alternate. llama.cpp stores gate and up
+    separately and transposed.
     """
     found: dict[str, torch.Tensor] = {}
     for layer in sorted({match[1] for name in stored if (match := _LAYER.match(name))}):
@@ -479,7 +480,8 @@ def check_gguf_complete(entry: JudgeEntry, file: Path, model: Any) -> None:
 def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     """Build the tokenizer that a GGUF file describes, with its chat template.
 
-    Transformers would prefer files beside it, which may be another model's; so it is linked into an empty directory.
+    Transformers would prefer files next to it, which may belong to another model; so it is linked into an empty
+    directory.
     """
     with tempfile.TemporaryDirectory() as empty, _texts_from_bytes(read_header(file)):
         tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(

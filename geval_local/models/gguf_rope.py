@@ -1,8 +1,8 @@
-"""Rotary embeddings of GGUF files: every key is honoured by transformers' configuration, or refused by its name.
+"""Rotary embeddings of GGUF files: every key is set in transformers' configuration, or refused by name.
 
-llama.cpp scales linearly where a factor has no type, and knows an old name of the factor. Its keys of YaRN are those of
-a config.json (``attention_factor`` is written as ``yarn_attn_factor``). Keys that multiply attention further have no
-place in transformers.
+If a factor has no type, llama.cpp scales linearly; it also knows an old name of the factor. Its keys of YaRN are those
+of a config.json (``attention_factor`` is written as ``yarn_attn_factor``). Transformers has no setting for keys that
+multiply attention further.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _YARN = {
     "scaling.yarn_beta_slow": "beta_slow",
     "scaling.yarn_attn_factor": "attention_factor",
 }
-#: Keys without a place in transformers -> values that change nothing. A negative extrapolation factor is not set.
+#: Keys that transformers has no setting for -> values that change nothing. A negative extrapolation factor is unset.
 _NEUTRAL: dict[str, tuple[float, ...]] = {
     "scaling.attn_factor": (1.0,),
     "scaling.alpha": (0.0,),
@@ -29,9 +29,9 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
 }
 _WIDTHS = ("dimension_count", "dimension_count_swa")
 _BASES = ("freq_base", "freq_base_swa")
-#: Numbers that have to be above zero, or may be zero where that means the default.
+#: Numbers that have to be above zero; numbers whose zero means the default.
 _ABOVE_ZERO, _ZERO_IS_DEFAULT = {*_BASES, *_YARN}, {*_FACTORS, "scaling.original_context_length", *_WIDTHS}
-#: All keys that are read here, and one that only tells how a model was trained.
+#: All keys that are read here, and one that only describes a model's training.
 ROTARY_KEYS = {
     *_ABOVE_ZERO,
     *_ZERO_IS_DEFAULT,
@@ -41,12 +41,12 @@ ROTARY_KEYS = {
     "dimension_sections",
 }
 _SCALED = ("linear", "yarn")
-#: Where layers differ, those with a sliding window have parameters of their own.
+#: If layers differ, layers with a sliding window have parameters of their own.
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def check_rotary(header: GGUFHeader) -> None:
-    """Reject keys that transformers has no place for, and values that are none."""
+    """Reject keys that transformers has no setting for, and invalid values."""
     start, kind = f"{header.architecture}.rope.", scaling_type(header)
     for key, value in {**header.metadata, **header.arrays}.items():
         name = key.removeprefix(start)
@@ -78,7 +78,7 @@ def _factor(header: GGUFHeader) -> float:
 
 
 def set_rotary(config: Any, header: GGUFHeader) -> None:
-    """Set what a file says about rotary embeddings in a configuration; what has no place there is refused."""
+    """Set a file's rotary embeddings in a configuration; refuse keys that have no setting there."""
     rope = getattr(config, "rope_parameters", None)
     if not rope:
         for name in (*_FACTORS, *_BASES):
@@ -109,7 +109,7 @@ def set_rotary(config: Any, header: GGUFHeader) -> None:
 
 
 def _set_width(config: Any, header: GGUFHeader, rope: dict[str, Any]) -> None:
-    """Set the part of a head that is rotated, where an architecture rotates a part; elsewhere it is the whole head."""
+    """Set the rotated part of a head for architectures that rotate a part; others rotate the whole head."""
     sections = header.arrays.get(f"{header.architecture}.rope.dimension_sections", (0, ()))[1]
     if any(sections) and "mrope_section" not in rope:
         _refuse(header, "dimension_sections")

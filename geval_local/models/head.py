@@ -62,7 +62,7 @@ class Arriving:
 
 #: Attributes where causal LMs keep their base model, if not under their `base_model_prefix`.
 _TRUNK_NAMES = ("model", "transformer", "backbone")
-#: By how much two orders of a sum in float32 may differ, as a share of its terms.
+#: Largest difference between two orders of a sum in float32, as a share of its terms.
 _ROUNDING = 1e-5
 #: Most logits computed at once.
 MAX_ELEMENTS = 1 << 26
@@ -198,7 +198,7 @@ class Head:
 
     @torch.inference_mode()
     def edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> PendingLogprobs:
-        """Compute the log-probabilities of given tokens over the full vocabulary's softmax; wait for no device."""
+        """Start to compute the log-probabilities of given tokens over the full vocabulary's softmax; do not wait."""
         wanted = to_device(tokens, self.device)
         step = max(1, MAX_ELEMENTS // int(self._model.config.get_text_config().vocab_size))
         parts: list[torch.Tensor] = []
@@ -254,14 +254,14 @@ class _WideHead(nn.Module):
 
 
 def _narrow_product(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply narrow numbers by narrow weights, exactly, and add up in float32: no weight is widened."""
+    """Multiply narrow numbers by narrow weights exactly and add up in float32, without widening weights."""
     return torch.mm(hidden.to(weight.dtype), weight.t(), out_dtype=hidden.dtype)
 
 
 def _is_narrow_exact(hidden: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether a device multiplies narrow numbers so, and the hidden states, which a model may scale, are such numbers.
+    """Whether the device can do `_narrow_product`, and the (maybe scaled) hidden states fit the narrow dtype.
 
-    Tried once, on what is read first.
+    Tried once, on the first read-out.
     """
     if isinstance(weight, stored.Stored) or weight.itemsize >= hidden.itemsize:
         return False
@@ -270,7 +270,7 @@ def _is_narrow_exact(hidden: torch.Tensor, weight: torch.Tensor) -> bool:
         found = _narrow_product(rows, weight)
     except (RuntimeError, TypeError):  # not on this device, or not in this release
         return False
-    # What is rounded in a sum grows with its terms, not with the sum.
+    # The rounding of a sum grows with its terms, not with the sum.
     terms = rows.norm(dim=-1, keepdim=True) * weight.norm(dim=-1, dtype=hidden.dtype)
     is_near = (found - linear_in_slices(rows, weight)).abs() <= _ROUNDING * terms
     return torch.equal(rows.to(weight.dtype).to(rows.dtype), rows) and bool(is_near.all())
@@ -310,7 +310,7 @@ def exact_products() -> Iterator[None]:
 
 
 def _readable(read: Callable[[], _T]) -> _T | None:
-    """Read a switch of PyTorch's by its older name; None where it was set by a newer one, which forbids that."""
+    """Read a switch of PyTorch by its older name; None if a newer one was set, which forbids reading the older."""
     try:
         return read()
     except RuntimeError:
@@ -361,7 +361,7 @@ def length_groups(config: Any) -> Callable[[int], int]:
             switching.append(switch)
     if not growing and not switching:
         return lambda length: 0
-    # No term falls with the length, so that two sums are equal only if all terms are.
+    # Every term grows or stays with the length, so two sums are equal only if all terms are.
     return lambda length: sum(max(length - switch, 0) for switch in growing) + sum(length > one for one in switching)
 
 
@@ -369,8 +369,8 @@ def rope_reset(trunk: nn.Module) -> Callable[[], None]:
     """Return a function that resets embeddings which follow the length to their initial state.
 
     Transformers keeps the frequencies of the longest prompt so far; without a reset before every forward
-    pass a prompt beyond the switch would change the scores of later prompts. Where layer types have long factors of
-    their own, some releases (5.17) fail in the second pass beyond the switch, unless they compute them anew.
+    pass a prompt beyond the switch would change the scores of later prompts. If layer types have long factors of
+    their own, some releases (5.17) fail in the second pass beyond the switch unless they compute the factors again.
     """
     growing: list[tuple[Any, str]] = []
     switching: list[tuple[Any, str]] = []

@@ -1,4 +1,4 @@
-"""Memory: which device is there, what is free, what a judge will take of it on a CPU, and errors when it runs out."""
+"""Memory: the default device, free memory, the memory that a judge needs on a CPU, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def unless_memory_runs_out(work: Callable[[], _T], *, again: bool = False) -> _T | None:
-    """Return what some work gives; None if memory ran out, whatever else it raises is raised.
+    """Return the result of some work; None if memory ran out. Other errors are raised.
 
-    `again`: nothing smaller can be tried. Another process may have had the memory for a moment, so what is free is
-    released and the work is tried once more.
+    With `again`, release unused memory and try once more: nothing smaller can be tried, and another process may have
+    had the memory for a moment.
     """
     if again and (result := unless_memory_runs_out(work)) is not None:
         return result
@@ -67,7 +67,7 @@ def unless_memory_runs_out(work: Callable[[], _T], *, again: bool = False) -> _T
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-    # Whoever tries again does so outside of the block above, where the traceback would pin the activations.
+    # Callers retry after this return: inside the block above the traceback would keep the activations alive.
     return None
 
 
@@ -87,8 +87,8 @@ def free_memory(device: torch.device) -> int:
     return 0
 
 
-#: How Linux limits groups of processes, by the interface's version: its root, and the names of a group's limit, of what
-#: it takes, and of the part of that which is files in memory.
+#: Control groups of Linux, by the version of the interface: its root, and the names of a group's limit, of its use, and
+#: of the cached files in that use.
 _GROUPS = {
     "": ("", "memory.max", "memory.current", "inactive_file"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -96,7 +96,7 @@ _GROUPS = {
 
 
 def available_memory(system: Path = Path("/")) -> int:
-    """Return the bytes of main memory that can be taken without swapping; 0 if unknown."""
+    """Return the bytes of main memory that are available without swapping; 0 if unknown."""
     try:
         lines = (system / "proc/meminfo").read_text(encoding="ascii").splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -106,7 +106,7 @@ def available_memory(system: Path = Path("/")) -> int:
 
 
 def _left_by_limits(system: Path) -> Iterator[int]:
-    """Give what the limits of containers and services that this process is in leave it."""
+    """Yield the free bytes under each limit (container, service) that this process is in."""
     with suppress(OSError, ValueError):
         for line in (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, kind, name = line.split(":", 2)
@@ -115,7 +115,7 @@ def _left_by_limits(system: Path) -> Iterator[int]:
             folder, limit, use, cached = _GROUPS[kind]
             root = system / "sys/fs/cgroup" / folder
             inner = root / name.lstrip("/")
-            # A container may see its own group as the root, under the name that it has outside.
+            # A container may see its own group as the root, but read the name that the group has outside.
             for group in (inner, *inner.parents)[: len(inner.relative_to(root).parts) + 1]:
                 with suppress(OSError, ValueError, StopIteration):
                     most = int((group / limit).read_text(encoding="ascii"))  # "max" is no number
@@ -132,9 +132,9 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-#: The interpreter with torch and transformers.
+#: Bytes of the interpreter with torch and transformers.
 PROCESS = 600_000_000
-#: Numbers that a pack of so many prompt tokens takes for each input and output of a layer's largest matrix.
+#: Prompt tokens of a pack, and numbers that each one needs for each input and output of a layer's largest matrix.
 _PACK, _TIMES = 3_072, 5
 _WIDE = 4
 _LAYER = re.compile(r"\.\d+\.")
@@ -152,12 +152,12 @@ class Needs:
     widened: int
     #: Number of weights.
     parameters: int
-    #: A pack of prompts on its way through the layers, with its keys and values.
+    #: A pack of prompts in the layers, with its keys and values.
     activations: int
 
     @property
     def total(self) -> int:
-        """All of it, with the rest of the process."""
+        """The sum, with the rest of the process."""
         return self.weights + self.widened + self.activations + PROCESS
 
     @property
@@ -167,11 +167,11 @@ class Needs:
 
 
 def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> Needs:
-    """Tell what a judge will take in main memory; `dtype` is that of the computation (``auto`` is float32)."""
+    """Estimate the main memory of a judge; `dtype` is that of the computation (``auto`` is float32)."""
     is_exact = dtype in ("auto", "float32")
     itemsize = _WIDE if is_exact else {"float64": 8}.get(dtype, 2)
     weights = parameters = widest = 0
-    #: Weights of what is widened for one product.
+    #: Number of weights widened for one product, by tensor or stack of experts.
     units: dict[str, int] = {}
     tensors = _tensors(directory)
     is_small = are_few(sum(prod(shape) for _, shape, _, _ in tensors))
@@ -215,7 +215,7 @@ def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
 def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:
     """Refuse a judge that does not fit into the free memory of the machine."""
     needs, free = memory_needed(directory, dtype, entry.adapter), available_memory()
-    if not free or needs.total - PROCESS <= free:  # the process is there
+    if not free or needs.total - PROCESS <= free:  # the process is already counted as used
         return
     sizes = {kind.name: needs.parameters / kind.elements * kind.size for kind in BLOCK_TYPES.values()}
     fitting = [name for name in _SUGGESTED if sizes[name] * 1.1 + needs.widened + needs.activations <= free]

@@ -1,4 +1,4 @@
-"""Calls of transformers: options as keyword arguments, and silenced progress bars and warnings."""
+"""Calls of transformers: turn options into keyword arguments, and silence progress bars and warnings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def loading_arguments(options: JudgeOptions, default_dtype: str, directory: Path
     placement = _placement(options)
     dtype = automatic_dtype(directory, placement) if name == AUTO else getattr(torch, name)
     computed_in = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16  # quantized weights are not probed
-    # Named even if it is None: transformers would take what config.json names, and get its code from the hub.
+    # Passed even if it is None: else transformers uses the one that config.json names, with code from the hub.
     attention = {"attn_implementation": options.attention}
     return {
         "dtype": dtype,
@@ -95,7 +95,7 @@ def _stored_format(directory: Path | None) -> str | None:
 
 
 def _check_hub_kernel(stored: str, kernel: str) -> None:
-    """Check that what multiplies weights of a stored format is on this machine: the network is not asked for it."""
+    """Check that the kernel for a stored format is on this machine; the network is never used for it."""
     folders = (Path(constants.HF_HUB_CACHE) / f"{kind}--kernels-community--{kernel}" for kind in ("models", "kernels"))
     if importlib.util.find_spec("kernels") is not None and any(folder.is_dir() for folder in folders):
         return
@@ -109,7 +109,7 @@ def _check_hub_kernel(stored: str, kernel: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence progress bars and warnings of transformers and peft: problems that matter are raised as errors."""
+    """Silence progress bars and warnings of transformers and peft; problems that matter are raised as errors."""
     logging: Any = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,9 +1,9 @@
 """Precision: the dtype chosen by ``auto``, based on a probe, and the dtype's effect on a score.
 
-On a CPU ``auto`` is float32, whatever the weights are stored in: they are widened product by product. On an
-accelerator the two half precisions cost the same: bfloat16 has the range of float32
-and 8 bits of precision, float16 has 11 bits and ends at 65,504. So float16 is chosen if a model's weights and
-activations leave room in that range and its scores are closer to float32, else bfloat16.
+On a CPU ``auto`` is float32 for every stored dtype: weights are widened product by product. On an accelerator the two
+half precisions cost the same. bfloat16 has the range of float32 and 8 bits of precision; float16 has 11 bits and ends
+at 65,504. So ``auto`` chooses float16 if a model's weights and activations leave room in that range and its scores are
+closer to float32, else bfloat16.
 
 The probe scores the forms of the packaged metrics, short and long, in float32 and in half
 precision. Float32 needs no memory for a second model: each module's weights are widened for its call and then restored.
@@ -43,9 +43,9 @@ AUTO = "auto"
 HEADROOM = 2.0
 HALF: Mapping[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _LABELS = "12345"
-#: How configurations call the number of experts, some of them in a part of their own.
+#: Names of the number of experts in configurations, some in a nested configuration.
 _EXPERTS = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}
-#: Numbers of packaged metrics whose criteria fill the probe's forms; the last make the long forms.
+#: Numbers of packaged metrics whose criteria fill the probe's forms; the last numbers give long forms.
 _SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
 
 
@@ -97,7 +97,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class _Settled:
-    """What an earlier start chose."""
+    """The recorded choice of an earlier start."""
 
     dtype: str
     reason: str
@@ -126,7 +126,7 @@ def decide(figures: ProbeResults) -> tuple[str, str]:
 
 
 def place_of(placement: Mapping[str, Any]) -> torch.device:
-    """Return the device of a whole model; of one that a map spreads, the device that this is meant for."""
+    """Return the device of a whole model; if a map spreads it, the default device."""
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
     return default_device() if device is None else torch.device(device)
@@ -151,7 +151,7 @@ def settle(
     who: str = "asked for",
     fingerprint: str = "",
 ) -> Precision:
-    """Convert a loaded model to the dtype that it will run in; `who` says where a dtype that is named comes from."""
+    """Convert a loaded model to the dtype that it will run in; `who` names the origin of a requested dtype."""
     asked = None if asked_for is None else who
     on_cpu = _is_on_cpu(model)
     if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked):
@@ -162,8 +162,8 @@ def settle(
         if asked is None and model.dtype == torch.float32 and not _is_quantized(model):
             cast_weights(model, torch.bfloat16)
         return Precision(asked or f"not probed: {obstacle}")
-    # On a GPU the grouped product of a mixture's experts is one kernel in bfloat16 only: in float16 it would wait for
-    # the host at every layer, and compute expert after expert.
+    # On a GPU the grouped product of a mixture's experts is one kernel only in bfloat16. In float16 it waits for the
+    # host at every layer and computes expert after expert.
     only = "bfloat16" if asked is None and has_experts(model) else asked_for
     verdict, key = verdict_of(model, fingerprint) if fingerprint else None, f"precision, {entry.style}, {only}"
     if verdict is not None and (kept := verdict.read(key, _Settled)) is not None:

@@ -1,4 +1,4 @@
-"""How much of a judge's weights has been read, for whoever shows it; without torch and transformers."""
+"""Report how much of a judge's weights has been read; without torch and transformers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: Takes the bytes that have been read, and those of all weights.
+#: Called with the bytes read so far, and the bytes of all weights.
 OnRead = Callable[[int, int], None]
 
 _watchers: list[OnRead] = []
@@ -15,7 +15,7 @@ _watchers: list[OnRead] = []
 
 @contextmanager
 def watch_reading(on_read: OnRead) -> Iterator[None]:
-    """Tell `on_read` of every judge that is loaded meanwhile, in whatever thread, how much of it has been read."""
+    """While this is open, call `on_read` with the progress of every judge that is loaded, in any thread."""
     _watchers.append(on_read)
     try:
         yield
@@ -24,7 +24,7 @@ def watch_reading(on_read: OnRead) -> Iterator[None]:
 
 
 def meter(total: int) -> Callable[[float], None]:
-    """Give what takes counts of bytes that were just read, in any thread, and tells their sum."""
+    """Return a function that adds up bytes just read, in any thread, and reports the sum."""
     done, lock = 0.0, threading.Lock()
 
     def add(count: float) -> None:
@@ -41,7 +41,7 @@ def meter(total: int) -> Callable[[float], None]:
 def counted_shards(total: int) -> Iterator[None]:
     """Count while transformers fills a model from safetensors files of so many bytes.
 
-    It goes through the parameters, which may join many tensors each: all are taken for equally large.
+    Transformers counts parameters, each of which may join many tensors; this function treats them as equally large.
     """
     from transformers.utils import logging
 

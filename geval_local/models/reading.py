@@ -35,12 +35,12 @@ DTYPES: Mapping[str, torch.dtype] = {
     "F8_E8M0": torch.float8_e8m0fnu,
     "C64": torch.complex64,
 }
-#: Bytes that are read before the hash catches up.
+#: Bytes of one read, which another thread then hashes.
 _PIECE = 1 << 25
 _READERS = 4
 
 
-#: Where tensors lie in a file, by name: offset of the first byte, and number of bytes.
+#: Places of tensors in a file, by name: offset of the first byte, and number of bytes.
 Places: TypeAlias = Mapping[str, tuple[int, int]]
 
 
@@ -58,7 +58,7 @@ class StoredTensor(NamedTuple):
 def read_files(
     places: Mapping[Path, Places], *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> tuple[dict[Path, dict[str, torch.Tensor]], dict[Path, str]]:
-    """Read several files, some at a time: the bytes of their tensors, and the digests of those to be hashed."""
+    """Read several files, some at a time: the bytes of their tensors, and the digests of files to hash."""
     for file, own in places.items():
         _check_places(file, own)
     told = meter(sum(size for own in places.values() for _, size in own.values()))
@@ -69,7 +69,7 @@ def read_files(
 
 
 def _check_places(file: Path, places: Places) -> None:
-    """Refuse tensors that share bytes: no writer makes them, and a digest taken on the way would hold them twice."""
+    """Refuse tensors that share bytes: no writer makes them, and the digest would include these bytes twice."""
     end, before = 0, ""
     for name, (start, size) in sorted(places.items(), key=lambda place: place[1]):
         if start < end:
@@ -83,7 +83,7 @@ def _check_places(file: Path, places: Places) -> None:
 def _read(
     file: Path, places: Places, told: Callable[[float], None], *, with_digest: bool
 ) -> tuple[dict[str, torch.Tensor], str | None]:
-    """Read tensors in the order in which they lie in a file, while another thread hashes what was read."""
+    """Read tensors in the order of the file, while another thread hashes the bytes."""
     digest, tensors = hashlib.sha256(), {}
     with file.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as hasher:
 
@@ -121,7 +121,7 @@ def _read(
 def read_safetensors(
     files: Sequence[Path], *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
-    """Read safetensors files: the tensors by name, and the digests of the files that were to be hashed."""
+    """Read safetensors files: the tensors by name, and the digests of files that `hashed` accepts."""
     stored_in(files)
     headers = {file: stored_tensors(file) for file in files}
     contents, digests = read_files(
@@ -181,7 +181,7 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object of JSON; of a name that it has twice, Python would keep the last in silence."""
+    """Build a JSON object and refuse repeated names, of which Python would silently keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -190,7 +190,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_filled(tensors: Mapping[str, StoredTensor], place: int, total: int) -> None:
-    """Check that tensors lie one behind the other up to the end of their file, as the format demands."""
+    """Check that tensors follow each other without gaps up to the end of the file, as the format requires."""
     for name, one in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)):
         if one.start != place:
             what = "overlaps the one before it" if one.start < place else "leaves a hole before it"

@@ -1,7 +1,7 @@
 """Render chat templates; run as a script in a separate process with bounded time and memory.
 
-A template is a program from someone else's repository. jinja2's sandbox protects the machine, but not against endless
-loops or texts of ten gigabytes. This script reads a task as JSON from stdin and writes a list of results
+A template is a foreign program. jinja2's sandbox protects the machine, but not against endless loops or texts of ten
+gigabytes. This script reads a task as JSON from stdin and writes a list of results
 to stdout. Templates get the same variables as from transformers, except for the date, which is fixed: a
 score must not depend on the day.
 """
@@ -30,11 +30,11 @@ _MEMORY = 1 << 30
 _MOST_CHARACTERS = 1 << 20
 #: The date that Llama's own templates fall back to.
 _DATE = datetime.datetime(2024, 7, 26)
-#: Names of switches whose values are the template's own, and the values that turn thinking off.
+#: Names of switches that have values of the template's own, and values that turn thinking off.
 _EFFORT = re.compile(r"think|reason|effort", re.IGNORECASE)
 _OFF = re.compile(r"/?(none|off|disabled?|false|no|non?[-_ ]?(think|reason)(ing)?)", re.IGNORECASE)
 
-#: What Python writes for an object that has no text of its own.
+#: Python's text of an object without a text of its own, with its address.
 _ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+>")
 
 
@@ -54,7 +54,7 @@ def render(task: dict[str, Any]) -> list[dict[str, str]]:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
-    del environment.filters["random"], environment.globals["lipsum"]  # a score must not depend on chance either
+    del environment.filters["random"], environment.globals["lipsum"]  # a score must not depend on random numbers either
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _DATE.strftime
     try:
@@ -69,7 +69,7 @@ def render(task: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _compared_with_off(tree: jinja2.nodes.Template) -> dict[str, str]:
-    """Find variables such as ``reasoning_effort`` that a template compares with ``"none"``, with that word as it is."""
+    """Map variables such as ``reasoning_effort`` to the word, such as ``"none"``, that the template compares."""
     found = {}
     for names, words in _comparisons(tree):
         word = next(filter(_OFF.fullmatch, words), None)
@@ -78,9 +78,9 @@ def _compared_with_off(tree: jinja2.nodes.Template) -> dict[str, str]:
 
 
 def _compared_with_on(tree: jinja2.nodes.Template, off: dict[str, str]) -> dict[str, str]:
-    """Give each of those variables another word that it is compared with; one that no template knows if there is none.
+    """Map each of those variables to another word that it is compared with, or else to ``"high"``.
 
-    Most templates think unless they are told not to.
+    Most templates think unless a switch turns thinking off.
     """
     found = dict.fromkeys(off, "high")
     for names, words in _comparisons(tree):
@@ -90,7 +90,7 @@ def _compared_with_on(tree: jinja2.nodes.Template, off: dict[str, str]) -> dict[
 
 
 def _comparisons(tree: jinja2.nodes.Template) -> list[tuple[set[str], list[str]]]:
-    """List the switches in each comparison of a template, under the names that a caller gives them, and its words."""
+    """List the switches in each comparison of a template, by the names that a caller passes, and its words."""
     sources = _sources(tree)
     return [
         (
@@ -102,10 +102,10 @@ def _comparisons(tree: jinja2.nodes.Template) -> list[tuple[set[str], list[str]]
 
 
 def _compares(node: jinja2.nodes.Node) -> bool:
-    """Tell whether an expression shows which words a variable may be: also ``x is eq "none"``, ``x or "none"``."""
+    """Whether an expression shows possible values of a variable: also ``x is eq "none"``, ``x or "none"``."""
     if isinstance(node, jinja2.nodes.Or):
         return isinstance(node.right, jinja2.nodes.Const)
-    if isinstance(node, jinja2.nodes.Call):  # of a method, such as startswith
+    if isinstance(node, jinja2.nodes.Call):  # call of a method, such as startswith
         return isinstance(node.node, jinja2.nodes.Getattr)
     looked_up = isinstance(node, jinja2.nodes.Getitem) and isinstance(node.node, jinja2.nodes.Dict)
     return looked_up or isinstance(node, (jinja2.nodes.Compare, jinja2.nodes.Test, jinja2.nodes.Filter))
@@ -121,7 +121,7 @@ def _sources(tree: jinja2.nodes.Template) -> dict[str, set[str]]:
 
 
 def _assignments(tree: jinja2.nodes.Template) -> Iterator[tuple[jinja2.nodes.Node, jinja2.nodes.Node]]:
-    """Yield what gives a variable of a template its value, with the value: also loops, and the calls of macros."""
+    """Yield every assignment of a template as target and value, including loops and calls of macros."""
     for one in tree.find_all(jinja2.nodes.Assign):
         yield one.target, one.node
     for text in tree.find_all(jinja2.nodes.AssignBlock):
@@ -137,7 +137,7 @@ def _assignments(tree: jinja2.nodes.Template) -> Iterator[tuple[jinja2.nodes.Nod
 
 
 def _given(node: jinja2.nodes.Node, sources: dict[str, set[str]]) -> set[str]:
-    """Follow the names in an expression to all that they are computed from, themselves included."""
+    """Return the names in an expression and all names that they are computed from."""
     found: set[str] = set()
     rest = _named(node)
     while rest:
@@ -147,7 +147,7 @@ def _given(node: jinja2.nodes.Node, sources: dict[str, set[str]]) -> set[str]:
 
 
 def _named(node: jinja2.nodes.Node) -> set[str]:
-    """Return the variables in a node, itself included; of a namespace's attribute ``ns.mode``, both parts as one."""
+    """Return the variables in a node, itself included; an attribute of a namespace counts as one, ``ns.mode``."""
     found = set()
     for one in (node, *node.find_all(jinja2.nodes.Node)):
         if isinstance(one, jinja2.nodes.Name):

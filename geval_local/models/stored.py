@@ -1,10 +1,10 @@
 """Weights as they are stored: bfloat16, float16 or blocks of GGUF, widened for each product.
 
-A `Stored` tensor says that it is of the dtype that the model computes in, and holds the bytes of the file. The modules
-of transformers use it like any other parameter: linear layers, embeddings, heads, experts, convolutions. What a
-function computes is what it computes from the widened weights, to the bit. Matrix products widen into a buffer that
-the next product reuses; an embedding widens the rows that it looks up; layout operations while a model is built (rows
-in another order, experts stacked) move the bytes. Anything else sees a widened copy.
+A `Stored` tensor reports the dtype that the model computes in, and contains the bytes of the file. The modules of
+transformers use it like any other parameter: linear layers, embeddings, heads, experts, convolutions. Every function
+gives the same result as with widened weights, to the bit. Matrix products widen into a buffer that the next product
+reuses; an embedding widens the rows that it looks up; layout operations while a model is built (reordered rows, stacked
+experts) move the bytes. Any other function gets a widened copy.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from geval_local.models.gguf_blocks import BlockType
 
 #: Most weights of one product that are widened at once; a larger matrix (a head) is widened in slices of its rows.
 SLICE = 1 << 26
-#: A model of fewer weights is widened once: that costs 256 MB at most, and widening would be felt in its small packs.
+#: A model of fewer weights is widened once: that costs 256 MB at most, and widening would slow down its small packs.
 FEW = 1 << 26
-#: Buffers that no product uses at the moment, by device and dtype; there are as many as products at a time.
+#: Unused buffers by device and dtype; there are at most as many as concurrent products.
 _FREE: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-#: Smallest last dimension that is worth it; narrower ones (kernels of convolutions) are widened once.
+#: Smallest last dimension of a tensor that stays as stored; others (kernels of convolutions) are widened once.
 _NARROWEST = 16
 
 
 class Stored(torch.Tensor):
     """Weights that are kept in fewer bits than they are computed in, and are widened to `dtype`."""
 
-    #: Numbers of a floating dtype, or the bytes of blocks, those of a row along the last dimension.
+    #: Numbers of a floating dtype, or the bytes of blocks, with a row's bytes along the last dimension.
     data_: torch.Tensor
     blocks: BlockType | None
     #: Whether the last two dimensions are swapped against those of the blocks.
     is_turned: bool
-    # Beside the own one of the tensor, which is asked for through `__torch_function__` in every product.
+    # A copy of the tensor's own shape, which goes through `__torch_function__` in every product.
     shape_: tuple[int, ...]
 
     @staticmethod
@@ -123,21 +123,21 @@ class Stored(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # Here arrive calls from C++, of which `detach` and `alias` are a matter of bookkeeping only.
+        # Calls from C++ arrive here; `detach` and `alias` among them change no data.
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             return args[0]._like(args[0].data_)
         return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
 
 
 def turned(tensor: torch.Tensor) -> torch.Tensor:
-    """Swap the last two dimensions; blocks stay as they are, and are swapped once they are widened."""
+    """Swap the last two dimensions; blocks stay as they are and are swapped after widening."""
     if not isinstance(tensor, Stored) or tensor.blocks is None:
         return tensor.transpose(-2, -1)
     return Stored(tensor.data_, tensor.blocks, tensor.dtype, not tensor.is_turned)
 
 
 def rows_in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Join two stacks of matrices, a row of each in turn; rows of blocks of one type stay as they are."""
+    """Join two stacks of matrices with alternating rows; rows of blocks of one type stay as they are."""
     if isinstance(first, Stored) and isinstance(second, Stored):
         kinds = [(one.blocks, one.data_.dtype) for one in (first, second)]
         if kinds[0] == kinds[1]:
@@ -189,7 +189,7 @@ def bytes_of(model: nn.Module) -> int:
 
 
 def widen_module(module: nn.Module) -> None:
-    """Widen a module's own weights for good, where they are about to be changed."""
+    """Widen a module's own weights permanently, before they are changed."""
     for name, parameter in list(module.named_parameters(recurse=False)):
         if isinstance(parameter, Stored):
             setattr(module, name, nn.Parameter(parameter.widened(), requires_grad=False))
@@ -197,7 +197,7 @@ def widen_module(module: nn.Module) -> None:
 
 @contextmanager
 def widened_in_buffers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield arguments with widened weights, in buffers that are used again afterwards."""
+    """Yield arguments with weights widened into buffers, which are reused afterwards."""
     with ExitStack() as stack:
 
         def widen(value: Any) -> Any:
@@ -216,7 +216,7 @@ def _widened_in_buffer(weights: Stored) -> Iterator[torch.Tensor]:
         buffer = None
     if buffer is None or buffer.numel() < size:
         del buffer  # before the larger one is allocated
-        with torch.inference_mode(False):  # so that passes outside of that mode can use it too
+        with torch.inference_mode(False):  # so that passes outside of inference mode can use it too
             buffer = torch.empty(size, dtype=key[1], device=key[0])
     try:
         yield weights.widened(buffer)
@@ -225,7 +225,7 @@ def _widened_in_buffer(weights: Stored) -> Iterator[torch.Tensor]:
 
 
 def release_buffers() -> None:
-    """Give the memory of all unused buffers back."""
+    """Free all unused buffers."""
     _FREE.clear()
 
 
@@ -255,7 +255,7 @@ def linear_in_slices(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
 
 
 def _embedding(ids: torch.Tensor, weight: Stored, *_: Any, **__: Any) -> torch.Tensor:
-    # Scaling of gradients and padding do not count here, and no judge renormalises its rows.
+    # Padding and scaling of gradients have no effect here, and no judge renormalises its rows.
     return weight._like(weight.data_[ids]).widened()
 
 
@@ -273,14 +273,14 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: lambda tensor, device="cuda", **_: tensor._moved(device),
     torch.Tensor.float: lambda tensor: tensor._moved(torch.float32),
 }
-#: Methods that tell something about a tensor, or change what is said about it.
+#: Methods that read or change a tensor's metadata.
 _ABOUT = {"size", "stride", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "__hash__"}
 _ABOUT |= {"is_contiguous", "requires_grad_", "__len__", "ndimension", "get_device", "storage_offset", "_is_view"}
 _ABOUT |= {"is_inference", "is_same_size", "is_signed", "is_conj", "is_neg", "retain_grad"}
 #: Products whose result shares no memory with their arguments.
 _PRODUCTS = {"mm", "addmm", "matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "_grouped_mm", "grouped_mm"}
 _PRODUCTS |= {"grouped_mm_fallback", "einsum", "conv1d"}
-#: Operations that move weights without computing anything, and those of them that leave rows whole.
+#: Operations that move weights without computing anything; `_ROWS` keep rows whole.
 _ROWS = {"cat", "stack", "chunk", "split", "__getitem__", "unsqueeze", "contiguous", "clone", "narrow", "select"}
 _LAYOUT = _ROWS | {"t", "transpose", "permute", "reshape", "view", "squeeze", "flatten", "unflatten", "mT", "T"}
 

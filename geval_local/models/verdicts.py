@@ -1,8 +1,8 @@
-"""What was found out about a judge on a device, kept for its next start.
+"""Results of the probes of a judge on a device, kept for its next start.
 
-The probes of precision and engine take longer than a small run: half of a small judge's start on a CPU. What they find
-depends on the weights, the device and the software alone, so it is kept under all of these; the software includes the
-source of the engine itself.
+The probes of precision and engine take longer than a small run: half of a small judge's start on a CPU. Their results
+depend only on the weights, the device and the software, so these are the key; the software includes the source of the
+engine itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from geval_local.files import home_folder, write_atomically
 from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.models.head import gpus_of, input_device
 
-#: Packages with kernels that a model's layers use where they are installed.
+#: Packages with kernels that a model's layers use if they are installed.
 KERNEL_PACKAGES = ("triton", "triton-windows", "flash-linear-attention", "causal-conv1d", "mamba-ssm", "kernels")
 _PACKAGES = ("geval_local", "torch", "transformers", *KERNEL_PACKAGES)
 
@@ -34,16 +34,16 @@ _T = TypeVar("_T")
 
 
 class Verdict:
-    """The kept findings about one model on its device: one file."""
+    """The recorded findings about one model on its device: one file."""
 
     def __init__(self, file: Path, identity: dict[str, Any]) -> None:
         self._file = file
         self._identity = identity
 
     def read(self, name: str, kind: type[_T]) -> _T | None:
-        """Return a finding, a dataclass; None if there is none for just this model, device and software.
+        """Return a finding, a dataclass; None if there is none for exactly this model, device and software.
 
-        A record that is damaged or has another shape counts as none: whoever asks finds it out again and keeps it.
+        A record that is damaged or has another shape counts as none: the caller probes again and keeps the result.
         """
         try:
             return TypeAdapter(kind).validate_python(self._all()[name])
@@ -51,7 +51,7 @@ class Verdict:
             return None
 
     def keep(self, name: str, finding: Any) -> None:
-        """Keep a finding, a dataclass; without a place to write to, it is found out again."""
+        """Keep a finding, a dataclass; if it cannot be written, the next start probes again."""
         record = {"identity": self._identity, "findings": self._all() | {name: asdict(finding)}}
         with suppress(OSError):
             write_atomically(self._file, json.dumps(checksummed(record)), private=True)
@@ -66,7 +66,7 @@ class Verdict:
 
 
 def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
-    """Find what is kept about a loaded model in its present dtype; None without a place to keep it."""
+    """Return the record of a loaded model in its present dtype; None if there is no home directory for it."""
     devices = gpus_of(model) or [input_device(model)]
     content = {
         "fingerprint": fingerprint,
@@ -79,7 +79,7 @@ def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
 
 
 def verdict_on(devices: Sequence[torch.device], content: dict[str, Any]) -> Verdict | None:
-    """Find what is kept about a judge, known by its content and options; None without a place to keep it."""
+    """Return the record of a judge, identified by content and options; None if there is no home directory for it."""
     if (folder := home_folder("verdicts")) is None:
         return None
     identity = content | {
@@ -101,7 +101,7 @@ def version_of(package: str) -> str | None:
 
 @cache
 def _digest_of_sources() -> str:
-    """Return the SHA-256 of the modules that compute and that probe, so that a change to them asks again."""
+    """Return the SHA-256 of the modules that compute and probe, so that a changed module is probed again."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for file in sorted(file for room in ("engine", "models") for file in (package / room).rglob("*.py")):

@@ -47,28 +47,27 @@ from geval_local.runs.settings import Settings
 if TYPE_CHECKING:
     from geval_local.io.parquet import SourceColumns
 
-#: Most blocks of a file that is read from its beginning, or per row group: it is read about as many times.
+#: Most blocks of a file that is read from its beginning, or per row group: the file is read about as often.
 MOST_PIECES = 16
 #: Most repeated ids of a file that are reported row by row; more reject the file.
 MOST_REPEATED = 10_000
 _READ_BYTES = 1 << 20
 
-#: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
+#: Estimated prompt tokens of a block: a few minutes of a GPU, the most that a dying worker loses.
 BLOCK_TOKENS = 1 << 21
-#: Fewest of them, if there are enough rows: several packs, so that texts are shared and the next pack is ready in time.
+#: Least tokens of a block, if there are enough rows: several packs, so that they share texts and the GPU does not wait.
 LEAST_TOKENS = 1 << 16
 #: Least number of blocks per worker, if there are enough rows, so that a slow worker does not delay the end.
 BLOCKS_EACH = 4
-#: Blocks beyond which they become larger instead of more, so that the driver's memory is spared: it keeps 6 KB of
-#: each.
+#: Number of blocks from which blocks grow in size instead: the driver keeps 6 KB for each.
 MANY_BLOCKS = 20_000
 #: Estimated bytes per token.
 BYTES_PER_TOKEN = 4
 #: Largest number of rows in a block.
 MOST_ROWS = 1 << 16
-#: Files beyond which small ones are joined.
+#: Number of files from which small ones share blocks.
 MANY_FILES = 256
-#: Number of changed files that are named.
+#: Most changed files that a message names.
 _NAMED = 5
 
 
@@ -81,12 +80,12 @@ class Block:
     #: Size of the file, and time of its last change in nanoseconds: a cheap check for changes.
     bytes: int
     changed: int
-    #: Hash of its content; empty before the survey, as what follows.
+    #: Hash of its content; empty before the survey, like the fields below.
     sha256: str = ""
     #: Number of rows of the file before the block, and in it.
     first: int = 0
     rows: int = 0
-    #: Number of its first row in messages: the line for JSONL, else the row, from 1.
+    #: Number of its first row in messages: the line in JSONL, else the row, from 1.
     line: int = 1
     #: Its byte range if it is read by bytes, else 0.
     start: int = 0
@@ -97,9 +96,9 @@ class Block:
     part: str = ""
     #: In the first block of a file: the Arrow schema of its columns, as text; see `schema_of`.
     schema: str = ""
-    #: Why the file cannot be used; the block then stands for all of it, and has no rows.
+    #: Why the file cannot be used. The block then covers the whole file and has no rows.
     error: str = ""
-    #: Further small files whose rows are scored with it; each is a block that is scored by itself if this one fails.
+    #: Further small files in this block; if the block fails, each of them becomes a block of its own.
     more: Sequence[Block] = ()
 
     @property
@@ -116,7 +115,7 @@ class Block:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells the block from others; its part contains it."""
+        """Identity of the block; its part records it."""
         if self.more:
             told = "\n".join(f"{one.sha256} {one.rows}" for one in self.members)
             return {"file": hashlib.sha256(told.encode()).hexdigest(), "first": 0, "rows": self.all_rows}
@@ -124,7 +123,7 @@ class Block:
 
     @property
     def members(self) -> list[Block]:
-        """The block by itself, and those of the files that are scored with it."""
+        """The block itself, and the blocks of the further files in it."""
         return [replace(self, more=()), *self.more] if self.more else [self]
 
     @property
@@ -157,7 +156,7 @@ def find_files(given: Sequence[str]) -> list[Block]:
 def survey(file: Block, cut: Cut) -> list[Block]:
     """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks.
 
-    A file that cannot be used is one block with the reason; it keeps no other file from being scored.
+    A file that cannot be used becomes one block with the reason; other files are scored.
     """
     try:
         return _surveyed(file, cut)
@@ -186,7 +185,7 @@ def _surveyed(file: Block, cut: Cut) -> list[Block]:
 
 
 class _Found:
-    """What a survey collects of the rows of a file: their ids, and the types of their columns."""
+    """Collects ids and column types of a file's rows during the survey."""
 
     def __init__(self, address: str) -> None:
         from geval_local.io.parquet import ColumnTypes
@@ -196,7 +195,7 @@ class _Found:
         self.schema = self._types.schema
 
     def add(self, number: int, row: Any, size: int) -> None:
-        """Take a row that can be read into account, of so many bytes."""
+        """Count a readable row of so many bytes."""
         if isinstance(row, dict):
             self.ids.add(number, row.get("id"))
             self._types.add(row, size)
@@ -265,7 +264,7 @@ def _value_of_line(raw: bytes, number: int) -> Any:
 
 
 def _survey_rows(file: Block, cut: Cut, found: _Found) -> list[Block]:
-    """Survey a file that is read by row groups or from its beginning; its blocks have equally many rows."""
+    """Survey a file that is read by row groups or from its beginning; its blocks have equal numbers of rows."""
     numbers: Sequence[int]
     if format_of(file.place.name) == ".parquet":
         import pyarrow.parquet as pq
@@ -303,9 +302,9 @@ def _survey_rows(file: Block, cut: Cut, found: _Found) -> list[Block]:
 
 
 def block_rows(block: Block, choose: Callable[[list[str]], list[str] | None] | None = None) -> Iterator[RawRow]:
-    """Read the rows of a block; of a file that was not surveyed, its first ones, as many as `rows` says.
+    """Read the rows of a block; if the file was not surveyed, its first `rows` rows.
 
-    Of the columns of a Parquet file `choose` may take some, so that the others are not read.
+    `choose` selects columns of a Parquet file; the others are not read.
     """
     with _readable(block):
         place = block.place
@@ -327,7 +326,7 @@ def block_rows(block: Block, choose: Callable[[list[str]], list[str] | None] | N
 
 @contextmanager
 def block_columns(block: Block, settings: Settings) -> Iterator[SourceColumns | None]:
-    """Open the columns of a block's rows as Arrow has them; None if its file is not Parquet."""
+    """Open the columns of a block's rows as Arrow data; None if its file is not Parquet."""
     if settings.gather_by is not None or format_of(block.place.name) != ".parquet":
         yield None
         return
@@ -351,7 +350,7 @@ def _batches(block: Block, settings: Settings) -> Generator[Any, None, None]:
 
 
 def schema_of(blocks: Iterable[Block]) -> Any:
-    """Return the Arrow schema that all files of the input have together; None if no block tells one."""
+    """Return the joint Arrow schema of all files of the input; None if no block has one."""
     import pyarrow as pa
 
     from geval_local.io.parquet import common_schema
@@ -368,7 +367,7 @@ def block_samples(block: Block, settings: Settings) -> Iterator[Sample]:
 
 
 def _columns(settings: Settings, there: list[str]) -> list[str] | None:
-    """Choose the columns to read of a Parquet file: those that are kept, and those that the run needs."""
+    """Choose the columns to read from a Parquet file: columns that are kept, and columns that the run needs."""
     if settings.columns is None:
         return None
     given = settings.fields.values()
@@ -406,7 +405,8 @@ def _readable(file: Block) -> Iterator[None]:
 def choose_cut(settings: Settings, size: int, workers: Callable[[], int]) -> Cut:
     """Choose the size of blocks: by --window, else at most a few minutes of work with several blocks per worker.
 
-    `size` is that of all files, in bytes; `workers` tells how many the cluster has room for, where settings do not.
+    `size` is the size of all files in bytes. `workers` returns how many workers fit into the cluster; it is called
+    only if the settings have no number.
     """
     if settings.block_rows is not None:
         return Cut(settings.block_rows, 1 << 62)
@@ -421,7 +421,7 @@ def rows_in(blocks: Iterable[Block]) -> int:
 
 
 def longest_first(blocks: Iterable[Block]) -> list[Block]:
-    """Sort blocks by how many bytes their rows have, about, so that no long one begins when all others are done."""
+    """Sort blocks by their estimated bytes, largest first, so that no long block starts last."""
     blocks = list(blocks)
     rows = Counter[str]()
     for one in single(blocks):
@@ -433,20 +433,20 @@ def longest_first(blocks: Iterable[Block]) -> list[Block]:
 
 
 def single(blocks: Iterable[Block]) -> list[Block]:
-    """List blocks with those of further files by themselves."""
+    """List all blocks, with the further files of each as blocks of their own."""
     return [one for block in blocks for one in block.members]
 
 
 def joined(blocks: Sequence[Block], known: Iterable[Block], new: Collection[str], cut: Cut | None) -> list[Block]:
-    """Join the blocks of small files that follow each other, so that there are not as many blocks as files.
+    """Join the blocks of small neighbouring files, so that there are fewer blocks than files.
 
-    Those that are `known` to be joined stay so. Of others only those of `new` files are joined, by their addresses, up
-    to the size of `cut`, and only where there are more than `MANY_FILES` files.
+    Blocks that are `known` to be joined stay joined. Of the others, only blocks of `new` files (addresses) are joined,
+    up to the size of `cut`, and only if there are more than `MANY_FILES` files.
     """
     groups = {block.address: [one.address for one in block.more] for block in known if block.more}
     files = Counter(block.address for block in blocks)
     found: list[list[Block]] = []
-    last: tuple[str, str] | None = None  # what a file has to be to join the last block
+    last: tuple[str, str] | None = None  # format and schema that a file needs to join the last block
     rows = size = place = 0
     while place < len(blocks):
         block = blocks[place]
@@ -480,9 +480,9 @@ def limited(blocks: Sequence[Block], limit: int) -> list[Block]:
 
 
 def changed_files(before: Iterable[Block], after: Iterable[Block]) -> list[str]:
-    """Tell which input files have changed, are missing, or are new; nothing if there are none.
+    """List in one message which input files changed, are missing or are new; empty if none.
 
-    A file that could not be used may be put right, or removed.
+    A file that could not be used may be repaired or removed.
     """
     before, after = list(before), list(after)
     failed = {block.address for block in before if block.error}
@@ -518,9 +518,9 @@ def _from_record(record: dict[str, Any]) -> Block:
 
 
 def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list[Block]:
-    """Name the parts of the blocks, given by files, after their places.
+    """Name the part of every block after the number of its file and its place in the file.
 
-    Files that all are `known` keep their numbers, even where a file between them is gone.
+    If all files are `known`, they keep their numbers, even if a file between them is gone.
     """
     files = list(files)
     before = {block.address: file_number(block.part) for block in known}
@@ -528,7 +528,7 @@ def named(files: Iterable[Sequence[Block]], known: Iterable[Block] = ()) -> list
     if all(blocks[0].address in before for blocks in files):
         numbers = [before[blocks[0].address] for blocks in files]
     return [
-        # The files of an input have few schemas: equal ones are in memory once.
+        # The files of an input have few schemas: keep equal ones in memory once.
         replace(block, part=part_name(number, place), schema=intern(block.schema))
         for number, blocks in zip(numbers, files, strict=True)
         for place, block in enumerate(blocks)

@@ -92,7 +92,7 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
 
 
 def check_gpus(share: WorkerShare, device: str | None, address: str | None, gpus: float) -> None:
-    """Say that a judge is put on CPUs because no GPU is there; refuse to wait for GPUs that nobody would bring."""
+    """Log that a judge runs on CPUs because there is no GPU; refuse to wait for GPUs that nobody would add."""
     if share.gpus and not gpus and address is None:
         raise ConfigurationError(
             "`device=cuda` asks for GPUs, and this machine has none", hint="Leave `device` out to compute on CPUs."
@@ -112,7 +112,7 @@ def survey_files(files: Sequence[Block], cut: Cut) -> Generator[list[Block], Non
 
 
 def _bundled(files: Sequence[Block]) -> Iterator[list[Block]]:
-    """Put small files together, so that a task costs less than what it does."""
+    """Bundle small files, so that a task's overhead stays below its work."""
     bundle: list[Block] = []
     size = 0
     for file in files:
@@ -157,14 +157,14 @@ def score_blocks(
 
 
 def pool_of(workers: int, blocks: int, settings: Settings) -> dict[str, int]:
-    """Say how many workers there are; of a cluster that may grow, as many as machines that join have room for."""
+    """Return the size of the actor pool; in a cluster that may grow, up to one worker per block."""
     if settings.address is None or settings.workers is not None:
         return {"size": workers}
     return {"min_size": workers, "max_size": blocks}
 
 
 def _nodes() -> tuple[str, frozenset[str]]:
-    """Name the machine of this worker, and all that are there."""
+    """Return the node id of this worker, and those of all living nodes."""
     import ray
 
     alive = frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
@@ -172,30 +172,30 @@ def _nodes() -> tuple[str, frozenset[str]]:
 
 
 def gather_blocks(blocks: Sequence[Block], job: Job) -> Generator[Block, None, None]:
-    """Gather the rows of blocks on the connected cluster, in at most as many buckets; give these."""
+    """Gather the rows of blocks on the connected cluster, in at most as many buckets; yield the buckets."""
     with working("gathering the rows"):
         rows = handed_out(list(enumerate(blocks))).flat_map(partial(rows_of_block, job=job, buckets=len(blocks)))
         yield from results_of(rows.groupby("bucket").map_groups(partial(write_bucket, job=job), batch_format="pyarrow"))
 
 
 def handed_out(items: Sequence[object]) -> ray.data.Dataset:
-    """Make a data set of one row per block, which Ray Data gives to workers one by one."""
+    """Make a data set with one row per block; Ray Data assigns its rows to workers one by one."""
     import ray
 
     return ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
 
 
 def results_of(data: ray.data.Dataset) -> Iterator[Any]:
-    """Take what workers return, as it comes."""
+    """Yield what workers return, in the order of completion."""
     for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         yield from table.column("item").to_pylist()
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Suppress Ray Data's progress bars and messages; an error of the package on a worker is raised as it was there.
+    """Suppress Ray Data's progress bars and messages, and raise a worker's error of this package unchanged.
 
-    Ray's own errors become a `JudgeError` that says what failed.
+    Ray's own errors become a `JudgeError` that names what failed.
     """
     import ray
     from ray.data import DataContext
@@ -212,7 +212,7 @@ def working(what: str) -> Iterator[None]:
         context = DataContext.get_current()
         with (
             patch.multiple(context, create=True, **settings),
-            # A worker whose places are all taken is busy, by which Ray Data tells that another one is of use.
+            # At 1.0, Ray Data adds a worker only if all task slots of the others are taken.
             patch.object(
                 getattr(context, "autoscaling_config", None), "actor_pool_util_upscaling_threshold", 1.0, create=True
             )
@@ -243,7 +243,7 @@ def steps_by_worker(
     workers: int | None,
     on_steps: OnSteps,
 ) -> list[Metric]:
-    """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here."""
+    """Give metrics their steps: their own, those pinned on this machine, or new ones that a worker writes."""
     import ray
 
     share = cluster_share(workers, record)
@@ -253,7 +253,7 @@ def steps_by_worker(
             writer = _RemoteJudge(actor, record.name, *ray.get(actor.load.remote(load, record)))
             return [pinned_steps(writer, metric, on_steps=on_steps)[0] for metric in metrics]
         finally:
-            ray.kill(actor)  # its GPU is wanted
+            ray.kill(actor)  # the workers need its GPU
 
 
 class _Writer:

@@ -1,8 +1,8 @@
-"""The cluster to work on: the one at hand, one at an address, or one of this machine's own that goes again.
+"""The Ray cluster: the connected one, one at an address, or a temporary cluster on this machine, stopped at the end.
 
-An own one keeps to this machine and this user: its processes listen on the loopback address only, its token is known
-to its own processes, and its files lie in a private directory that is removed with it. It sends no usage statistics,
-looks up no name and asks no cloud's metadata address.
+A temporary cluster is private to this machine and this user: its processes listen on the loopback address only, only
+they know its token, and its files are in a private directory that is removed with it. It sends no usage statistics,
+looks up no host name and asks no cloud's metadata address.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from geval_local.errors import ConfigurationError
 
 logger = logging.getLogger("geval_local")
 
-#: Holds for every own cluster of this process: Ray reads its token once.
+#: Token of all temporary clusters of this process: Ray reads it only once.
 _TOKEN = secrets.token_hex(32)
-#: Longest temporary directory behind which Ray's sockets still fit into the 107 characters of a socket's name.
+#: Longest temporary directory, characters: a Unix socket's path has at most 107, and Ray appends its own names.
 _LONGEST_BASE = 24
-#: Seconds that Ray's processes may take to begin: on a busy machine Ray's own 30 are too few.
+#: Seconds that Ray's processes may take to start: on a busy machine Ray's own limit of 30 s is too short.
 _START_SECONDS = 180
-#: Seconds after which a cluster that does not answer is given up.
+#: Seconds to wait for an answer of a cluster.
 _ANSWER_SECONDS = 60
-#: Names inside of Ray, public for nobody, that are replaced while an own cluster begins: module and name.
+#: Private names of Ray that are patched while a temporary cluster starts: module and name.
 PRIVATE_NAMES = (
     ("ray._private.services", "start_api_server"),
     ("ray._private.services", "get_node"),
     ("ray._private.ray_constants", "ENABLE_RAY_CLUSTER"),
 )
-#: How the directories of own clusters begin.
+#: Prefix of the directories of temporary clusters.
 _PREFIX = "geval-ray-"
-#: File in an own cluster's directory that its driver keeps locked.
+#: File in a temporary cluster's directory that its driver keeps locked.
 _LOCK = "driver.lock"
-#: Seconds in which Ray's processes have let go of their files.
+#: Seconds to wait until Ray's processes have closed their files.
 _REMOVAL_SECONDS = 10.0
-#: Seconds between two looks at the head of a cluster, and looks in vain after which it counts as gone.
+#: Seconds between two checks of a cluster's head, and failed checks after which it counts as gone.
 _LOOK_SECONDS = 3.0
 _LOOKS = 3
 
 
 @contextmanager
 def connected(address: str | None, workers: int | None) -> Iterator[None]:
-    """Connect to the cluster at hand, to the one at `address`, or to a temporary one on this machine."""
+    """Connect to this process's running Ray, to the cluster at `address`, or to a temporary one on this machine."""
     # Read when Ray is imported and when its processes start.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Or else every restart policy of Ray Data's own is announced as an error on stderr.
+    # Otherwise Ray logs every restart policy of Ray Data as an error on stderr.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     imported: Any = sys.modules.get("ray")
     if imported is not None and imported.is_initialized():
@@ -92,7 +92,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
 
 
 def _check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
-    """Connect to a cluster in another process first: Ray waits without end for some that never answer."""
+    """Try the connection in another process first: Ray waits forever for some clusters that do not answer."""
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
     try:
         subprocess.run(
@@ -109,13 +109,13 @@ def _check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
 def _initialize(options: dict[str, Any]) -> None:
     import ray
 
-    # Ray takes SIGTERM for itself; it is the caller's.
+    # Ray replaces the signal handlers; restore the caller's.
     is_main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
     try:
         with _without_stderr():
             ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises a bare one where a machine is too busy to begin
+    except Exception as error:  # Ray raises a plain Exception if a machine is too busy to start it
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigurationError(
             f"cannot reach a Ray cluster at {options['address']}: {told}",
@@ -129,7 +129,7 @@ def _initialize(options: dict[str, Any]) -> None:
 
 @contextmanager
 def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]:
-    """Log an error when a cluster's head at HOST:PORT stays silent: Ray soon ends this process, without a word."""
+    """Log an error if a cluster's head at HOST:PORT stays silent: Ray soon ends this process without a message."""
     host, _, port = address.rpartition(":")
     is_over = threading.Event()
 
@@ -158,17 +158,17 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
 
 
 def own_settings() -> dict[str, str]:
-    """Say what an own cluster's processes find in their environment; what the user has set stays."""
+    """Return the environment of a temporary cluster's processes; variables that the user set stay."""
     settings = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     for name in ("RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s"):
         if name not in os.environ:
             settings[name] = str(_START_SECONDS)
     if "RAY_worker_niceness" not in os.environ:
-        # Ray's workers are 15 times nicer than everybody else, and get next to nothing beside other work. Here they are
-        # the command itself, whose first process only waits for them.
+        # Ray runs workers at nice 15, so they starve on a busy machine. Here they do the command's work; its first
+        # process only waits for them.
         settings["RAY_worker_niceness"] = "0"
     if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-        # Or else Ray writes one into ~/.ray/auth_token, where everybody may read it.
+        # Otherwise Ray writes a token into ~/.ray/auth_token, which everybody may read.
         settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
     return settings
 
@@ -191,7 +191,7 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
 def _private_directory() -> Iterator[Path]:
     """Make a directory for a cluster's logs, sockets and spilled objects that only this user may enter, and remove it.
 
-    Ray opens the directory that it is given to everybody, so it is given one inside.
+    Ray makes its own directory readable for everybody, so it gets a subdirectory.
     """
     base = tempfile.gettempdir()
     short = base if len(base) <= _LONGEST_BASE or not os.path.isdir("/tmp") else "/tmp"
@@ -210,39 +210,39 @@ def _private_directory() -> Iterator[Path]:
 
 
 def remove_abandoned(base: Path) -> None:
-    """Remove the directories of own clusters whose drivers were killed; nobody holds their locks."""
+    """Remove the directories of temporary clusters whose drivers were killed; their locks are free."""
     for directory in base.glob(f"{_PREFIX}*"):
         try:
             if directory.is_symlink() or directory.stat().st_uid != os.getuid() or not (directory / _LOCK).is_file():
                 continue
             with FileLock(directory / _LOCK, timeout=0):
                 shutil.rmtree(directory, ignore_errors=True)
-        except (OSError, Timeout, AttributeError):  # in use, or just removed; other systems know no users
+        except (OSError, Timeout, AttributeError):  # in use, or just removed; Windows has no user ids
             continue
 
 
 def _confine(stack: ExitStack) -> None:
-    """Keep an own cluster on the loopback address, and start no dashboard process.
+    """Keep a temporary cluster on the loopback address, and start no dashboard process.
 
-    Even without its pages the dashboard process looks for a cloud's metadata address, and no option switches it off. A
-    Ray that names these things otherwise is not affected: tests/house/test_network.py tells.
+    Even without its pages the dashboard process asks for a cloud's metadata address, and no option disables it. If a
+    Ray version has other names, the patches have no effect, and tests/house/test_network.py fails.
     """
     from ray._private import services
 
     get_node = getattr(services, "get_node", None)
 
     def patient(*given: Any, **named: Any) -> Any:
-        """Wait for the node as long as it takes to begin here: Ray asks again for 30 s only."""
+        """Wait up to `_START_SECONDS` for the node: Ray itself retries for 30 s only."""
         end = time.monotonic() + _START_SECONDS
         while True:
             try:
-                return get_node(*given, **named)  # type: ignore[misc]  # only called where it is one
+                return get_node(*given, **named)  # type: ignore[misc]  # only called if Ray has it
             except RuntimeError:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.2)
 
-    # The constant is read when Ray is imported, which may be long ago.
+    # Ray reads the constant at import, which may already have happened.
     instead = {"start_api_server": lambda *_, **__: (None, None), "get_node": patient, "ENABLE_RAY_CLUSTER": False}
     for module, name in PRIVATE_NAMES:
         stack.enter_context(patch.object(import_module(module), name, instead[name], create=True))
@@ -250,7 +250,7 @@ def _confine(stack: ExitStack) -> None:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Silence what Ray's own code writes past Python; what matters in it is raised."""
+    """Silence what Ray's native code writes to stderr; errors that matter are raised."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

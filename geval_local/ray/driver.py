@@ -1,8 +1,8 @@
-"""A distributed run: what callers ask for, and its driver, which assigns blocks and adds up their reports.
+"""A distributed run: the entry points, and the driver, which assigns blocks and adds up their reports.
 
-No row passes through it. Workers read blocks of the input, score them, and write one part each; the driver receives a
-report of a few kilobytes per block. The existing parts are the record of finished blocks, so resuming a run or scoring
-a block twice neither loses nor repeats a row.
+No row passes through the driver. Workers read blocks of the input, score them, and write one part each; the driver
+receives a report of a few kilobytes per block. The existing parts are the record of finished blocks, so resuming a run
+or scoring a block twice neither loses nor repeats a row.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _Item = TypeVar("_Item")
 
 #: Number of footers of parts read in parallel.
 _READERS = 16
-#: Number of failed blocks that are named.
+#: Most failed blocks that an error names.
 _NAMED = 20
 
 
@@ -87,7 +87,7 @@ class PartsRun:
         self.totals = Counts.none([metric.name for metric in self.metrics], manifest.settings.group_by)
         for sums, metric in zip(self.totals.sums, self.metrics, strict=True):
             sums.ends = metric.scale.low, metric.scale.high
-        #: Outcomes that an earlier run had finished.
+        #: Number of scores that an earlier run had finished.
         self.there = 0
         self._load = load
         self._calibrations = calibrations
@@ -123,11 +123,11 @@ class PartsRun:
         return self._result(time.perf_counter() - begin)
 
     def _connect(self) -> None:
-        """Connect to the cluster until the run ends; once connected, nothing happens."""
+        """Connect to the cluster until the run ends; does nothing if connected."""
         self._cluster.enter_context(connected(self.manifest.settings.address, self.manifest.settings.workers))
 
     def _until_stopped(self, items: Generator[_Item, None, None]) -> Iterator[_Item]:
-        """Take what workers return until the run is to stop."""
+        """Yield what workers return; stop if the caller asks for it."""
         with closing(items):
             for item in items:
                 yield item
@@ -178,7 +178,7 @@ class PartsRun:
         """Have workers survey the files that are new or may have changed; list the blocks with the names of parts."""
         state = attrgetter("address", "bytes", "changed")
         before = {key: list(blocks) for key, blocks in groupby(single(known), state)}
-        # What kept a file from being read may be gone: a right, a failing disk.
+        # Survey failed files again: permissions or a disk may have been repaired.
         before = {key: blocks for key, blocks in before.items() if not blocks[0].error}
         found = {file.address: before[state(file)] for file in files if state(file) in before}
         new = [file for file in files if file.address not in found]
@@ -188,7 +188,7 @@ class PartsRun:
             self._connect()
             size = sum(file.bytes for file in files)
             cut = choose_cut(settings, size, lambda: cluster_share(None, judge).workers)
-            # With a limit, files beyond it are not read.
+            # With a limit, do not read files beyond it.
             step = len(new) if settings.limit is None else 1
             some, new = new[:step], new[step:]
             for blocks in self._until_stopped(survey_files(some, cut)):
@@ -199,7 +199,7 @@ class PartsRun:
         return joined(blocks, known, surveyed, cut)
 
     def _gathered(self, blocks: Sequence[Block]) -> list[Block]:
-        """Bring the rows of a document into one block, unless all are there, scored or not; list these blocks."""
+        """Move the rows of a document into one block, unless all rows have been gathered already; list these blocks."""
         found = self.directory.gathered(self.manifest)
         if rows_in(found) != rows_in(blocks) or self._retry_errors:
             self._connect()
@@ -222,7 +222,7 @@ class PartsRun:
             self._connect()
             self._events.on_load(None)
             metrics = self._with_steps()
-            for alone in (False, True):  # the second pass has only blocks over which workers died
+            for alone in (False, True):  # the second pass has only blocks whose workers died
                 if missing:
                     failures += self._pass(missing, metrics, alone=alone)
         if failures:
@@ -267,18 +267,18 @@ class PartsRun:
             score_blocks(list(missing.values()), self._load, self._job(metrics, alone=alone))
         ):
             if report.part not in missing:
-                continue  # scored twice, which is one part
+                continue  # scored twice: both wrote the same part
             if report.error is not None and missing[report.part].more:
                 self._split(missing, missing[report.part])  # the next pass scores each file by itself
                 continue
             if report.error is not None:
-                # A worker died over this block, or over the one that it scored beside it.
+                # A worker died, either because of this block or of the other block that it was scoring.
                 if alone or not isinstance(report.error, KilledError):
                     failures.append((missing.pop(report.part), report.error.message))
                 continue
             assert report.counts is not None
             if report.counts.rows != missing[report.part].all_rows:
-                continue  # of a block that was split meanwhile
+                continue  # report of a block that was split in the meantime
             self._meet(report, metrics)
             del missing[report.part]
             self.totals.add(report.counts)
@@ -291,7 +291,7 @@ class PartsRun:
         return failures
 
     def _split(self, missing: dict[str, Block], block: Block) -> None:
-        """Put the files of a block that failed in its place, on record too."""
+        """Replace a failed block by the blocks of its files, also in the recorded list."""
         del missing[block.part]
         missing.update((one.part, one) for one in block.members)
         blocks = self.directory.blocks(self.manifest)
@@ -331,7 +331,7 @@ class PartsRun:
         (given, *more), scored = manifest.settings.inputs, dict[str, ScoredMetric]()
         local = Place(given).local
         if not more and local is not None and (found := read_manifest(local)) is not None:
-            scored = dict(found.metrics)  # parts keep the scores of an input that was scored before
+            scored = dict(found.metrics)  # parts keep scores that the input already has
         for metric, summary, tokens in zip(self.metrics, totals.summaries(None), totals.tokens, strict=True):
             signature, used = record.signatures[metric.name], record.definitions[metric.name]
             manifest.results[metric.name] = {
@@ -358,7 +358,7 @@ class PartsRun:
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
         remove_windows(self.directory.place, manifest.run)
-        # What workers that were killed have left half-written.
+        # Remove half-written files of killed workers.
         remove_parts(self.directory.place, manifest.run, set(part_names(self.directory.place)))
 
     def _result(self, seconds: float) -> RunResult:
@@ -390,9 +390,9 @@ class PartsRun:
 
 
 def _differences(before: RunManifest, wanted: RunManifest) -> list[str]:
-    """List what another configuration would change in the parts, but for the input's content."""
+    """List the differences of another configuration that would change the parts, without the input's content."""
     found = before.model_copy(update={"input": wanted.input}).differences(wanted)
-    # A run on one machine applies them to what it stored; parts have them applied.
+    # A local run applies thresholds to stored scores; parts already contain their effect.
     old, new = ([metric.get("threshold") for metric in run.settings.metrics] for run in (before, wanted))
     return found if found or old == new else [f"the metrics' thresholds were {old}, are {new}"]
 
@@ -427,7 +427,7 @@ def _undone(failures: Sequence[tuple[Block, str]], count: int) -> GevalError:
     )
 
 
-# --- what callers ask for ---------------------------------------------------------------------------------------------
+# --- entry points -----------------------------------------------------------------------------------------------------
 
 
 def score_parts(
@@ -440,7 +440,7 @@ def score_parts(
     calibrations: Mapping[str, Calibrator],
     events: RunEvents,
 ) -> RunResult:
-    """Score files into a directory of parts; `geval_local.runs.run_file.score_file` documents what is taken."""
+    """Score files into a directory of parts; `geval_local.runs.run_file.score_file` documents the parameters."""
     place = str(find_parts_target(output, options.formats).parts)
     wanted = wanted_parts(settings.model_copy(update={"use_cache": False}), files, judges, metrics)
     run = PartsRun(wanted, place, _load_on_worker, calibrations, events)
@@ -470,7 +470,7 @@ def read_parts_manifest(address: str) -> RunManifest:
 
 
 def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
-    """Read where the parts of a distributed run are to go: a directory, by path or address."""
+    """Check the output of a distributed run: a directory, by path or address."""
     if place is None:
         raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add `output=runs/NAME/`.")
     text = checked_place(os.fspath(place))
@@ -512,7 +512,7 @@ def wanted_parts(
 
 
 def _first_rows(files: Sequence[Block], settings: Settings) -> tuple[Block, list[Sample]]:
-    """Read the first rows of the first file that can be read; if none can, tell why of the first."""
+    """Read the first rows of the first readable file; if there is none, raise the error of the first file."""
     errors: list[DataError] = []
     for file in files:
         try:

@@ -1,9 +1,9 @@
-"""Gathering: rows of one document are brought into one block before they are scored.
+"""Gathering: move all rows of a document into one block before scoring.
 
-A worker gives each row of a block to a bucket, by a hash of its document; Ray Data exchanges the rows, and each bucket
-is written under the name of its part, which is scored as one block and then replaces it. A row keeps its file and
-number, and its error if it could not be read. Buckets depend on the input and on their number only, so gathering twice
-gives the same buckets; those whose rows are scored already stay scored.
+A worker assigns each row of a block to a bucket, by a hash of its document. Ray Data exchanges the rows. Each bucket is
+written under the name of its part; a worker scores it as one block and replaces it by the part. A row keeps its file,
+its number and its error if it could not be read. Buckets depend only on the input and on their number, so gathering
+twice gives the same buckets, and buckets that are already scored stay scored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def rows_of_block(row: dict[str, Any], job: Job, buckets: int) -> Iterator[dict[str, Any]]:
-    """Read a block, given with its number; give its rows with their documents and buckets."""
+    """Read a block, given with its number; yield its rows with their documents and buckets."""
     number, block = row["item"]
     settings = job.manifest.settings
     documents = Documents(settings.gather_by)
@@ -42,7 +42,7 @@ def rows_of_block(row: dict[str, Any], job: Job, buckets: int) -> Iterator[dict[
 
 
 def write_bucket(table: pa.Table, job: Job) -> dict[str, list[Block]]:
-    """Write the rows of one bucket, document by document; give its block."""
+    """Write the rows of one bucket, document by document; return its block."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

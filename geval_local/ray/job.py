@@ -1,4 +1,4 @@
-"""What the driver tells the workers of a run, and what they report: a few kilobytes per block, never a row."""
+"""The data that the driver sends to workers, and their reports: a few kilobytes per block, never a row."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Counts:
 
     @classmethod
     def none(cls, metrics: Sequence[str], group_by: str | None) -> Counts:
-        """Return those of no row."""
+        """Return sums over no rows."""
         return cls([Sums(metric) for metric in metrics], DocumentCounts(group_by), [[0, 0] for _ in metrics])
 
     def add(self, more: Counts) -> None:
-        """Add those of other rows."""
+        """Add the sums over other rows."""
         self.rows += more.rows
         self.failed += more.failed
         for own, other in zip(self.sums, more.sums, strict=True):
@@ -69,7 +69,7 @@ class Counts:
         self.tokens = [[*map(sum, zip(*pair, strict=True))] for pair in zip(self.tokens, more.tokens, strict=True)]
         self.documents += more.documents
         for name, kind in more.columns.items():
-            # Types differ where a column is empty in one part, or has only integers.
+            # Types differ if a column is empty in one part, or has only integers there.
             self.columns[name] = kind if self.columns.get(name, kind) == kind else f"{self.columns[name]} or {kind}"
 
     def summaries(self, gather_by: str | None) -> list[Summary]:
@@ -90,7 +90,7 @@ class Counts:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Counts:
-        """Restore them from plain values."""
+        """Build sums from plain values."""
         documents = record["documents"]
         return cls(
             [Sums.from_record(one) for one in record["sums"]],
@@ -104,13 +104,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class PartReport:
-    """What became of a block."""
+    """The result of scoring a block."""
 
     part: str
-    #: Sums over the rows of the part; None where there is none, for the reason in `error`.
+    #: Sums over the rows of the part; None if there is no part, with the reason in `error`.
     counts: Counts | None = None
     error: DataError | None = None
-    #: Identity of the worker's judge; None for a part that was there.
+    #: Identity of the worker's judge; None if the part already existed.
     judge: Identity | None = None
 
 
@@ -126,7 +126,7 @@ def is_whole(job: Job, block: Block) -> Counts | None:
             hint="Put back the files that belong here, or score into another directory.",
         )
     if about.get("block") != block.identity or about.get("signatures") != job.manifest.judges[0].signatures:
-        return None  # of this run, but not scored, or of an earlier state of the file or the judge
+        return None  # not scored yet, or scored with an earlier state of the file or the judge
     try:
         counts = Counts.from_record(about["report"])
     except (KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The parts of a finished distributed run as one file, with its manifest beside it."""
+"""Merge the parts of a finished distributed run into one file, with its manifest next to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def merge_parts(
     csv_safe: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Write the rows of a finished distributed run into one file, with its manifest beside it."""
+    """Write the rows of a finished distributed run into one file, with its manifest next to it."""
     address, target = os.fspath(run), Path(output)
     manifest = read_run(address)
     if manifest.settings.distributed is None:

@@ -1,8 +1,8 @@
 """The directory of a distributed run: manifest, list of blocks, and parts; on this machine or elsewhere.
 
-On this machine it is a run directory like any other (`geval_local.runs.directory`). Elsewhere the same rule holds: only
-files named by the manifest and parts of this run may be replaced or removed; every other file is the user's. File
-systems without locks (object stores) do not keep a second driver out; both then write the same parts.
+On this machine it is an ordinary run directory (`geval_local.runs.directory`). Elsewhere the same rule holds: replace
+and remove only files that the manifest names and parts of this run; every other file belongs to the user. File systems
+without locks (object stores) do not keep a second driver out; both drivers then write the same parts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PartsDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Create and lock the directory, where it can be locked; remove it afterwards if it stayed empty."""
+        """Create the directory and lock it if possible; remove it afterwards if it stayed empty."""
         local = self.local
         with ExitStack() as stack:
             if local is None:
@@ -93,7 +93,7 @@ class PartsDirectory:
         write_file(place, content, manifest)
 
     def _is_own(self, name: str, manifest: RunManifest) -> bool:
-        """Whether a file is as the run wrote it."""
+        """Whether a file is unchanged since the run wrote it."""
         place = self.place.child(name)
         return place.entry() is not None and _sha256(place.read()) in manifest.made.get(name, [])
 
@@ -107,7 +107,7 @@ class PartsDirectory:
         return from_lines(place.read())
 
     def _footers(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Read the records of the parts; nothing of what is damaged or the user's: that is told where it is written."""
+        """Read the records of the parts. Skip files that are damaged or not ours; writing to them reports it."""
         for name in part_names(self.place):
             about = None
             with suppress(OutputError):
@@ -124,17 +124,17 @@ class PartsDirectory:
         ]
 
     def is_empty(self) -> bool:
-        """Whether there are no parts but those that gathering left to be scored."""
+        """Whether there are no parts except gathered ones that are still unscored."""
         return all("block" in about and "report" not in about for _, about in self._footers())
 
     def remove(self, manifest: RunManifest) -> None:
-        """Remove a run: only the files that it wrote."""
+        """Remove a run, and only files that it wrote."""
         remove_windows(self.place, manifest.run)
         if self.local is not None:
             remove_run(self.local, manifest)
             return
         judges = [JudgeRecord(name=judge.name, choice=judge.choice) for judge in manifest.judges]
-        self.save(manifest.model_copy(update={"judges": judges}))  # if it dies now, the run counts as not started
+        self.save(manifest.model_copy(update={"judges": judges}))  # if it dies now, the run counts as unstarted
         remove_parts(self.place, manifest.run)
         for name in manifest.made:
             if self._is_own(name, manifest):

@@ -2,10 +2,10 @@
 
 ::
 
-    settings     what a server is started with, and what it refuses to be started with
-    connections  how it speaks HTTP, and how long it waits for clients that dawdle
-    bodies       bytes become plain values, and what does not fit is refused
-    dialects     what clients send and get, on each route
-    watch        what operators see: counters, logs, ids of requests
-    app          the routes put together around the judges, which are loaded while it listens
+    settings     options of a server, and their validation
+    connections  HTTP, and how long the server waits for slow clients
+    bodies       bytes become plain values; bad bodies are refused
+    dialects     requests and answers of each route
+    watch        for operators: counters, logs, ids of requests
+    app          the routes and the judges, which load while the server listens
 """

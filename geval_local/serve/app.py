@@ -73,15 +73,15 @@ LARGE = 64 << 10
 #: Limit for all bodies together, as a multiple of the limit for one.
 HELD = 16
 
-#: Of one call: prompts, and characters of questions that are shown in several orders.
+#: Limits of one call: prompts, and characters of questions that are asked in several orders.
 MOST_PROMPTS = 4096
 MOST_CHARACTERS = 32 << 20
 
-#: Loads a judge; called once, in a thread of its own, where torch is imported too.
+#: Loads a judge. The server calls it once, in a separate thread that also imports torch.
 Load: TypeAlias = "Callable[[], Judge]"
 
 _T = TypeVar("_T")
-#: What is answered to a body.
+#: Answers of the routes that take a body.
 _BODIES = (DecisionsAnswer, SystemOneAnswer, ScoresAnswer)
 _KEY = Depends(HTTPBearer(auto_error=False, description="Needed if the server was started with a key."))
 
@@ -142,7 +142,7 @@ def create_app(
         lifespan=server.lifespan,
         docs_url=None,
         redoc_url=None,
-        # A redirect would be told to the host that the client names.
+        # A redirect would point to the host that the client names.
         redirect_slashes=False,
     )
     app.router.route_class = _Route
@@ -167,7 +167,7 @@ def create_app(
             route,
             methods=["POST" if takes_body else "GET"],
             summary=summary,
-            # Generated clients name their functions after these.
+            # Generated clients name their functions after the operation ids.
             operation_id=route.__name__,
             tags=["judging" if takes_body else "listing" if path.startswith("/v1/") else "operation"],
             dependencies=[] if is_open else [_KEY],
@@ -176,7 +176,7 @@ def create_app(
             responses={
                 **{code: {"model": _Ready if path == "/ready" else refused} for code in codes},
                 200: {"model": answer} if answer else {"content": {"text/plain": {}}},
-                # Not FastAPI's own: what pydantic says is said in the dialect's words.
+                # In place of FastAPI's own error body: pydantic's errors take the format of the dialect.
                 "default": {"model": refused},
             },
         )
@@ -209,7 +209,7 @@ class _Read(Request):
 
 
 class _Route(APIRoute):
-    """A route that looks at key, judges and limits before FastAPI reads the body."""
+    """A route that checks key, judges and limits before FastAPI reads the body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -258,7 +258,7 @@ class _Server:
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Load judges in a thread that does not keep the process alive; at the end, finish the calls that wait."""
+        """Load judges in a daemon thread; at the end, finish the waiting calls."""
         if self._loads:
             Thread(target=self._load, name="geval-local-loading", daemon=True).start()
         try:
@@ -307,7 +307,7 @@ class _Server:
     async def score(self, request: _Read, body: ScoreRequest) -> Response:
         name = self.names[0] if body.model is None else self._judge_name(body.model)
         metric, samples = await request.work(body.asked)
-        # Nothing is missing from the metric that the model's thread would have to add, so this waits for no turn.
+        # The metric is complete, so its signature does not have to wait for the model's thread.
         signature = await run_in_threadpool(self.judges[name].signature, metric)
         score = self.batchers[name].score
         found = await self._wait(request, name, partial(score, metric, samples, threshold=body.threshold))
@@ -342,12 +342,12 @@ class _Server:
 
     def authorize(self, request: Request) -> None:
         if self._key is None:
-            # A website may resolve its own name to this machine; the browser then sends that name.
+            # A website may resolve its own name to this machine (DNS rebinding); the browser then sends that name.
             if not is_loopback(_host_name(request.headers.get("host", ""))):
                 said = "without an API key this server answers to localhost only; start it with a key for other names"
                 raise Refused(said, 403)
             return
-        # Of several headers a proxy may have checked another one than is read here.
+        # With several headers, a proxy may have checked another one than this code reads.
         given = request.headers.getlist("authorization")
         scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
         # Compare digests of equal length: the time reveals neither the key's length nor a correct prefix.
@@ -357,7 +357,7 @@ class _Server:
             raise Refused("the API key is missing or wrong", 401, code="invalid_api_key", headers=asked)
 
     async def read(self, request: _Read, take: Callable[[int], None]) -> None:
-        """Read a body: bytes, unpacked, as values."""
+        """Read a body: receive, decompress and parse it."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind.startswith("multipart/"):
             raise Refused("images and other files cannot be read: this server's models read text only", 400)
@@ -396,7 +396,7 @@ class _Server:
         return decision
 
     async def _wait(self, request: _Read, name: str, ask: Callable[[], Future[_T]]) -> _T:
-        """Wait for an answer as long as the client does."""
+        """Wait for an answer until the client disconnects."""
         try:
             future = await request.work(ask)
         except BusyError as error:
@@ -416,7 +416,7 @@ class _Server:
 
 
 def _refuse_many_prompts(questions: Sequence[Question], rotations: int) -> None:
-    """Refuse what would be written down a hundred times over: every order of a question holds all of its options."""
+    """Refuse questions whose orders take too much memory: every order repeats all options."""
     orders = [order_count(question, rotations) for question in questions]
     characters = sum(
         count * len(question.model_dump_json()) for question, count in zip(questions, orders, strict=True) if count > 1
@@ -458,14 +458,14 @@ async def _refuse(app: FastAPI, request: Request, error: Exception) -> Response:
 
 
 def _shown(app: FastAPI) -> dict[str, str]:
-    """List the routes of the schema, as method and path, with what they give."""
+    """List the routes of the schema: method and path, and the summary."""
     routes = [route for route in app.routes if isinstance(route, APIRoute) and route.include_in_schema]
-    # Starlette's "{name:path}" is "{name}" to everybody else.
+    # OpenAPI writes Starlette's "{name:path}" as "{name}".
     return {f"{' '.join(route.methods or ())} {route.path_format}": route.summary or "" for route in routes}
 
 
 def _public(app: FastAPI, schema: dict[str, Any]) -> dict[str, Any]:
-    """Name the parts of the schema as a client reads them: without the underscore of classes that are private here."""
+    """Remove the underscore of private classes from the names in the schema."""
     parts = schema["components"]["schemas"]
     names = {name: name.lstrip("_") for name in parts}
     doubled = {name for name in names.values() if list(names.values()).count(name) > 1}

@@ -1,7 +1,7 @@
-"""Requests: their bytes become plain values within limits, and what does not fit is refused in each dialect's format.
+"""Read request bodies within limits, and refuse bad ones in the format of the route's dialect.
 
-What a refused request still sends is read and dropped by its connection, within the time that a connection has between
-two requests: the client sees the reason and not a broken connection.
+The connection reads and drops the rest of a refused request, within the idle time limit. So the client sees the reason
+and not a broken connection.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing_extensions import TypedDict
 from geval_local.fields import nearest
 
 MAX_DEPTH = 64
-#: A body may be text for the most part, not millions of empty lists: each takes tens of bytes for its two.
+#: Most values of a body: an empty list takes two bytes in JSON and tens of bytes in memory.
 MOST_VALUES = 250_000
-#: Largest zstd window: a frame may request any size.
+#: Largest zstd window, bytes: a frame may request any size.
 MOST_WINDOW = 8 << 20
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -58,7 +58,7 @@ class HeldBytes:
 
     @contextmanager
     def of_one_request(self) -> Iterator[Callable[[int], None]]:
-        """Give a function that takes bytes; they are given back at the end."""
+        """Yield a function that reserves bytes for one request; release them at the end."""
         own = 0
 
         def take(count: int) -> None:
@@ -110,7 +110,7 @@ def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
 
 
 def read_values(body: bytes) -> dict[str, Any]:
-    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, of bounded depth and number."""
+    """Read a body as a JSON object: UTF-8, no repeated key, no NaN, no lone surrogate, limited depth and count."""
     try:
         text = body.decode("utf-8-sig")  # some clients on Windows begin with a byte order mark
         _refuse_many_values(text)
@@ -146,7 +146,7 @@ def measure(value: Any, most: int) -> tuple[int, int]:
 
 
 def _refuse_many_values(text: str) -> None:
-    """Count commas and brackets outside of strings, before anything is made of them."""
+    """Count commas and brackets outside of strings, before parsing allocates memory."""
     signs = ",[{"
     if sum(map(text.count, signs)) <= MOST_VALUES:
         return
@@ -176,7 +176,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
+# --- refused bodies ---------------------------------------------------------------------------------------------------
 
 
 class Strict(BaseModel):
@@ -187,7 +187,7 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, given: Any) -> Any:
-        # The first one ends it: pydantic itself would list all that a hostile body holds.
+        # Stop at the first unknown field: pydantic itself would list all fields of a hostile body.
         for name in given if isinstance(given, dict) else ():
             if name not in cls.model_fields:
                 hint = nearest(name[:40], cls.model_fields) or f"; known are {', '.join(sorted(cls.model_fields))}"
@@ -240,7 +240,7 @@ def error_body(path: str, refused: Refused) -> dict[str, Any]:
 
 
 def read_model(model: type[_Model], body: Any, path: str) -> _Model:
-    """Read a body as the server does for a route; a `Refused` if it does not fit."""
+    """Read a body as the server does for a route; raise `Refused` if it is invalid."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -249,12 +249,12 @@ def read_model(model: type[_Model], body: Any, path: str) -> _Model:
 
 
 def refusal_of(problem: Mapping[str, Any], body: Any, path: str) -> Refused:
-    """Say in words what pydantic found wrong with a body, and where."""
+    """Turn a validation error of pydantic into a rejection that names the place."""
     kind, context = problem["type"], problem.get("ctx", {})
     loc = [part for part in problem["loc"] if part != "[key]"]
     message = str(problem["msg"]).removeprefix("Value error, ")
     code = None
-    # A discriminator is a field's name in quotes, or a function of ours that reads the type.
+    # A discriminator is a field's name in quotes, or a function of `dialects` that reads the type.
     named = "role" if context.get("discriminator") == "'role'" else "type"
     if kind == "missing":
         message, code = f"{loc[-1]} is missing", "missing_required_parameter"
@@ -285,7 +285,7 @@ def refusal_of(problem: Mapping[str, Any], body: Any, path: str) -> Refused:
 
 
 def _param(loc: Sequence[str | int], body: Any, names_field: bool) -> str:
-    """Write a place as ``questions[0].choices``: pydantic also names the kinds of what may be several things."""
+    """Write a place as ``questions[0].choices``, without the union members that pydantic adds."""
     found, value = "", body
     for part in loc:
         is_named = names_field and part is loc[-1]
@@ -297,7 +297,7 @@ def _param(loc: Sequence[str | int], body: Any, names_field: bool) -> str:
 
 
 def _unreadable(kind: str) -> str:
-    """Say that a kind of part or item, in any API's words, cannot be read."""
+    """Write that images or files cannot be read, for the part types of several APIs."""
     if not kind.endswith((*_IMAGES, *_FILES)):
         return ""
     return f"; {'images' if kind.endswith(_IMAGES) else 'files'} cannot be read: this server's models read text only"

@@ -1,9 +1,9 @@
-"""Connections: how the server speaks HTTP, and how long a connection lives that is not a request in work.
+"""Connections: HTTP, and time limits for clients.
 
-uvicorn gives a client all the time of the world for the head of a request, for a body that nobody reads and for taking
-its answer. Here every connection has one rule: unless the application is at work for it, it has `head_seconds` in all
-for its next request, and as long for taking an answer. Transports and ASGI messages are all that is looked at, so that
-it does not matter what uvicorn's protocol does inside.
+uvicorn sets no time limit for the head of a request, for a body that nobody reads, or for a client that does not read
+its answer. Here one rule holds for every connection: while the application is not working for it, it has `head_seconds`
+for its next request, and the same time for reading an answer. The code uses only transports and ASGI messages, so it
+does not depend on the internals of uvicorn's protocol.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from geval_local.serve.settings import ServeSettings
 
-#: Descriptors that are left to everything else.
+#: File descriptors that connections leave free.
 _SPARE_DESCRIPTORS = 64
-#: Seconds between two looks whether a client that sends nothing more is still there.
+#: Seconds between two checks whether a half-closed client is still there.
 _LOOK_SECONDS = 1.0
 _STATE = "geval_local.connection"
 #: Most bytes of a request's line and headers.
@@ -50,7 +50,7 @@ def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 
 
 def _in_work(app: ASGIApp) -> ASGIApp:
-    """Tell a request's connection when the application begins, answers and ends."""
+    """Notify a request's connection when the application begins, answers and ends."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
         connection: _Connection | None = scope.get("state", {}).pop(_STATE, None) if scope["type"] == "http" else None
@@ -69,7 +69,7 @@ def _in_work(app: ASGIApp) -> ASGIApp:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
-        # Another server on the way may have read its length otherwise: nothing behind it is a request (RFC 9112 6.1).
+        # A proxy may use the other length, so what follows is not trusted as a request (RFC 9112 6.1).
         is_ambiguous = {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
         connection.begin(scope["http_version"])
         try:
@@ -88,19 +88,19 @@ class _Connection(asyncio.Protocol):
     living: set[_Connection]
 
     def __init__(self, *, app_state: dict[str, Any], **given: Any) -> None:
-        # What a server keeps in its state, uvicorn hands to every request of the connection.
+        # uvicorn passes the app state to every request of the connection.
         self._http = H11Protocol(app_state={**app_state, _STATE: self}, **given)
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        #: Requests that the application is at work for: two for a moment, where one follows the other.
+        #: Requests in progress; briefly two, if one follows another.
         self._working = self._begun = 0
         self._is_ended = self._is_refused = False
         self._version = ""
-        #: Of the request in work: whether its body is known to its end, and whether its answer has begun.
+        #: Whether the body of the current request is complete, and whether its answer has begun.
         self.is_whole = self.is_answering = False
 
     def begin(self, version: str) -> None:
-        """Take time off: the application works."""
+        """Stop the idle timer: the application is working."""
         self._working += 1
         self._begun += 1
         self._version = version
@@ -108,7 +108,7 @@ class _Connection(asyncio.Protocol):
         self._stop("idle")
 
     def end(self) -> None:
-        """Take the time again, after an answer."""
+        """Start the idle timer again, after an answer."""
         self._working -= 1
         if not self._working and self in self.living:
             self._wait("idle")
@@ -136,7 +136,7 @@ class _Connection(asyncio.Protocol):
         self._http.data_received(data)
 
     def _refuses(self, data: bytes) -> bool:
-        """Answer a head that is too long, and drop what comes after it until the client has read that."""
+        """Answer 431 to a head that is too long, and drop further data."""
         waiting = self._http.conn.trailing_data[0]
         if len(waiting) + len(data) <= MOST_HEAD or _HEAD_END.search(waiting + data[:MOST_HEAD], 0, MOST_HEAD):
             return False
@@ -147,10 +147,10 @@ class _Connection(asyncio.Protocol):
         return True
 
     def eof_received(self) -> bool:
-        """Go on: a client that sends no more may still wait for its answer."""
+        """Keep the connection: a half-closed client may still wait for its answer."""
         if not self._is_ended:
             self._is_ended = True
-            self._loop.call_soon(self._after_end, self._begun)  # the application begins a turn after its request
+            self._loop.call_soon(self._after_end, self._begun)  # the application begins one turn of the loop later
         return True
 
     def pause_writing(self) -> None:
@@ -173,11 +173,11 @@ class _Connection(asyncio.Protocol):
         if self._working:
             self._stop("look")
             self._timers["look"] = self._loop.call_later(_LOOK_SECONDS, self._look)
-        elif begun == self._begun:  # else another request came and went, and its own end is looked at later
+        elif begun == self._begun:  # else a later request has its own check
             self._transport.close()
 
     def _look(self) -> None:
-        """Send an interim answer: a client that has left altogether refuses it, and the next one cannot be sent."""
+        """Send an interim answer: if the client is gone, the next write fails."""
         if not self.is_answering and not self.is_whole:
             self._transport.close()
         elif not self.is_answering and self._version != "1.0":
@@ -186,7 +186,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _most_connections(wanted: int) -> int:
-    """Stay below the descriptors of the process: without one, nobody could be answered."""
+    """Limit connections to the free file descriptors of the process."""
     try:
         import resource
     except ImportError:  # not on Windows

@@ -1,8 +1,8 @@
-"""What clients send and get: OpenAI's ``/v1/decisions``, TypeSafe's ``/v1/systemone``, this project's ``/v1/score``.
+"""Requests and answers: OpenAI's ``/v1/decisions``, TypeSafe's ``/v1/systemone``, this project's ``/v1/score``.
 
 The first two are as openai-python 3.54 and typesafe-sdk 0.7 send and read them; `rotations` is an extension of this
-server. A metric of the third is scored with the steps that it holds, or without any: for clients no steps are written
-and none are kept.
+server. In the third, a metric is scored with its own evaluation steps, or without any: the server writes and keeps no
+steps for clients.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from geval_local.questions.question import (
 from geval_local.score import Score, silence
 from geval_local.serve.bodies import Refused, Strict, measure
 
-#: OpenAI's limit; a longer scale is a choice, or a question in Python.
+#: OpenAI's limit. For a longer scale, ask a choice, or use Python.
 MAX_SCORE_LEVELS = 10
-#: Of rows, and of System One's questions.
+#: Most rows, and most questions of System One.
 MAX_ROWS = 4096
-#: Of an ``input_json`` part (openai-python's types say so).
+#: Limits of an ``input_json`` part, from openai-python's types.
 PART_DEPTH, PART_VALUES, PART_BYTES = 32, 10_000, 256 << 10
 
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ _Rotations = Annotated[int, Field(ge=1, le=MAX_OPTIONS)] | None
 
 
 def _either(kinds: dict[type, str], message: str) -> Discriminator:
-    """Tell what may be of several types by them; `message` is for what is of none."""
+    """Choose a union's member by the value's Python type; `message` is the error for any other type."""
     return Discriminator(
         lambda given: kinds.get(type(given)), custom_error_type="other_type", custom_error_message=message
     )
@@ -81,7 +81,7 @@ def _all_different(what: str, key: Callable[[Any], Hashable]) -> AfterValidator:
 
 
 class _Open(BaseModel):
-    """A part of the evidence: clients send fields that say nothing to a local model, such as ids and cache marks."""
+    """A part of the evidence; fields that a local model does not use, such as ids and cache marks, are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -127,7 +127,7 @@ class _Json(_Open):
         return json.dumps(self.data, ensure_ascii=False)
 
 
-#: A text, or parts of some kinds that make one together.
+#: A text, or parts that are joined into one.
 _Text = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[list[_T], Field(min_length=1, max_length=131_072, fail_fast=True), Tag("parts")],
@@ -374,7 +374,7 @@ def write_decisions(decision: Decision, model: str) -> dict[str, Any]:
         if answer.error_code == ErrorCode.TOO_LONG:
             raise Refused(f"question {place}: {answer.error}", param="input", code="context_length_exceeded")
         figures = answer.to_dict() if answer.is_answered else {"type": "refusal", "error_code": answer.error_code}
-        # How many prompts there were is not part of the dialect.
+        # The dialect has no field for the number of prompts.
         kept = {name: value for name, value in figures.items() if name not in ("orders", "prompt_tokens")}
         answers.append({**kept, "name": answer.name, **_warning(answer.label_mass)})
     usage = {
@@ -397,7 +397,7 @@ def _is_any_text(given: Any) -> Any:
 
 
 def _is_small(given: Any) -> Any:
-    """Refuse a large mapping before its parts are looked at."""
+    """Refuse a large mapping before its parts are validated."""
     if isinstance(given, dict) and not 1 <= len(given) <= MAX_OPTIONS:
         raise ValueError(f"criteria map 1 to {MAX_OPTIONS} labels to descriptions, not {len(given)}")
     return given
@@ -424,7 +424,7 @@ class _Instructed(Strict):
 
     @property
     def text(self) -> str:
-        """A text, a list of texts, or anything else, formatted like evidence."""
+        """A text, a list of texts, or any other JSON value, formatted like evidence."""
         given = self.instructions
         if isinstance(given, list) and all(isinstance(item, str) for item in given):
             return "\n".join(given)
@@ -458,7 +458,7 @@ class _NamedChoice(_Instructed):
 
     def asked(self, name: str) -> Question:
         options = tuple(Option(value=label, description=_line(value)) for label, value in self.criteria.items())
-        # The dialect allows one-item lists: they are handled the same way, with a certain answer.
+        # The dialect allows one option: its answer has probability 1.
         make = ChoiceQuestion if len(options) > 1 else ChoiceQuestion.model_construct
         return make(name=name, instructions=self.text, options=options)
 
@@ -579,7 +579,7 @@ class ScoreRequest(Strict):
         """Return the metric, with its steps or none, and the rows."""
         metric = self.metric
         if isinstance(metric, str):
-            # Names of presets only: a path would let a client read this machine's files.
+            # Only names of presets: a path would let a client read files of this machine.
             if metric not in preset_names():
                 said = f"there is no preset metric {metric[:100]!r}{nearest(metric[:100], preset_names())}"
                 raise Refused(f"{said}; GET /v1/metrics lists them", 404, param="metric", code="metric_not_found")
@@ -615,6 +615,6 @@ def write_scores(
 
 
 def _warning(label_mass: float, name: str = "warning") -> dict[str, str]:
-    """Say of an answer that the judge does not answer; nothing where it does."""
+    """Return a warning if the judge does not answer, else an empty mapping."""
     told = silence(label_mass)
     return {name: f"Nothing can be concluded: {told}."} if told else {}

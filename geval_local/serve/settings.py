@@ -21,14 +21,14 @@ _Positive = Annotated[int, Field(ge=1)]
 
 
 def _whole_size(size: object) -> object:
-    """Refuse what pydantic would read only the beginning of, such as ``1,5MiB``."""
+    """Refuse sizes such as ``1,5MiB``, of which pydantic would read only the beginning."""
     if isinstance(size, str) and not re.fullmatch(r"\s*\d+\s*[A-Za-z]*\s*", size):
         raise ValueError(f"{size!r} is not a size; write it like 16MiB")
     return size
 
 
 class ServeSettings(Options):
-    """Settings of a server; those with a description are options of ``geval-local serve``."""
+    """Settings of a server; fields with a description are options of ``geval-local serve``."""
 
     host: Annotated[
         str,
@@ -123,7 +123,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def named(choices: list[JudgeOptions]) -> dict[str, JudgeOptions]:
-    """Return the judges' public names, those that they have in results: no path is revealed."""
+    """Return the judges' public names, as in results; they reveal no path."""
     from geval_local.models.registry import labels_of
 
     return dict(zip(labels_of(choices), choices, strict=True))

@@ -1,4 +1,4 @@
-"""What operators see of a server: counters, logs, and an id for every request. Never a text of a request."""
+"""For operators: counters, logs, and an id for every request. None of them contains a text of a request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geval_local.serve")
 
-#: Where uvicorn and this package write.
+#: Loggers of uvicorn and of this package.
 LOGGERS = ("geval_local", "uvicorn")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -102,7 +102,7 @@ class Watch:
         except (ClientDisconnect, asyncio.CancelledError):
             status = status or 499
         except BaseException as error:
-            # Also what is no `Exception`, such as a library's panic, costs this request and no other.
+            # A library's panic is not an `Exception`; it too fails only this request.
             logger.error("request %s failed: %s\n%s", number, type(error).__name__, _frames(error.__traceback__))
             if not status:
                 refused = Refused("the server failed; see its log", 500, code="internal_error")
@@ -128,7 +128,7 @@ class _JsonLines(logging.Formatter):
 
 
 def _frames(traced: TracebackType | None) -> str:
-    """Format stack frames without their error, whose message may hold a text of a request."""
+    """Format stack frames without the error message, which may contain a text of a request."""
     return "".join(traceback.format_tb(traced))
 
 

@@ -95,9 +95,9 @@ def run(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Do all that the file of an evaluation asks for: score its data, write results and reports, check its gates.
+    """Run the file of an evaluation: score its data, write results and reports, check its gates.
 
-    The same command goes on after an interruption; what is finished is kept.
+    After an interruption the same command continues; finished work is kept.
     """
     from geval_local.cli.progress import show_progress
     from geval_local.cli.scoring import EXIT_GATE, Stopper, shown_run
@@ -135,7 +135,7 @@ def run(
             result = run_evaluation(plan, overwrite=overwrite, retry_errors=retry_errors, events=events)
         except Interrupted as stop:
             note("what is finished is kept")
-            # The whole command goes on, and not its last run alone.
+            # Continue the whole command, not only its last run.
             raise Interrupted from stop
     _show_evaluation(result, as_json=as_json)
     reports.write(result.outcomes, file.name, {name: one.summaries for name, one in result.runs.items()})

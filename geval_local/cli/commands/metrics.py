@@ -76,12 +76,12 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
         raise MetricError("\n".join(problems), hint=hint)
 
 
-#: Most labels that are listed for a scale.
+#: Most labels listed for a scale.
 _LABELS_SHOWN = 11
 
 
 def _labels(metric: Metric) -> str:
-    """List a metric's labels as the judge may answer them; digits of other scripts may have become ASCII."""
+    """List a metric's labels as the judge may answer them; digits of other scripts may appear as ASCII."""
     labels = metric.scale.labels
     shown = labels if len(labels) <= _LABELS_SHOWN else (*labels[:3], "...", labels[-1])
     return ", ".join(shown)
@@ -133,7 +133,7 @@ def examples(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the examples that the metric has.")] = False,
 ) -> None:
-    """Draw rated rows with labels from all over the scale, and write them into a metric as examples.
+    """Draw rated rows, spread over the scale, and write them into a metric as examples.
 
     The judge sees them before every sample. A rating between two labels becomes the nearest label. `meta-eval`,
     `calibrate` and `estimate` leave these rows out.
@@ -197,8 +197,8 @@ def steps(
 ) -> None:
     """Write the evaluation steps of a metric (auto chain-of-thought) and print them.
 
-    They go into the YAML file itself, with their provenance. Presets bring steps; -o writes a metric of your own with
-    those of the judge. Existing steps are kept unless --force is given.
+    They go into the YAML file itself, with their provenance. Presets already have steps; -o writes a metric of your own
+    with the judge's steps. Existing steps are kept unless --force is given.
     """
     from geval_local.metric import Metric
 

@@ -33,8 +33,8 @@ def serve(
 ) -> None:
     """Serve judges to the clients of /v1/decisions, /v1/systemone and /v1/score.
 
-    It listens at once; while libraries are imported and judges are loaded, /ready and all that needs them answer 503.
-    On Ctrl-C or SIGTERM it accepts no more requests and finishes those in progress.
+    The server listens at once. Until libraries and judges are loaded, /ready and all routes that need a judge answer
+    503. On Ctrl-C or SIGTERM it accepts no more requests and finishes those in progress.
     """
     try:
         import uvicorn

@@ -1,4 +1,4 @@
-"""Consoles: results to stdout; messages, log and progress to stderr. Text of others commands no terminal."""
+"""Consoles: results to stdout; messages, log and progress to stderr. Control characters of data are escaped."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def print_table(table: Table) -> None:
         console.width = WIDTH
 
 
-#: In a layout: on a narrow terminal the column goes before those with a smaller number, and before all without one.
+#: Key of a layout: on a narrow terminal, the column with the largest number is dropped first.
 DROPPED = "dropped"
 #: Least width that a column of words keeps before others are dropped for it.
 _WORDS = 14
-#: Layouts of columns: words, what is copied whole, figures.
+#: Layouts of columns: words; texts that users copy, never wrapped; figures.
 FOLDED: dict[str, Any] = {"overflow": "fold"}
 WHOLE: dict[str, Any] = {"no_wrap": True}
 FIGURE: dict[str, Any] = {"no_wrap": True, "justify": "right"}
 
 
 def new_table(*, narrow: bool = True) -> Table:
-    """Create a table: `narrow` for one that is to fit a terminal of 80 columns."""
+    """Create a table; a `narrow` one fits a terminal of 80 columns."""
     from rich import box
     from rich.table import Table
 
@@ -78,9 +78,8 @@ def print_rows(
 ) -> None:
     """Print rows of texts to stdout as a table; columns are headings, each with its layout.
 
-    On a terminal that is too narrow, columns are left out that their layout allows to drop, and named on stderr; if
-    that is not enough, a row becomes two lines, its name whole and its figures, since a name that is cut cannot be
-    copied.
+    On a narrow terminal, columns whose layout allows it are left out and named on stderr. If that is not enough, each
+    row becomes two lines, the name and the figures: a name that is cut cannot be copied.
     """
     listed = list(columns)
     held = [[*row, *[""] * len(listed)][: len(listed)] for row in rows]  # the heading of a group has one cell
@@ -108,7 +107,7 @@ def _table(
     narrow: bool,
     most: int | None = None,
 ) -> Table:
-    """Lay out some columns; those of words get `most` characters at most."""
+    """Lay out some columns; columns of words get `most` characters at most."""
     from rich.text import Text
 
     table = new_table(narrow=narrow)
@@ -130,7 +129,7 @@ def _width(
     *,
     narrow: bool,
 ) -> int:
-    """Measure the least width at which nothing of some columns is cut, and their words are not squeezed."""
+    """Measure the least width at which no figure of some columns is cut and words keep their least width."""
     from rich.measure import Measurement
 
     console = result_console()
@@ -168,12 +167,12 @@ def show_text(text: str) -> None:
 
 #: Parameter of the library -> option of the verb that runs, and whether it takes no value.
 _OPTIONS: dict[str, tuple[str, bool]] = {}
-#: The command line, as it may be given again.
+#: The command line, as the user can type it again.
 _GIVEN = [""]
 
 
 def set_verb(parameters: Iterable[Any], command: str = "") -> None:
-    """Take the options of the verb that runs, under their own names and under those of its parameters in Python."""
+    """Store the options of the running verb, by their own names and by its parameters' names in Python."""
     _GIVEN[:] = [command]
     _OPTIONS.clear()
     for one in parameters:
@@ -183,15 +182,15 @@ def set_verb(parameters: Iterable[Any], command: str = "") -> None:
 
 
 def command_given() -> str:
-    """Return the command that runs."""
+    """Return the running command."""
     return _GIVEN[0]
 
 
 def as_options(text: str) -> str:
     """Write parameters, which the library puts in backticks, as options: `human=FIELD` becomes ``--human FIELD``.
 
-    Those that the verb does not have remain, and become keys where they stand in a file; of one that is switched off,
-    `steps=False`, the flag is ``--no-steps``.
+    Parameters that the verb does not have stay; in ``run`` they become keys of the evaluation file. `steps=False`
+    becomes the flag ``--no-steps``.
     """
 
     def written(found: re.Match[str]) -> str:
@@ -200,7 +199,7 @@ def as_options(text: str) -> str:
         return option if is_flag or value is None else f"{option} {value}"
 
     text = PARAMETER.sub(written, text)
-    return in_yaml(text) if "overrides" in _OPTIONS else text  # `run`: all else stands in its file
+    return in_yaml(text) if "overrides" in _OPTIONS else text  # `run` reads everything else from its file
 
 
 def note(text: str, style: str = "") -> None:
@@ -246,7 +245,7 @@ def _kept_console(stderr: bool, terminal: bool, columns: str | None) -> Console:
     from rich.text import Text
 
     class Shown(Console):
-        """A console that writes control characters of texts as escapes; only its own reach the terminal."""
+        """A console that writes control characters of texts as escapes; only its own sequences reach the terminal."""
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:

@@ -25,10 +25,10 @@ from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.prompt_trie import Index, Layout, Strand, VisibleBlock
 from geval_local.models.head import to_device
 
-#: Keys and values; or what attention gives, and its log-sum-exp.
+#: Keys and values; or the output of attention and its log-sum-exp.
 Pair: TypeAlias = tuple[Tensor, Tensor]
 
-#: Shared keys so few that each strand takes them beside its own, and queries so many that they are a part of their own.
+#: Up to so many shared keys join each strand's own keys; from so many queries on, shared keys are a separate part.
 _FEW_KEYS, _MANY_QUERIES = 64, 256
 #: Most scores held at once without a fused kernel.
 _MAX_SCORES = 1 << 24
@@ -153,13 +153,13 @@ class PackAttention:
             if sinks is not None:
                 out = out * torch.sigmoid(lse - sinks.to(lse.dtype))[..., None].to(out.dtype)
         self.added.append((self._kept(keys), self._kept(values)))
-        # As transformers' own attention functions give it: some layers take a view of it.
+        # Contiguous, as from transformers' own attention functions: some layers take a view of it.
         return out.contiguous()
 
     def _kept(self, new: Tensor) -> Tensor:
-        """Copy what the next root path needs of a pack's keys or values; nothing after a unit's last pack."""
+        """Copy the part of a pack's keys or values that the next root path needs; nothing after a unit's last pack."""
         if not len(self.layout.keep):
-            # A slice of them would hold on to them all.
+            # An empty slice would keep all of them in memory.
             shape = (0, *new.shape[1:])
             return self._once(("none", shape, new.dtype, new.device), lambda: new.new_empty(shape))
         return new[self._array("keep", new.device, self.layout.keep)]
@@ -230,13 +230,13 @@ class PackAttention:
 
     @staticmethod
     def _empty(query: Tensor, values: Tensor) -> Pair:
-        """Make room for a pack's attention, token after token as the kernels write it, and for its log-sum-exp."""
+        """Allocate a pack's attention output, token by token as the kernels write it, and its log-sum-exp."""
         out = query.new_empty((query.shape[1], query.shape[0], values.shape[-1])).transpose(0, 1)
         wide = torch.promote_types(query.dtype, torch.float32)
         return out, torch.empty(query.shape[:2], dtype=wide, device=query.device)
 
     def _visible(self, strand: Strand, seen: Index, span: int | None, device: torch.device) -> Pair:
-        """Return the indices of keys that end with a strand's own, and the mask of those that each query sees."""
+        """Return the indices of the keys in `seen`, which end with the strand's own, and the mask of each query."""
 
         def make() -> Pair:
             length = strand.stop - strand.start
@@ -264,10 +264,10 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tuple[VisibleBlock, ...]]]]:
-    """Arrange the keys that others than their own strand see: with a strand's own, by its start, and for stretches.
+    """Arrange shared keys in two ways: joined to a strand's own keys, by its start, and as parts for stretches.
 
-    Few keys, such as words that two candidates begin with, are taken with a strand's own: that costs less than to merge
-    another part. Blocks that the same queries see are one part.
+    Few keys, such as words that two candidates begin with, join a strand's own keys, because merging another part costs
+    more. Blocks that the same queries see are one part.
     """
     beside: dict[int, Index] = {}
     parts: dict[str, list[tuple[int, int, tuple[VisibleBlock, ...]]]] = {"few": [], "many": []}
@@ -292,7 +292,7 @@ def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tupl
 
 
 def _kind(block: VisibleBlock) -> str:
-    """Say how a block is attended to: few keys; by many queries, with what else these see; or alone."""
+    """Return how a block is attended to: few keys; many queries, together with their other blocks; or alone."""
     if not block.on_path and block.key_stop - block.key_start <= _FEW_KEYS:
         return "few"
     return "many" if block.on_path or block.stop - block.start >= _MANY_QUERIES else "alone"

@@ -1,20 +1,20 @@
 """The prefix-sharing engine: every distinct prompt token is computed once.
 
-Independent of texts and metrics. The requests' prompts, with the inner nodes of their label tries as further
-leaves, become one stream, the stream becomes units and packs (`packs`); a pack is a stretch of the stream, bounded in
-tokens for prompts of any length. Between packs only the keys and values on the root path of the next token are
-kept (`key_value_store`).
+Independent of texts and metrics. The requests' prompts, with the inner nodes of their label tries as further leaves,
+become one stream, and the stream becomes units and packs (`packs`). A pack is a stretch of the stream, bounded in
+tokens for prompts of any length. Between packs only the keys and values on the root path of the next token are kept
+(`key_value_store`).
 
-A position on that path always holds the result of its planned pack; a missing pack is
-computed as a whole. So a unit's figures are bit-identical whatever was executed before it.
+A position on that path always contains the result of its planned pack; a missing pack is computed as a whole. So a
+unit's figures are bit-identical and do not depend on what was executed before.
 
 Launching a stretch prepares index tensors and queues the computation; on a GPU the host is free long before the
 device has finished. The engine's state does not change until a stretch is accepted, so one that ran out of memory is
 simply dropped.
 
-The layers call the attention function registered with transformers under `NAME`, so every architecture
-whose layers look it up there is served. Transformers makes no mask for a name without a mask function: no tensor of
-size tokens x tokens is ever built; visibility is in the pack's layout.
+The layers call the attention function that is registered with transformers as `NAME`, so the engine serves every
+architecture whose layers look it up there. Transformers makes no mask for a name without a mask function: no tensor of
+size tokens x tokens is ever built; the pack's layout describes visibility.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class Launched:
 
     #: Number of tokens.
     tokens: int
-    #: Length of the root path to hold afterwards.
+    #: Length of the root path to keep afterwards.
     path: int
-    #: First new position of that path; earlier ones are already held.
+    #: First new position of that path; earlier ones are already stored.
     keep_from: int
     #: For every layer, keys and values of the new positions.
     added: list[tuple[torch.Tensor, torch.Tensor]]
@@ -172,7 +172,7 @@ class Launcher:
         return Launched(stop - start, length, layout.keep_from, attention.added, tuple(attention.spans), read)
 
 
-#: Smallest pack: a prompt is given up if not even this many tokens fit.
+#: Smallest pack: if not even this many tokens fit, the prompt gets an error.
 FLOOR = 64
 
 
@@ -259,7 +259,7 @@ class PrefixSharingEngine:
                 stuck = self._run(work, start, pack.stop, requests, reads)
             if stuck is None:
                 return pack.stop
-            # Not even the smallest pack fits: give up every prompt that needs this token.
+            # Not even the smallest pack fits: every prompt that needs this token gets an error.
             end = work.stream.visible_until(stuck)
             for number in range(*np.searchsorted(work.places, [stuck, end])):
                 table.fail(work.positions[number].request, "piecemeal")

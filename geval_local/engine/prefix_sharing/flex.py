@@ -9,9 +9,9 @@ No key is gathered: path and pack are concatenated, and only those 128 by 128 ti
 token sees a key. They are found from the intervals on the host. Sinks are one more key of value zero, whose
 score is set. Shapes are rounded up to a ladder of sizes, and one graph serves them all.
 
-Dynamo counts the graphs of FlexAttention for the whole process, and beyond its limit computes all scores
-unfused without a word. So the limit is raised, and what would be another graph is avoided: lengths are dynamic from
-the first call and at least two tiles, a window's length is part of the data, tensors have one layout.
+Dynamo counts the graphs of FlexAttention for the whole process. Beyond its limit it computes all scores unfused,
+without a message. So this module raises the limit and avoids further graphs: lengths are dynamic from the first call
+and at least two tiles, a window's length is part of the data, tensors have one layout.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ TILE = 128
 _ALWAYS = 1 << 30
 #: Graphs of one process: kinds of layer x dtypes x devices x judges. Dynamo's own limit is 8.
 _GRAPHS = 1 << 12
-#: Settings of the kernel, those that need less shared memory later; PyTorch's own choice first. One stage and small
-#: blocks are what heads of 512 need on any card, and those of 192 on cards with 100 KB.
+#: Settings of the kernel: PyTorch's own choice first, then settings that need less and less shared memory. Heads of 512
+#: need one stage and small blocks on any card, heads of 192 on cards with 100 KB.
 _LADDER: tuple[dict[str, Any], ...] = (
     {},
     {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
 )
-#: PyTorch's own choice is made for heads of at most so many values.
+#: Largest head, in values, that PyTorch's own choice is made for.
 _LARGEST_HEAD = 256
 
 
@@ -147,7 +147,7 @@ class Kind:
 
     @property
     def key(self) -> str:
-        """The kind as a plain value, for what is kept about it."""
+        """The kind as a plain value, for records."""
         return f"{self.key_size}, {self.value_size}, {self.dtype}, {'sliding' if self.windowed else 'full'}"
 
     @property
@@ -176,8 +176,8 @@ def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
 
     def call(*given: Any, **named: Any) -> torch.Tensor:
         limits: Any = dynamo.patch(recompile_limit=_GRAPHS, accumulated_recompile_limit=_GRAPHS, specialize_float=True)
-        # Lengths that happen to be equal in the first call are not the same length. And a graph is one of TF32 or not:
-        # what the probe compiled is what runs later, whatever the environment asks for.
+        # Lengths that are equal by chance in the first call must stay separate symbols. TF32 is part of a graph: fix
+        # it, so that later calls run the graph that the probe compiled, whatever the environment asks for.
         with limits, shapes.patch(use_duck_shape=False), exact_products():
             return attend(*given, **named)
 
@@ -186,9 +186,9 @@ def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
 
 @dataclass(frozen=True)
 class Mask:
-    """A pack's mask on a device: FlexAttention's own, and the place of the last key, which the sink takes.
+    """A pack's mask on a device: FlexAttention's own, and the index of the last key, which is the sink.
 
-    A length would be a symbol of the graph, which PyTorch writes wrongly into its kernels.
+    The index is a tensor: a length would be a symbol of the graph, which PyTorch writes wrongly into its kernels.
     """
 
     blocks: Any
@@ -201,14 +201,14 @@ class FlexKernel:
     Parameters
     ----------
     backend : str or callable, optional
-        What compiles it; None for PyTorch's slow reference.
+        The compiler backend; None for PyTorch's slow reference.
 
     Attributes
     ----------
     seen : dict of Kind to None
         The kinds of layer that it was called for.
     refused : dict of str to str
-        Keys of the kinds that it does not serve, and why; their attention is computed in pieces.
+        Keys of the kinds that it does not serve, with the reason; their attention is computed in pieces.
     """
 
     def __init__(self, *, backend: Any = "inductor") -> None:
@@ -223,7 +223,7 @@ class FlexKernel:
 
     @property
     def settings(self) -> dict[Kind, dict[str, Any]]:
-        """The settings that each kind of layer runs with, where they are not PyTorch's own."""
+        """The settings of each kind of layer that does not use PyTorch's own."""
         return {kind: _LADDER[rung] for kind, rung in self._rungs.items() if rung}
 
     def mask(self, intervals: Intervals, span: int | None, device: torch.device) -> Mask:
@@ -271,7 +271,7 @@ class FlexKernel:
             if is_out_of_memory(error) and not _is_too_large(error):
                 raise
             self.refused[kind.key] = f"{type(error).__name__}: {first_line(error)[:120]}"
-        # After a fault of the device itself, nothing works any more, and the pieces raise what there is to say.
+        # After a fault of the device itself nothing works any more; computing in pieces then raises the error.
         logger.warning("attention of %s is computed in pieces: %s", kind.text, self.refused[kind.key])
         return None
 

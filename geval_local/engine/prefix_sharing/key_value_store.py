@@ -44,7 +44,7 @@ class PathStore:
             held_keys, held_values = self._buffers[layer]
             if len(held_keys) < length:
                 self._buffers[layer] = (_grown(held_keys, keys, length), _grown(held_values, values, length))
-        # Memory may run out above, where nothing is lost; below, nothing is allocated.
+        # If memory runs out above, nothing is lost; the lines below allocate nothing.
         if start < length:
             for (held_keys, held_values), (keys, values) in zip(self._buffers, added, strict=True):
                 held_keys[start:length] = keys
