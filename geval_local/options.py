@@ -235,6 +235,11 @@ class JudgeOptions(Options):
     def _checked(self) -> Self:
         if self.device is not None and self.device_map is not None:
             raise ConfigurationError("`device` and `device_map` exclude each other: the map places the weights")
+        drawn = [
+            name for name in type(self).model_fields if name.startswith("think_") and getattr(self, name) is not None
+        ]
+        if drawn and self.think is None:
+            raise ConfigurationError(f"`{drawn[0]}` is for a judge that thinks", hint="Add `think=4`.")
         if self.name is not None:  # a command line checks what judges share before it knows their names
             self.check_backend()
         return self
@@ -250,11 +255,6 @@ class JudgeOptions(Options):
         given = [name for name in ("tensor_parallel", "gpu_memory_share", "vllm") if getattr(self, name)]
         if given and self.engine != "vllm":
             raise ConfigurationError(f"`{given[0]}` is for vLLM", hint="Add `engine=vllm`.")
-        drawn = [
-            name for name in type(self).model_fields if name.startswith("think_") and getattr(self, name) is not None
-        ]
-        if drawn and self.think is None:
-            raise ConfigurationError(f"`{drawn[0]}` is for a judge that thinks", hint="Add `think=4`.")
         theirs = [
             name for name in ("served_model", "tokenizer", "requests_at_once", "allow_remote") if getattr(self, name)
         ]

@@ -85,7 +85,9 @@ def _turns(value: Any, turn: int, name: str) -> list[Mapping[str, Any]]:
 
 
 def _answer(messages: list[Mapping[str, Any]], turn: int) -> Any:
-    return messages[-1]["content"] if turn == 1 else [m["content"] for m in messages if m["role"] == "assistant"]
+    if turn == 1:
+        return messages[-1]["content"]
+    return "\n\n".join(m["content"] for m in messages if m["role"] == "assistant")
 
 
 def _plain(row: _Row) -> dict[str, Any]:

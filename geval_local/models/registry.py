@@ -111,9 +111,11 @@ class JudgeEntry(BaseModel):
         name = self.name
         if self.path is not None and _expanded(name) in (self.path, self.path.parent):
             name = Path(os.path.abspath(Path(name).expanduser())).name or name
-        if self.adapter is None or self.adapter.name == name:
+        if self.adapter is None:
             return name
-        return f"{name}+{'adapter' if self.adapter == self.path else self.adapter.name}"
+        if self.adapter == self.path:
+            return f"{name}+adapter"
+        return name if self.adapter.name == name else f"{name}+{self.adapter.name}"
 
     @model_validator(mode="after")
     def _check(self) -> JudgeEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.errors import DataError, kind_of
+from geval_local.errors import Cause, DataError, code_of, kind_of
 from geval_local.scale import Scale
 from geval_local.score import Distribution
 
+#: The place of a row before its reason: ``data.jsonl, row 3: ``.
+_PLACE = re.compile(r"^[^:\n]*\brow \d+: ")
 NO_HUMAN = "no human rating"
 #: Why an item that its metric shows as an example has neither a rating nor a score.
 EXAMPLE = "an example in the form"
@@ -66,8 +69,9 @@ def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int
     for item in items:
         if not math.isfinite(item.predicted):
             reason = item.error or "unscored"
-            code, kind = kind_of(reason)
-            told = reason.split("\n", 1)[0] if kind else f"{code}, for example {reason.splitlines()[0]}"
+            text = _PLACE.sub("", reason.split("\n", 1)[0])
+            code, kind = kind_of(Cause(text, code_of(reason)))
+            told = text if kind else f"{code}, for example {text}"
             left_out[examples.setdefault((code, kind), told)] += 1
         elif not math.isfinite(item.human):
             left_out[NO_HUMAN] += 1

@@ -70,6 +70,9 @@ def test_every_loading_option_reaches_the_judge(verb, tmp_path, monkeypatch):
 
 def test_every_option_is_given_here():
     others = {"tensor_parallel", "gpu_memory_share", "vllm", *OF_SERVERS}  # of other backends, see tests/engine
+    others |= {
+        name for name in JudgeOptions.model_fields if name.startswith("think")
+    }  # see tests/core/test_thinking.py
     assert {*GIVEN, "name", "models_file", "device_map", *others} == set(JudgeOptions.model_fields)
 
 

@@ -135,9 +135,9 @@ def test_a_killed_evaluation_goes_on_and_keeps_the_same_files(here, monkeypatch)
     add = Store.add
 
     def evaluated(directory, metric, dies_after=None):
-        def counted(store, judge, outcomes):
+        def counted(store, judge, outcomes, **more):
             units.append(len(rows := list(outcomes)))
-            add(store, judge, rows)
+            add(store, judge, rows, **more)
             if len(units) == dies_after:
                 os.kill(os.getpid(), signal.SIGKILL)
 

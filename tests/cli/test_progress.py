@@ -61,7 +61,7 @@ def test_the_writing_of_steps_is_announced_and_its_tokens_are_counted(here, monk
 def test_other_verbs_announce_it_too(here, monkeypatch, verb):
     monkeypatch.setattr(Judge, "continue_text", written_slowly)
     monkeypatch.setattr(progress, "HEARTBEAT", 0.1)
-    write_rows(here / "data.jsonl", [row | {"rating": number % 5} for number, row in enumerate(good_rows(12))])
+    write_rows(here / "data.jsonl", [row | {"rating": 1 + number % 5} for number, row in enumerate(good_rows(12))])
     arguments = ["bare.yaml"] if verb == "steps" else ["data.jsonl", "-m", "bare.yaml", "--human", "rating"]
     done = run(verb, *arguments, "-j", judge_directory(), home=here / "home")
     assert done.exit_code == 0, done.stderr

@@ -70,7 +70,7 @@ def test_length_is_that_of_the_output_unless_a_column_has_the_name():
 @pytest.mark.parametrize("column", ["user", "id"])
 def test_an_id_is_an_error_with_its_count(column):
     rows = [{column: f"u{n}" if column == "user" else n} for n in range(1234)]
-    with pytest.raises(ConfigurationError, match=rf"`by={column}`: the column has 1,234 different values"):
+    with pytest.raises(ConfigurationError, match=rf'`by="{column}"`: the column has 1,234 different values'):
         find_slicings(rows, [column])
 
 

@@ -311,7 +311,7 @@ def test_an_id_makes_no_slices_and_no_judge_is_loaded(here, monkeypatch):
     for arguments in (("--by", "id"), ("--check", "--by", "id")):
         done = go(here, *arguments)
         assert done.exit_code == 2
-        assert "--by id: the column has 30 different values" in " ".join(done.stderr.split())
+        assert "`by: id`: the column has 30 different values" in " ".join(done.stderr.split())
     scored = run(
         "score", "first.jsonl", "-m", "clarity.yaml", "-j", "tiny", "--by", "id", "-o", "o/", home=here / "home"
     )

@@ -117,7 +117,7 @@ def test_an_adapter_in_the_judges_directory_is_named_and_counts(tmp_path, plain,
     for file in (CONFIG, WEIGHTS):
         shutil.copy(adapter / file, both)
     found = Judge.load(both)
-    assert (found.name, found.fingerprint) == (f"{both}+adapter", expected.fingerprint)
+    assert (found.name, found.fingerprint) == (f"{both.name}+adapter", expected.fingerprint)
     assert values(found) == pytest.approx(values(expected), abs=1e-6)
     assert label_of(JudgeOptions(name=str(both))) == found.name
     with pytest.raises(JudgeError, match="already has an adapter"):

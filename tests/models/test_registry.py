@@ -80,7 +80,7 @@ def test_memory_counts_each_weight_in_the_format_that_it_has(tmp_path):
 
 
 def test_the_page_about_choosing_lists_judges_by_the_memory_that_they_need():
-    page = (Path(__file__).parents[2] / "docs" / "judges.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "choose-a-judge.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (up to|above) (\d+) GB \| (.*) \| ?(.*) ?\|$", page, re.MULTILINE)
     assert len(rows) == 7
     judges, lower = load_registry().judges, 0.0

@@ -630,8 +630,7 @@ def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_star
     code = (
         "import os, signal, sys, time, geval_local.cli as cli\n"
         "def work():\n"
-        "    print(os.getpid(), flush=True)\n"
-        "    try:\n        time.sleep(60)\n"
+        "    try:\n        print(os.getpid(), flush=True)\n        time.sleep(60)\n"
         "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n        sys.exit(3)\n"
         "cli._run = work\ncli.main()"
     )
