@@ -75,6 +75,8 @@ def _systems(ranking: Ranking | None) -> str:
     apart = sum(pair.is_told_apart for pair in ranking.pairs)
     if len(ranking.pairs) == 1:
         (pair,) = ranking.pairs
+        if pair.better is not None:
+            return f"{pair.better} is better than {pair.second if pair.better == pair.first else pair.first}"
         return f"{pair.first} and {pair.second} {'differ' if apart else 'are not told apart'}"
     return f"{apart or 'none'} of {len(ranking.pairs)} pairs of systems differ"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -46,3 +47,10 @@ def test_every_public_name_has_a_sentence_and_every_verb_a_section():
     assert {name for name in GENERATE.VERBS if f"\n## {name}\n" not in verbs} == set()
     # An empty cell would be an option that nobody explains.
     assert "` |  |" not in verbs
+
+
+def test_the_pictures_of_pages_are_no_older_than_the_pages():
+    taken = json.loads((DOCS / "pictures" / "screenshots.json").read_text(encoding="utf-8"))
+    assert taken == {"sources": loaded("screenshots").digest()}, (
+        "look at the pages, and run: python docs/screenshots.py"
+    )

@@ -15,5 +15,6 @@ if __name__ == "__main__":
         # A page that scrolls shows a bar, which says nothing in a picture.
         driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         set_view(driver, width, height, scheme="dark" if "dark" in rest else "light")
-        driver.get(Path(page).resolve().as_uri())
+        file, hash_, section = page.partition("#")
+        driver.get(Path(file).resolve().as_uri() + hash_ + section)
         driver.save_screenshot(picture)
