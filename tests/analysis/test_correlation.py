@@ -83,7 +83,7 @@ def test_items_left_out_for_one_reason_are_one_count_with_an_example():
     lost += [f"the prompt has {row} tokens" for row in range(3)]  # as it was written before codes
     items = [*make(2, 3), *(ScoredItem("d0", "s9", 3.0, float("nan"), error=error) for error in lost)]
     assert correlate(items, "pooled").left_out == {
-        "duplicate_id, for example f, row 2: duplicate id 7": 45,
+        "duplicate_id, for example duplicate id 7": 45,
         "the prompt has 0 tokens": 3,
     }
 

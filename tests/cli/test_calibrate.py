@@ -38,7 +38,7 @@ def helpful(here):
     for row in rated:
         row["stars"] = 10 * row["geval"]["clarity"]["score"]
     write_rows(here / "a.jsonl", rated)
-    done = calibrate(here, "--method", "isotonic", "--json", human="stars")
+    done = calibrate(here, "--method", "isotonic", "--human-scale", "0-100", "--json", human="stars")
     assert done.exit_code == 0, done.stderr
     assert "next: geval-local score" in done.stderr
     return json.loads(done.stdout)
@@ -137,7 +137,7 @@ def test_a_calibration_without_an_origin_or_for_another_metric_is_refused(here):
     assert "nothing says under which signature" in refused.stderr
 
 
-def test_sides_are_compared_within_documents_and_by_preference(here):
+def test_sides_are_compared_within_documents_and_by_preference(here, answering):
     record = json.loads(bias(here, "--human", "rating.clarity", "--json").stdout)
     rows = read_rows(here / "a.jsonl")
     by_side = {
@@ -188,7 +188,7 @@ def test_what_cannot_be_compared_is_refused(here, arguments, message):
     assert message in done.stderr
 
 
-def test_more_than_two_sides_are_each_compared_with_the_others(here):
+def test_more_than_two_sides_are_each_compared_with_the_others(here, answering):
     done = run("bias", "a.jsonl", "--side", "doc", home=here)
     assert done.exit_code == 0, done.stderr
     assert "not yet a bias" in done.stderr

@@ -204,7 +204,7 @@ def test_a_jury_is_the_mean_of_the_distributions(here):
 
 
 @pytest.mark.slow
-def test_runs_of_one_judge_are_called_no_jury(here):
+def test_runs_of_one_judge_are_called_no_jury(here, answering):
     score(here, "again.jsonl")
     done = run("jury", "a.jsonl", "again.jsonl", "--human", "rating.clarity", "-o", "mean.jsonl", home=here)
     assert done.exit_code == 0, done.stderr

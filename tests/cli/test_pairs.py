@@ -44,7 +44,7 @@ def test_pairs_are_judged_and_read_again_with_the_same_figures(place, monkeypatc
     done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl", "--json")
     assert done.exit_code == 0, done.stderr
     record = json.loads(done.stdout)
-    assert (record["rows"], record["judge"]) == (12, str(judge))
+    assert (record["rows"], record["judge"]) == (12, judge.name)
     own = record["preferences"]["clarity/pairs"]
     again = call("preferences", "pairs.jsonl", "--json")
     assert again.exit_code == 0, again.stderr
@@ -64,7 +64,8 @@ def test_pairs_are_judged_and_read_again_with_the_same_figures(place, monkeypatc
 
 
 @pytest.mark.slow
-def test_pairs_and_scores_stand_side_by_side_against_people(place):
+def test_pairs_and_scores_stand_side_by_side_against_people(place, answering, monkeypatch):
+    monkeypatch.setattr("geval_local.analysis.pair_study.doubt_of", lambda own: "")
     judge = judge_directory()
     assert call("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "alone.jsonl").exit_code == 0
     done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs/", "--baseline", "a")

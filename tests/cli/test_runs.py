@@ -111,7 +111,7 @@ def test_several_judges_are_columns_of_their_own(here):
     done = score(here, "--judge", judge_directory(), "--judge", "twin", "-o", "out.jsonl", "--no-cache", "--json")
     assert done.exit_code == 0, done.stderr
     figures = read_rows(here / "out.jsonl")[0]["geval"]
-    keys = [f"clarity@{judge_directory()}", "clarity@twin"]
+    keys = [f"clarity@{judge_directory().name}", "clarity@twin"]
     assert list(figures) == keys
     assert figures[keys[0]] == figures[keys[1]]
     assert list(json.loads(done.stdout)["metrics"]) == keys

@@ -177,7 +177,7 @@ def test_an_unscored_row_is_recorded_as_an_error_without_a_score():
     assert by_input[long.input].success is False
     assert "the judge reads 400 with the label" in by_input[long.input].error
     assert by_input[cases(1)[0].input].score == expected(1)[0].normalized
-    with pytest.raises(DeepEvalError, match="clarity has no score: the prompt has"):
+    with pytest.raises(DeepEvalError, match=r"clarity has no score \(too_long\): the prompt has"):
         metric.measure(long)
 
 
@@ -206,7 +206,7 @@ def test_fields_of_a_test_case_are_found_by_name_alias_and_mapping():
     measured = GEvalLocal(metric, MockJudge(), fields={"persona": "metadata.persona"})
     measured.measure(case)
     texts = {
-        "context": "It sails at six.\n\nIt is white.",
+        "context": "1. It sails at six.\n\n2. It is white.",
         "persona": "a sailor",
         "tools_called": repr(case.tools_called[0]),
         "output": "At six.",
@@ -406,7 +406,7 @@ def test_a_conversation_becomes_the_fields_of_a_metric():
         "reference": "The traveller knows the hour.",
         "port": "Oslo",
         "history": "\n\n".join(history),
-        "context": "Boats to Hvaler: 6 and 9.\n\n05:30",
+        "context": "1. Boats to Hvaler: 6 and 9.\n\n2. 05:30",
         "question": "Hvaler.",
         "output": "At six.",
     }

@@ -73,7 +73,7 @@ def test_genai_evaluate(store):
         assert (feedback.source.source_type, feedback.source.source_id) == ("LLM_JUDGE", "geval-local:/mock")
         if output == " ":
             assert feedback.value is None
-            assert feedback.error.error_code == "UNSCORED"
+            assert feedback.error.error_code == "empty_field"
             assert "only white space" in feedback.error.error_message
             continue
         score = wanted[output]

@@ -7,6 +7,7 @@ import re
 import socket
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -66,7 +67,9 @@ def test_the_site_is_built_without_a_network_and_loads_nothing_from_elsewhere(tm
             path = (site / target.lstrip("/")) if target.startswith("/") else page.parent / target.partition("?")[0]
             assert path.resolve().is_file(), f"{page.relative_to(site)} loads {target}"
         inner = [link.partition("#")[0] for link in seen.links if not re.match(r"[a-z]+:|#|//", link)]
-        missing = [link for link in inner if link and page.name != "404.html" and not (page.parent / link).exists()]
+        missing = [
+            link for link in inner if link and page.name != "404.html" and not (page.parent / unquote(link)).exists()
+        ]
         assert not missing, f"{page.relative_to(site)} links to {missing}"
     for script in site.rglob("*.js"):
         assert not re.search(r"https?://(unpkg|cdn|fonts)", script.read_text(encoding="utf-8")), script.name

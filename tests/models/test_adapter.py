@@ -90,7 +90,7 @@ def test_an_adapter_changes_scores_name_fingerprint_signature_and_cache_key(tmp_
     with torch.inference_mode():
         found = other.backend.loaded.model(torch.arange(20).unsqueeze(0) + 8).logits
     assert (found - logits).abs().max() < 1e-4
-    assert other.name == f"{plain}+tuned"
+    assert other.name == f"{plain.name}+tuned"
     assert one.fingerprint != other.fingerprint
     assert one.identity != other.identity
     assert set(signature_differences(str(one.signature(METRIC_IN_PYTHON)), str(other.signature(METRIC_IN_PYTHON)))) == {

@@ -69,12 +69,24 @@ def test_nano_scores_the_better_of_two_summaries_higher():
     check_pairs(Judge.load("nano", device="cpu"), ITEMS)
 
 
-@pytest.mark.parametrize("trap", TRAPS)
-def test_a_trap_does_not_win(judge, trap):
+def won_by(judge: Judge, trap: str, items: list[dict[str, str]]) -> dict[str, int]:
+    """How often a trap scores as high as the summary, on each metric."""
     won = {}
     for dimension in METRICS.values():
-        pairs = [values(judge, dimension, i["source"], [i["summary"], TRAPS[trap](i)]) for i in ITEMS]
+        pairs = [values(judge, dimension, i["source"], [i["summary"], TRAPS[trap](i)]) for i in items]
         won[dimension] = sum(bad >= good for good, bad in pairs)
+    return won
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_trap_does_not_win(judge, trap):
+    assert sum(won_by(judge, trap, ITEMS[:3]).values()) <= 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_trap_does_not_win_on_any_text(judge, trap):
+    won = won_by(judge, trap, ITEMS)
     assert sum(won.values()) <= 0.15 * len(ITEMS) * len(METRICS), won
 
 

@@ -629,6 +629,8 @@ def test_a_command_that_ray_ends_is_an_interrupted_one(tmp_path):
 def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_started(number):
     code = (
         "import os, signal, sys, time, geval_local.cli as cli\n"
+        # A shell starts what runs behind it with this signal ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def work():\n"
         "    try:\n        print(os.getpid(), flush=True)\n        time.sleep(60)\n"
         "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n        sys.exit(3)\n"
