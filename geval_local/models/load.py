@@ -70,6 +70,7 @@ from geval_local.models.gguf_model import (
 from geval_local.models.memory import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, cast_weights, settle
+from geval_local.models.products import use_faster_products
 from geval_local.models.progress import counted_shards
 from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
@@ -425,6 +426,7 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
         who = "asked for" if options.dtype is not None else "by its entry"
         precision = settle(entry, model, tokenizer, asked_for=asked_for, who=who, fingerprint=content)
         check_finite(entry, model)
+        use_faster_products(model)
     if moved := files.moved_or_new():
         raise WeightsError(
             f"judge {entry.name!r}: {moved[0]} changed while the judge was being loaded, so that nobody can say which "

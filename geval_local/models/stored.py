@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_iter, tree_map
 
 from geval_local.models.gguf_blocks import BlockType
+from geval_local.models.products import linear
 
 #: Most weights of one product that are widened at once; a larger matrix (a head) is widened in slices of its rows.
 SLICE = 1 << 26
@@ -240,7 +241,7 @@ def _linear(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     if len(weight.shape_) == 2 and math.prod(weight.shape_) > SLICE:
         return linear_in_slices(given, weight, bias)
     with _widened_in_buffer(weight) as wide:
-        return nn.functional.linear(given, wide, bias)
+        return linear(given, wide, bias)
 
 
 def linear_in_slices(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -250,7 +251,7 @@ def linear_in_slices(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
     for start in range(0, len(weight), step):
         part = slice(start, start + step)
         wide_bias = None if bias is None else bias[part].to(given.dtype)
-        found[..., part] = nn.functional.linear(given, weight[part].to(given.dtype), wide_bias)
+        found[..., part] = linear(given, weight[part].to(given.dtype), wide_bias)
     return found
 
 

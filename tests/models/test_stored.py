@@ -17,7 +17,7 @@ from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.errors import WeightsError
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
-from geval_local.models import reading, stored
+from geval_local.models import products, reading, stored
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.load import load_model
@@ -40,6 +40,7 @@ SAMPLES = [{"source": "A tale. " * (1 + row % 3), "output": f"It ends at {row}."
 def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(stored, "FEW", 0)  # tiny models stand for large ones
+    monkeypatch.setattr(products, "uses_onednn", lambda: False)  # the oracle computes by PyTorch's own choice
 
 
 def logits(model):
