@@ -39,7 +39,7 @@ DERIVED = {
 #: Numbers that are no figures: names of models and formats, rows asked for, bounds of what is described.
 WORDS = re.compile(
     r"`[^`]*`|\]\([^)]*\)|\d{1,2} November(?: 2026)?|95 %|Q\d_\w+|[\d.]+ ?(?:B|M)\b|bfloat16|float\d+|\b500 rows|two|"
-    r"SmolLM2-135M[\w-]*|G-Eval-[\d.]+|GPT-[\d.]+|QAGS-\w+|ROUGE-\d|1-5|50 documents|98 MB|Zen 4|vLLM [\d.]+"
+    r"SmolLM2-135M[\w-]*|G-Eval-[\d.]+|GPT-[\d.]+|QAGS-\w+|ROUGE-\d|1-5|50 documents|98 MB|Zen 4|vLLM [\d.]+|AVX-\d+"
 )
 
 
