@@ -15,7 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from machine import machine  # noqa: E402
+from machine import machine
 
 #: Rows of a pack, and the sides of the matrices of SmolLM2-135M and of an 8 B model.
 SHAPES = [(3072, 576, 1536), (3072, 1536, 576), (2048, 4096, 4096), (256, 576, 1536), (64, 576, 1536), (8, 576, 1536)]
