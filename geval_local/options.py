@@ -160,9 +160,9 @@ class JudgeOptions(Options):
         EngineName,
         Flag(panel=LOADING),
         Field(
-            description="trie: every distinct prompt token is computed once; cache: shared prefixes by the model's own "
-            "cache; padded: plain batches; auto: the first of these that a probe shows exact; vllm: by vLLM, in this "
-            "process."
+            description="trie: compute every distinct prompt token once; cache: share prefixes by the model's own "
+            "cache; padded: plain batches; auto: the first of these that a probe finds exact; vllm: vLLM "
+            "in this process."
         ),
     ] = "auto"
     tensor_parallel: Annotated[
@@ -373,8 +373,8 @@ class RunOptions(Options):
         AfterValidator(_encoding),
         Flag(metavar="NAME"),
         Field(
-            description="Encoding of the file: utf-8, cp1252, latin-1, cp1251, ... Absent: UTF-8 or UTF-16; of tables "
-            "also Windows-1252, and says so."
+            description="Encoding of the file: utf-8, cp1252, latin-1, cp1251, ... Absent: UTF-8 or UTF-16; for "
+            "tables also Windows-1252, with a notice."
         ),
     ] = None
     id: Annotated[
@@ -407,7 +407,7 @@ class RunOptions(Options):
         str | None,
         Flag(metavar="FIELD"),
         Field(
-            description="Field of the document, or `row`: every row is independent of the others. Absent: guessed and "
+            description="Field that names the document; `row` says that every row is independent. Absent: guessed and "
             "reported."
         ),
     ] = None
@@ -447,9 +447,10 @@ class RunOptions(Options):
         BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
         Flag(metavar="NAMES"),
         Field(
-            description="Columns of CSV results, by commas: input columns, row, figures such as score or "
+            description="Columns of CSV results, separated by commas: input columns, row, figures such as score or "
             "probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
-            "input,score,error. With --distributed: the input columns that are kept beside the figures. Absent: all."
+            "input,score,label_mass,error,error_code. With --distributed: the input columns to keep. "
+            "Absent: all."
         ),
     ] = None
     csv_safe: Annotated[
@@ -467,14 +468,14 @@ class RunOptions(Options):
     use_cache: Annotated[
         bool,
         Flag(("--no-cache",), is_negative=True),
-        Field(description="Take no figures over from earlier runs."),
+        Field(description="Do not reuse figures of earlier runs."),
     ] = True
     retry_errors: Annotated[bool, Field(description="Score the rows again that have no score so far.")] = False
     overwrite: Annotated[
         bool,
         Field(
-            description="Replace OUT although it is a file of your own, or a run of another configuration, of which "
-            "only what its manifest names is removed. Not needed for a file that is a result of this tool, unchanged."
+            description="Overwrite OUT even if you created or edited it, or it holds a different run. Only files that "
+            "the run's manifest names are removed. Unmodified output of this tool is always replaced."
         ),
     ] = False
     shard: Annotated[
@@ -508,8 +509,8 @@ class RunOptions(Options):
         str | None,
         Flag(metavar="FIELD", panel=SPREADING),
         Field(
-            description="Bring the rows of one FIELD into one block first, so that they share their text: for inputs "
-            "whose candidates lie far apart. The results come in this order."
+            description="Bring the rows with the same FIELD into one block first, so that they share their text: for "
+            "inputs whose candidates are far apart. The results have this order."
         ),
     ] = None
 

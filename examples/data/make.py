@@ -1,4 +1,4 @@
-"""Write the other shapes of helpdesk.jsonl: one file for each system, one row for both answers, and a spreadsheet.
+"""Write the other shapes of helpdesk.jsonl: a file for each system, both answers in a row, a spreadsheet, a release.
 
 Run it in this directory after helpdesk.jsonl was changed: python make.py
 """
@@ -22,7 +22,7 @@ def table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def make(source: Path, place: Path) -> None:
-    """Write old.csv, new.csv, wide.csv and chats.csv into `place`."""
+    """Write old.csv, new.csv, wide.csv, chats.csv and release.jsonl into `place`."""
     rows = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
     shared = ("ticket", "language", "product", "article", "question")
     of = {system: {row["ticket"]: row for row in rows if row["system"] == system} for system in ("old", "new")}
@@ -40,6 +40,15 @@ def make(source: Path, place: Path) -> None:
         place / "chats.csv",
         [{"user message": row["question"], "bot reply": row["answer"]} for row in of["old"].values()],
     )
+
+    # As data sets are published: one id for all systems, and a list of objects with the ratings of each person.
+    with (place / "release.jsonl").open("w", encoding="utf-8") as file:
+        for row in rows:
+            if "anna" in row:
+                people = [{"helpfulness": row["anna"]}, {"helpfulness": row["ben"]}]
+                made = {"id": f"ticket-{row['ticket']}", "question": row["question"], "decoded": row["answer"]}
+                made |= {"model_id": row["system"], "expert_annotations": people}
+                file.write(json.dumps(made, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

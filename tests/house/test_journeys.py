@@ -59,7 +59,7 @@ def test_every_script_is_walked_here():
     # The journey gate is walked in test_gate_journey.py.
     assert {path.parent.name for path in JOURNEYS.glob("*/README.md")} == {"gate", "one_row"}
     scripts = {path.stem for path in JOURNEYS.glob("*.sh")}
-    assert scripts == {"chat_log", "two_systems", "spreadsheet", "gguf", "ratings", "server_and_ray"}
+    assert scripts == {"chat_log", "two_systems", "release", "spreadsheet", "gguf", "ratings", "server_and_ray"}
 
 
 @pytest.mark.slow
@@ -119,6 +119,14 @@ def test_a_chat_log_gives_its_worst_turns_and_why(tmp_path):
     reasons = [json.loads(line) for line in (tmp_path / "reasons.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [one["id"] for one in reasons]
     assert all(f'"{one["id"]}"' in (tmp_path / "turns.html").read_text(encoding="utf-8") for one in reasons)
+
+
+@pytest.mark.slow
+def test_a_release_ends_in_a_correlation(tmp_path):
+    scored, agreed = walk("release", tmp_path)
+    assert "80/80" in scored, "ids that name documents are no duplicates"
+    assert "spearman" in agreed
+    assert "expert_annotations" in agreed, "the members of the list are raters"
 
 
 @pytest.mark.slow
