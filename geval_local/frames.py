@@ -1,4 +1,4 @@
-"""Scores of the rows of a data frame, as columns beside its own; narwhals reads and extends frames of any library."""
+"""Scores of the rows of a data frame, as columns next to its own; narwhals reads and extends frames of any library."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def ascore_frame(
     progress: OnProgress = False,
     **options: Any,
 ) -> Any:
-    """Score the rows of a data frame beside an event loop; all else as in `score_frame`.
+    """Score the rows of a data frame for an event loop; all else as in `score_frame`.
 
     Calls of one loaded judge are computed one after the other; see `Judge.ascore_many`.
     """
@@ -233,7 +233,7 @@ class GevalAccessor:
         return score_frame(self._frame, metrics, judge, **options)
 
     async def ascore(self, metrics: Metrics, judge: Any = None, **options: Any) -> Any:
-        """Score the rows beside an event loop, as `geval_local.ascore_frame`."""
+        """Score the rows for an event loop, as `geval_local.ascore_frame`."""
         return await ascore_frame(self._frame, metrics, judge, **options)
 
 

@@ -20,7 +20,7 @@ from geval_local.scale import Scale
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
 ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
-#: Edition of the request to chat models beside the paper's form; part of every signature of a chat style.
+#: Edition of the request to chat models next to the paper's form; part of every signature of a chat style.
 CHAT_FORM = 3
 #: Larger scales are shown by their first two labels and the last: every line is computed again for every sample.
 LABELS_SHOWN = 10

@@ -200,7 +200,7 @@ class RatedJudges:
         return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")
 
     def _known(self, path: Path, judge: Judge, metrics: Sequence[Metric]) -> dict[str, ScoredMetric]:
-        """Read which metrics a kept file holds beside those of its input; refuse it if these scores do not fit."""
+        """Read which metrics a kept file holds next to those of its input; refuse it if these scores do not fit."""
         manifest = read_manifest(path)
         remedy = f"Choose another directory with -o, or delete {path}."
         if manifest is None:

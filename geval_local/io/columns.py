@@ -134,7 +134,7 @@ def check_chosen(
 
 
 def renamed_columns(names: Collection[str], results: Iterable[str], layout: ColumnLayout = SCORES) -> dict[str, str]:
-    """Name the input columns of a CSV file anew that are called like a figure of a result: ``{old: new}``.
+    """Rename the input columns of a CSV file that are called like a figure of a result: ``{old: new}``.
 
     Columns that hold an earlier result of the same name keep theirs, since the new result replaces them: such a result
     has both a score and an error.

@@ -48,7 +48,7 @@ _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
 
 
 class SourceColumns:
-    """The columns of a Parquet input as Arrow has them, read again beside its rows.
+    """The columns of a Parquet input as Arrow has them, read again next to its rows.
 
     Python's values do not tell Arrow's types apart, nor hold all that they can: nanoseconds, the order of a map's keys,
     a null of an integer column. So what passes through a run never becomes Python's.
@@ -62,7 +62,7 @@ class SourceColumns:
     first : int
         Number of the first of them.
     sizes : sequence of int
-        Rows of each file, if there are several: in each of them numbers begin anew.
+        Rows of each file, if there are several: in each of them numbers begin again.
     """
 
     def __init__(self, schema: Any, batches: Iterable[Any], first: int = 1, sizes: Sequence[int] = ()) -> None:

@@ -76,7 +76,7 @@ def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
 
 
 class FileRows(Sequence[Row]):
-    """Rows of a large result file, read anew by every pass; asking for one in its middle keeps them in memory."""
+    """Rows of a large result file, read again by every pass; asking for one in its middle keeps them in memory."""
 
     def __init__(self, path: Path, described: ResultManifest | None) -> None:
         self._path, self._described = path, described

@@ -2,7 +2,7 @@
 
 - `judge`: `Judge`, with the signature of its scores, the key of its cached read-outs, what is kept for the next start
 - `steps`: evaluation steps, written once; `audit`: the tokens of a prompt and of its labels
-- `scorer`: samples through an engine, window by window, into scores, also beside an event loop; questions too
+- `scorer`: samples through an engine, window by window, into scores, also for an event loop; questions too
 - `decisions`: what `Judge.decide` does
 - `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model, and the
   text of a batch that the engine keeps for the batches that follow

@@ -272,7 +272,7 @@ class Batcher:
             try:
                 self._execute(batch)
             except BaseException as error:
-                # Report any exception to the callers; the thread goes on.
+                # Report any exception to the callers; the thread continues.
                 for job, _ in batch:
                     _fail(job, error)
             with self._changed:
@@ -459,7 +459,7 @@ class Newcomer:
 class KeptPrefixes:
     """Chooses what the engine keeps of one batch for the batches that follow.
 
-    A batch computes shared text once, but the next batch starts anew, unless the engine keeps that text. It has little
+    A batch computes shared text once, but the next batch starts again, unless the engine keeps that text. It has little
     room, and what it keeps is computed apart from the rest of the batch; so only that is kept which is likely to be
     needed again:
 
@@ -467,7 +467,7 @@ class KeptPrefixes:
     - evidence that came in an earlier batch, unless it shares most of its text with its company, as the candidates of
       one document do when they are asked about a second time;
     - what the newest call shares with others. Rows of one document come one after the other, and a batch that ends amid
-      them is followed by one that goes on with them.
+      them is followed by one that continues with them.
     """
 
     def __init__(self) -> None:

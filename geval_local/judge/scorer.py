@@ -70,7 +70,7 @@ def progress_of(progress: OnProgress, label: str, total: int) -> Iterator[Callab
 
 
 async def in_thread(work: Callable[[OnProgress], _T], progress: OnProgress) -> _T:
-    """Run work in a thread while the event loop goes on."""
+    """Run work in a thread while the event loop continues."""
     loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
     def tell(done: int, total: int) -> None:
@@ -281,7 +281,7 @@ class Scorer(ABC):
     async def ascore_many(
         self, metric: Metric | Sequence[Metric], samples: Rows, **options: Unpack[_Many]
     ) -> list[Score] | dict[str, list[Score]]:
-        """Score samples beside an event loop; parameters, result and errors as in `score_many`.
+        """Score samples for an event loop; parameters, result and errors as in `score_many`.
 
         The work runs in a thread, and calls of one judge take turns, batch by batch. The loop calls `progress`. After a
         cancellation the work ends with the current batch.

@@ -49,7 +49,7 @@ _OTHER_WEIGHTS = ("pytorch_model", "tf_model", "flax_model", "rust_model")
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
 #: Endings of files that are too large to be read only in order to know them again.
 _WEIGHTS = {".gguf", ".safetensors", ""}
-#: Bytes of other files that are; larger ones, such as data beside a model, count as changed with their ctime.
+#: Bytes of other files that are; larger ones, such as data next to a model, count as changed with their ctime.
 _MOST_TO_KNOW = 1 << 26
 _MOUNTS = Path("/proc/self/mountinfo")
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
@@ -119,7 +119,7 @@ def _is_pointer(file: Path) -> bool:
 
 
 def unfinished(directory: Path) -> Path | None:
-    """Find what a download from the hub has left that broke off: beside a snapshot of the cache, or in a directory."""
+    """Find what a download from the hub has left that broke off: next to a snapshot of the cache, or in a directory."""
     blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else None
     places = [directory / ".cache" / "huggingface" / "download", *([] if blobs is None else [blobs])]
     return next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)

@@ -207,7 +207,7 @@ def finished_paragraph(tokenizer: PreTrainedTokenizerBase, new: list[int]) -> Pa
 class _Draws(LogitsProcessor):
     """Draws the next token of every text, and leaves only that one to the loop, which takes the likeliest.
 
-    Each text has random numbers of its own, one for each token, whatever is drawn beside it: the token whose share of
+    Each text has random numbers of its own, one for each token, whatever is drawn next to it: the token whose share of
     the cumulated probability holds the number. Probabilities are computed in float64 on the host.
     """
 
@@ -267,7 +267,7 @@ def generate_samples(
 def may_share_batch(model: PreTrainedModel, lengths: Sequence[int], max_new_tokens: int) -> bool:
     """Whether prompts of these lengths may be continued in one batch, padded on the left.
 
-    Rotary frequencies follow the longest text, so that none may grow beyond a switch beside another; a state that is
+    Rotary frequencies follow the longest text, so that none may grow beyond a switch next to another; a state that is
     not kept token by token takes padding in; plain attention gives NaN for padding (BLOOM, MPT, Gemma 2).
     """
     sizes = {Trunk(model).group(length) for length in (*lengths, max(lengths) + max_new_tokens)}

@@ -262,7 +262,7 @@ _OLDER: Mapping[tuple[str, ...], tuple[str, str]] = {
 }
 
 
-#: Names of files that hold a vocabulary, beside all that end in `_VOCABULARY_ENDINGS`.
+#: Names of files that hold a vocabulary, besides all that end in `_VOCABULARY_ENDINGS`.
 _VOCABULARIES = ("tokenizer.json", "tekken.json", "vocab.json", "vocab.txt")
 _VOCABULARY_ENDINGS = (".model", ".tiktoken")
 
@@ -579,7 +579,7 @@ def _keep_soft_capping(entry: JudgeEntry, model: Any, options: JudgeOptions) -> 
 
 
 def _missing_hint(entry: JudgeEntry, directory: Path) -> str:
-    """Tell how to bring files that a directory lacks: where a download broke off, it goes on."""
+    """Tell how to bring files that a directory lacks: where a download broke off, it continues."""
     broken = None if directory == fetch_directory(entry) else resume_hint(directory)
     return broken or _fetch_hint(entry)
 

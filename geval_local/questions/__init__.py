@@ -1,4 +1,4 @@
-"""Typed questions about any evidence, and their answers: pure, beside `Metric`.
+"""Typed questions about any evidence, and their answers: pure, as `Metric` is.
 
 - `question`: predicates, choices and scores, from Python, YAML or JSON
 - `form`: how a question is put to a model: the evidence first, the question last, short labels for the options

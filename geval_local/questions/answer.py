@@ -105,7 +105,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class PredicateAnswer(_Answer):
-    """The answer to a predicate; attributes beside `probability` are those of every answer."""
+    """The answer to a predicate; attributes besides `probability` are those of every answer."""
 
     @property
     def probability(self) -> float:

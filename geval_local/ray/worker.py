@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 
-#: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
+#: Workers that may die over a block before the block, or the one scored next to it, is held to be the cause.
 ATTEMPTS = 4
 
 
@@ -55,7 +55,7 @@ class KilledError(DataError):
 
 @contextmanager
 def _attempt(job: Job, block: Block, nodes: Nodes) -> Iterator[None]:
-    """Keep a marker file beside the parts while a block is scored; it outlives only a killed process.
+    """Keep a marker file next to the parts while a block is scored; it outlives only a killed process.
 
     It names the worker's machine: one that is gone, such as a preempted one, was not killed by a block.
 

@@ -1,4 +1,4 @@
-"""The page of one run: its scores, and beside them what people say."""
+"""The page of one run: its scores, and next to them what people say."""
 
 from __future__ import annotations
 

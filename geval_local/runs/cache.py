@@ -1,7 +1,7 @@
 """Cache of outcomes by prompt, judge, labels and read-out, kept across runs.
 
 Scoring a file that has grown computes only the new rows and reuses the old figures unchanged. The cache is never
-required: if it cannot be read or written, the run goes on without it and logs this once.
+required: if it cannot be read or written, the run continues without it and logs this once.
 """
 
 from __future__ import annotations

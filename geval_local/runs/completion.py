@@ -129,7 +129,7 @@ def complete(
     overwrite: bool,
     accept_version: bool = False,
 ) -> RunResult:
-    """Open a run and follow it to its end; an interruption or an error says how to go on with it.
+    """Open a run and follow it to its end; an interruption or an error says how to continue with it.
 
     `fill` brings outcomes into the run before anything else is done.
     """
@@ -166,7 +166,7 @@ def complete(
 
 
 def add_resume_hint(error: GevalError, directory: object) -> None:
-    """Say how to go on with what the error interrupted."""
+    """Say how to continue with what the error interrupted."""
     command = shlex.join(["geval-local", "resume", str(directory)])
     kept = f"What is finished is kept; go on with:\n  {command}"
     error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
@@ -411,7 +411,7 @@ class _Completion:
             yield signature
 
     def _description(self, summaries: Mapping[str, Summary | QuestionSummary]) -> ResultManifest:
-        """Describe the results for the manifest beside them."""
+        """Describe the results for the manifest next to them."""
         run, settings = self.run, self.run.manifest.settings
         file = run.manifest.input
         if settings.reasons is not None:

@@ -33,7 +33,7 @@ _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_N
 
 
 def side_directory(output: Path) -> Path:
-    """Return the run directory beside an output file, which exists until the file is complete."""
+    """Return the run directory next to an output file, which exists until the file is complete."""
     return output.with_name(side_name(output.name))
 
 
@@ -229,7 +229,7 @@ def make(directory: Path) -> bool:
 def _checked_output(
     directory: Path, on_record: RunManifest | None, wanted: RunManifest | None, *, overwrite: bool
 ) -> str | None:
-    """Check that a run's output file beside its directory may be written; return the hash of a file to replace.
+    """Check that a run's output file next to its directory may be written; return the hash of a file to replace.
 
     A result of this tool is replaced once the new one is complete, any other file only with `overwrite`.
     """
@@ -266,7 +266,7 @@ def _merged(on_record: RunManifest, wanted: RunManifest, replaces: str | None) -
 def check_configuration(
     directory: Path, on_record: RunManifest, wanted: RunManifest, *, another: str = "score into another directory"
 ) -> None:
-    """Refuse to go on with a run of another configuration that has finished rows; `another` is a way out."""
+    """Refuse to continue with a run of another configuration that has finished rows; `another` is a way out."""
     differences = on_record.differences(wanted) if on_record.has_begun else []
     if differences and not _is_empty(directory, on_record):
         raise OutputError(

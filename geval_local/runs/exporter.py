@@ -96,7 +96,7 @@ class Exporter:
 
 
 def with_rows(files: Iterable[Path]) -> list[Path]:
-    """List result files, each CSV file followed by the rows that are kept beside it."""
+    """List result files, each CSV file followed by the rows that are kept next to it."""
     return [one for file in files for one in ((file, rows_path(file)) if file.suffix == ".csv" else (file,))]
 
 
@@ -129,13 +129,13 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
 
 
 def _output_of(run: Run) -> Path | None:
-    """Return the output file of a run without its own directory, which is always beside the run directory."""
+    """Return the output file of a run without its own directory, which is always next to the run directory."""
     name = run.manifest.settings.output
     return None if name is None or run.directory is None else run.directory.parent / name
 
 
 def describe(run: Run, file: Path, description: ResultManifest) -> None:
-    """Write the manifest beside a result file."""
+    """Write the manifest next to a result file."""
     rows = rows_path(file)
     kept = file_sha256(rows) if file.suffix == ".csv" and rows.exists() else None
     description = replace(description, results_sha256=file_sha256(file), rows_sha256=kept)
@@ -146,7 +146,7 @@ def describe(run: Run, file: Path, description: ResultManifest) -> None:
 
 
 def clear_away(run: Run) -> None:
-    """Remove the run directory beside an output file that is complete."""
+    """Remove the run directory next to an output file that is complete."""
     if run.manifest.settings.output is not None and run.directory is not None:
         run.store.close()
         remove_run(run.directory, run.manifest)

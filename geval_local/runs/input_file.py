@@ -73,7 +73,7 @@ def fingerprint_inputs(paths: Sequence[Path]) -> InputFile:
 
 
 def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = None) -> InputFile:
-    """Fingerprint a share of an input: what it reads of its files, and which files there are beside them.
+    """Fingerprint a share of an input: what it reads of its files, and which files there are next to them.
 
     `hashes` keeps what is known of the files for other shares.
     """

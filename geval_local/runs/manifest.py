@@ -223,7 +223,7 @@ def is_run_directory(directory: Path) -> bool:
 
 
 def side_name(output: str) -> str:
-    """Return the name of the run directory beside an output file, which exists until the file is complete."""
+    """Return the name of the run directory next to an output file, which exists until the file is complete."""
     return f".{output}.run"
 
 

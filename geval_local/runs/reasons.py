@@ -60,7 +60,7 @@ def chosen_places(
 
 
 def reason_record(settings: Settings, judge: Mapping[str, Any]) -> dict[str, Any]:
-    """Say what is asked of a judge, given its options: what reasons depend on beside the input and its columns."""
+    """Say what is asked of a judge, given its options: what reasons depend on besides the input and its columns."""
     assert settings.reasons is not None
     (metric,) = settings.metrics
     return {**settings.reasons.model_dump(), "metric": metric, "rows": settings.chosen, "judge": dict(judge)}

@@ -56,7 +56,7 @@ def export_name(format_name: str, stem: str = "scores") -> str:
 
 
 def planned_names(manifest: RunManifest) -> list[str]:
-    """List the files that a run is to write into its directory beside its store, as far as names can be told."""
+    """List the files that a run is to write into its directory besides its store, as far as names can be told."""
     names = [export_name(one, manifest.settings.stem) for one in manifest.settings.formats]
     rows = [rows_path(name).name for name in names if name.endswith(".csv")]
     if manifest.settings.output is None:
@@ -324,7 +324,7 @@ class Run:
         return found
 
     def _accept_version(self, record: JudgeRecord, judge: Judge) -> None:
-        """Let a judge go on with other versions of its libraries than the run began with."""
+        """Let a judge continue with other versions of its libraries than the run began with."""
         metrics, estimator = self.metrics if record.signatures else [], self.manifest.settings.estimator
         accept_versions(record, {metric.name: str(judge.signature(metric, estimator)) for metric in metrics})
 

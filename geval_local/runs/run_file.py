@@ -224,7 +224,7 @@ def decide_file(
     GevalError
         If the input, the questions, the output or a judge cannot be used; all but the judge before it is loaded.
     Interrupted
-        If the run was stopped. Everything finished is kept; `resume` goes on with it.
+        If the run was stopped. Everything finished is kept; `resume` continues with it.
     """
     options = _options(options, named)
     path = Path(file)
@@ -432,7 +432,7 @@ def resume(
     retry_errors : bool
         Whether rows without a score are scored again.
     accept_version : bool
-        Whether to go on with other versions of this package, torch or transformers than the run began with: scores
+        Whether to continue with other versions of this package, torch or transformers than the run began with: scores
         may differ by rounding, and the signatures name both.
     load_calibration : callable, optional
         As for `score_file`.
@@ -459,7 +459,7 @@ def resume(
             run, manifest, maps, events or RunEvents(), retry_errors=retry_errors
         )
     directory = find_run(run)
-    # A run writes beside its own directory, even if the directory was moved.
+    # A run writes next to its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
     target = Target(directory, output, tuple(settings.formats), settings.stem)
     return complete(

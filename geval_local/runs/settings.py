@@ -72,7 +72,7 @@ class EvaluationRecord(ManifestPart):
     file: str
     #: Hash of its content.
     sha256: Sha256
-    #: What was set beside it, ``KEY=VALUE``.
+    #: What `--set` changed in it, ``KEY=VALUE``.
     overrides: list[str] = Field(default_factory=list)
     #: Hash of what file and overrides say together, comments and layout left out.
     settings_sha256: Sha256
@@ -86,7 +86,7 @@ class Settings(RunOptions):
     # Of the command alone, not of the run.
     retry_errors: Annotated[bool, Field(exclude=True)] = False
     overwrite: Annotated[bool, Field(exclude=True)] = False
-    #: Name of the output file, if given; it is beside the run directory, and the result is moved there at the end.
+    #: Name of the output file, if given; it is next to the run directory, and the result is moved there at the end.
     output: FileName | None = None
     #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.asked`.
     metrics: Annotated[list[Definition], Field(min_length=1)]

@@ -356,7 +356,7 @@ class Store:
         self.is_closed = True
         with suppress(sqlite3.Error):
             self._connection.execute("INSERT OR REPLACE INTO about VALUES ('log', '')")
-        with suppress(sqlite3.Error):  # on a full disk the log cannot be merged; it stays beside the file
+        with suppress(sqlite3.Error):  # on a full disk the log cannot be merged; it stays next to the file
             self._connection.close()
 
     def begin_window(

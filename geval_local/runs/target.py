@@ -22,7 +22,7 @@ class Target:
 
     #: The run directory; None for a run that keeps nothing.
     directory: Path | None = None
-    #: The output file, if given; the run directory is beside it until the file is complete.
+    #: The output file, if given; the run directory is next to it until the file is complete.
     output: Path | None = None
     #: Formats of the exported files.
     formats: tuple[str, ...] = ("jsonl",)
@@ -104,10 +104,10 @@ def shard_name(shard: str) -> str:
 
 
 def find_run(place: str | os.PathLike[str]) -> Path:
-    """Find the directory of a run: the directory itself, or the hidden one beside the run's output file."""
+    """Find the directory of a run: the directory itself, or the hidden one next to the run's output file."""
     path = Path(place)
     try:
-        # A directory contains its run; only a file has one beside it.
+        # A directory contains its run; only a file has one next to it.
         directory = path if path.is_dir() else side_directory(path)
         found = is_run_directory(directory)
     except (OSError, RuntimeError, ValueError) as error:

@@ -1,6 +1,6 @@
 """Versions of this package and of its libraries: what a run began with, and what is installed now.
 
-Another version may shift scores by rounding. So a run goes on with one only if it is told to, and its signatures then
+Another version may shift scores by rounding. So a run continues with one only if it is told to, and its signatures then
 name both.
 """
 
@@ -47,7 +47,7 @@ def changed_versions(record: JudgeRecord) -> dict[str, tuple[str, str]]:
 
 
 def check_versions(directory: Path, manifest: RunManifest, *, accept: bool) -> None:
-    """Refuse, before a judge is loaded, to go on with other versions than the run began with, unless told to."""
+    """Refuse, before a judge is loaded, to continue with other versions than the run began with, unless told to."""
     for record in manifest.judges:
         changed = {} if record.complete else changed_versions(record)
         if changed and not accept:

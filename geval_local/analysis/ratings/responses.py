@@ -115,7 +115,7 @@ def geval_items(
 
 
 def unieval_items(rated: Rated, dimension: str) -> list[ScoredItem]:
-    """Read a metric's predictions stored beside a benchmark's ratings, in UniEval's format."""
+    """Read a metric's predictions stored next to a benchmark's ratings, in UniEval's format."""
     values = []
     for number, row in numbered(rated.rows):
         value = number_at(row, f"{PREDICTIONS}.{dimension}", f"{rated.path}, row {number}")

@@ -28,7 +28,7 @@ class PeopleOptions:
 
 @dataclass(frozen=True)
 class Beside:
-    """What stands beside the scores."""
+    """What stands next to the scores."""
 
     ablations: Annotated[
         bool,
@@ -405,7 +405,7 @@ def estimate(
     """Estimate the mean rating of every system from many scores and a few dozen ratings, with a valid interval.
 
     The rated rows have to be a random sample of all. Where the judge agrees with people, its scores of the other rows
-    make the interval shorter; where it does not, the ratings alone count, and that is said.
+    make the interval shorter; where it does not, only the ratings count, and the output says so.
     """
     from geval_local.analysis.estimates import estimate as find
     from geval_local.analysis.rating_plans import plan_ratings, save_sheet

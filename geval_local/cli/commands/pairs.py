@@ -77,7 +77,7 @@ def pairs(
     """Compare outputs pair by pair, each pair in both orders, by the exact probabilities of A, B and tie.
 
     The default compares every two outputs of a document. The results hold one row a pair, whose score is the preference
-    for the first output; `geval-local preferences` reads them again. An interrupted run goes on by the same command.
+    for the first output; `geval-local preferences` reads them again. An interrupted run continues by the same command.
     """
     from geval_local.analysis.pairs import rank_run
     from geval_local.cli.output.console import note, print_json

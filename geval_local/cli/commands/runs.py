@@ -155,7 +155,7 @@ def reasons(
     """Let the judge of a run write why rows got their scores, citing the text; no score changes.
 
     The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
-    they do is recorded. An interrupted command goes on where it was when it is given again.
+    they do is recorded. An interrupted command continues where it was when it is given again.
     """
     from geval_local.analysis.differences import doubt_of
     from geval_local.analysis.preferences import holds_pairs

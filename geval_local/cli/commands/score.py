@@ -144,7 +144,7 @@ def decide(
     """Answer typed questions about every row of a file, with exact probabilities.
 
     The evidence of a row is computed once for all its questions. Without -o only the closing table is printed. With it,
-    finished work is kept at every moment: the same command, or `geval-local resume`, goes on after an interruption. A
+    finished work is kept at every moment: the same command, or `geval-local resume`, continues after an interruption. A
     row or a question without an answer keeps its place, with the reason.
     """
     from geval_local.cli.scoring import follow

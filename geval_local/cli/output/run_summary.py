@@ -47,7 +47,7 @@ REASONS_SHOWN = 8
 LOWEST_SHOWN = 3
 #: Characters of a line, and the fewest that a piece of a text is worth showing in.
 LINE, PIECE = 80, 12
-#: Labels of a scale that are all shown beside a low score; of a longer one the likeliest.
+#: Labels of a scale that are all shown next to a low score; of a longer one the likeliest.
 LABELS_SHOWN, LIKELIEST = 5, 3
 
 
