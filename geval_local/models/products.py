@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +21,8 @@ _CPUINFO = Path("/proc/cpuinfo")
 @cache
 def uses_onednn() -> bool:
     """Whether oneDNN computes float32 products on this machine: on AMD's processors with AVX-512."""
-    if not torch.backends.mkldnn.is_available() or "AVX512" not in torch.backends.cpu.get_cpu_capability():
+    backends: Any = torch.backends
+    if not backends.mkldnn.is_available() or "AVX512" not in backends.cpu.get_cpu_capability():
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
