@@ -241,6 +241,13 @@ def test_what_is_wrong_is_told_with_its_line(here, monkeypatch, old, new, told):
     assert not (here / "out").exists()
 
 
+def test_a_check_names_the_judge_whose_weights_are_not_here(here):
+    done = go(here, "--check", "--set", "judges=[qwen2.5-0.5b]")
+    assert done.exit_code == 0, done.stderr
+    assert "nothing is missing" not in done.stderr
+    assert "qwen2.5-0.5b is not on this machine: geval-local judges fetch qwen2.5-0.5b" in done.stderr
+
+
 def test_all_problems_are_told_at_once(here):
     text = EVALUATION.replace("clarity.yaml", "nothing/here").replace("- tiny", "- tinny")
     (here / "evaluation.yaml").write_text(text, encoding="utf-8")

@@ -120,8 +120,15 @@ def run(
         elif one.baseline is not None:
             note(f"{one.name}: the baseline is {one.baseline}")
     if check:
+        from geval_local.models.registry import entry_of, local_directory
+
         metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
-        note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; nothing is missing")
+        entries = [entry_of(one) for one in plan.judges if not one.is_served]
+        absent = [entry for entry in entries if local_directory(entry) is None]
+        end = "the weights of a judge are missing" if absent else "nothing is missing"
+        note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; {end}")
+        for entry in absent:
+            note(f"{entry.name} is not on this machine: geval-local judges fetch {entry.name}", "yellow")
         return
     stopper = Stopper()
     results = len(plan.metrics) * len(plan.judges)
