@@ -197,7 +197,8 @@ def test_memory_that_runs_out_and_is_not_coped_with_fails(monkeypatch, broken):
     check = checked(model, trie_of(model))
     assert check.failed == ("out of memory",)
     (finding,) = [one for one in check.findings if one.name == "out of memory"]
-    assert ("OutOfMemoryError" if broken == "is_not_understood" else "does not fit") in finding.text
+    told = {"is_not_understood": "OutOfMemoryError", "is_not_halved": "budget"}  # a small pass is tried once more
+    assert told.get(broken, "does not fit") in finding.text
 
 
 @pytest.mark.sweep

@@ -17,6 +17,7 @@ from geval_local.errors import JudgeError, UnsupportedModelError
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import load_model
+from geval_local.models.products import use_faster_products
 from geval_local.models.registry import find_judge
 from geval_local.options import JudgeOptions
 
@@ -142,6 +143,8 @@ def test_a_wrapper_is_a_judge_of_text(tmp_path, caplog, name):
     assert not any("vis" in key or "projector" in key for key, _ in loaded.model.named_parameters())
     assert loaded.parameters < model.num_parameters()
     tokens = torch.arange(40).unsqueeze(0) + 8
+    with torch.inference_mode():
+        use_faster_products(model)  # a recurrent layer amplifies the rounding of another library
     with torch.inference_mode():
         assert (loaded.model(tokens).logits - model(tokens).logits).abs().max() < 1e-5
     metric = Metric(name="clarity", criteria="How clear it is.", scale="0-10", fields={"output": "O"})

@@ -663,27 +663,34 @@ DAMAGE = {
     "json of another shape": "UPDATE outcomes SET other = '[1, 2]' WHERE row = 7",
     "text as count": "UPDATE outcomes SET prompt_tokens = 'many' WHERE row = 7",
     "another judge": "UPDATE outcomes SET judge = 9 WHERE row = 7",
-    "a row too many": "INSERT INTO outcomes SELECT judge, metric, 4000, origin, logprobs, other, prompt_tokens, "
-    "dropped_tokens, sample_key, error FROM outcomes WHERE row = 7",
+    "a row too many": "CREATE TEMP TABLE more AS SELECT * FROM outcomes WHERE row = 7; UPDATE more SET row = 4000; "
+    "INSERT INTO outcomes SELECT * FROM more",
     "no table": "DROP TABLE outcomes",
 }
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", [*DAMAGE, "nan"])
-def test_damage_of_the_store_is_found_before_a_judge_is_loaded(file, tmp_path, name):
-    execute(tmp_path / "run", wanted(file))
+def test_damage_of_the_store_is_computed_again_or_refused_before_a_judge_is_loaded(file, tmp_path, name):
+    expected = execute(tmp_path / "run", wanted(file))[0].read_bytes()
     with sqlite3.connect(tmp_path / "run" / "scores.sqlite") as connection:
         if name == "nan":
             values = struct.pack("<5d", -1.0, float("nan"), -2.0, -3.0, -4.0)
             connection.execute("UPDATE outcomes SET logprobs = ? WHERE row = 7", (values,))
         else:
-            connection.execute(DAMAGE[name])
-    for threshold in (None, 3.0):
-        with pytest.raises(OutputError) as caught:
-            execute(tmp_path / "run", wanted(file, threshold=threshold), lambda: pytest.fail("the judge was loaded"))
-        assert str(tmp_path / "run") in caught.value.message
-        assert caught.value.hint
+            connection.executescript(DAMAGE[name])
+    try:
+        found = execute(tmp_path / "run", wanted(file))
+    except OutputError:
+        for threshold in (None, 3.0):
+            with pytest.raises(OutputError) as caught:
+                execute(
+                    tmp_path / "run", wanted(file, threshold=threshold), lambda: pytest.fail("the judge was loaded")
+                )
+            assert str(tmp_path / "run") in caught.value.message
+            assert caught.value.hint
+    else:
+        assert found[0].read_bytes() == expected
 
 
 def test_a_row_that_is_missing_from_an_unfinished_run_is_scored_again(started, file, tmp_path):
