@@ -211,32 +211,17 @@ class GateOutcome:
         }
 
 
-def checked(gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()) -> int:
-    """Count the limits that apply to a run; parameters as in `failures`."""
-    return sum(1 for _ in _applied(gates, summaries, metrics))
-
-
-def _applied(
-    gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str]
-) -> Iterator[tuple[Summary, Slice | None, Gate]]:
-    """Yield every gate with the result, and the slice of it, to which it applies."""
-    for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
-        for gate in gates:
-            if gate.concerns(summary.metric, metric):
-                places = [None] if gate.by is None else [one for one in summary.slices if one.column == gate.by]
-                for place in places:
-                    yield summary, place, gate
-
-
 def questions_of(
     gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()
 ) -> dict[BaselineQuestion, None]:
-    """List the gates' questions about the baseline; parameters as in `failures`."""
-    return dict.fromkeys(
-        _question(summary, place, gate)
-        for summary, place, gate in _applied(gates, summaries, metrics)
-        if gate.figure == NOT_WORSE
-    )
+    """List the gates' questions about the baseline; parameters as in `outcomes`."""
+    found: dict[BaselineQuestion, None] = {}
+    for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
+        for gate in gates:
+            if gate.figure == NOT_WORSE and gate.concerns(summary.metric, metric):
+                places = [None] if gate.by is None else [one for one in summary.slices if one.column == gate.by]
+                found |= dict.fromkeys(_question(summary, place, gate) for place in places)
+    return found
 
 
 def outcomes_of(changes: Mapping[BaselineQuestion, Change]) -> list[GateOutcome]:
@@ -302,17 +287,6 @@ def _too_few(gates: Sequence[Gate], summary: Summary) -> str | None:
         f"{summary.metric}: {counted}, fewer than the {LEAST_SCORED:.0%} that a gate of a mean or a share "
         "needs (`max_unscored=N`, or the key unscored of the evaluation file, sets another limit)"
     )
-
-
-def failures(
-    gates: Sequence[Gate],
-    summaries: Sequence[Summary],
-    metrics: Sequence[str] = (),
-    *,
-    answers: Sequence[QuestionSummary] = (),
-) -> list[str]:
-    """List the gates that a run failed, and, even without gates, metrics and questions without any figure."""
-    return [one.told for one in outcomes(gates, summaries, metrics, answers=answers) if not one.passed]
 
 
 def outcomes(

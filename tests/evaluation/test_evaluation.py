@@ -21,7 +21,7 @@ from geval_local import run_evaluation, score_file
 from geval_local.errors import ConfigurationError
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
-from geval_local.evaluation.gates import Gate, failures, parse_limit
+from geval_local.evaluation.gates import Gate, outcomes, parse_limit
 from geval_local.evaluation.model import schema
 from geval_local.evaluation.start import guess_metrics, start_evaluation
 from geval_local.judge.judge import Judge
@@ -339,7 +339,7 @@ def test_limits_and_gates():
     for (figure, text), told in expected.items():
         assert Gate(figure, parse_limit(figure, text)).failure(summary) == told
     other = Gate("mean", parse_limit("mean", ">= 5"), "another")
-    assert failures([other], [summary]) == []
+    assert outcomes([other], [summary]) == []
 
 
 # --- to start from --------------------------------------------------------------------------------------------------

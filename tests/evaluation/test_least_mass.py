@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from geval_local.evaluation.gates import Gate, checked, failures, parse_limit
+from geval_local.evaluation.gates import Gate, outcomes, parse_limit
 from geval_local.score import Distribution, Estimator, Score
 from geval_local.summary import Tally, mass_warning
 
@@ -26,6 +26,10 @@ def _score(number, mass, threshold, passed):
 
 def gate(figure, text, metric="all"):
     return Gate(figure, parse_limit(figure, text), metric)
+
+
+def failures(gates, summaries):
+    return [one.told for one in outcomes(gates, summaries) if not one.passed]
 
 
 @pytest.mark.parametrize(("mass", "passed"), [(0.099, False), (0.101, True), (1.0, True)])
@@ -58,10 +62,11 @@ def test_a_gate_of_the_mass_goes_before():
     assert len(failures([gate("mean", ">= 1"), gate("label_mass", ">= 0.5")], [summary(0.3)])) == 1
 
 
-def test_gates_are_counted_for_each_result_that_they_concern():
+def test_a_gate_applies_to_each_result_that_it_concerns():
     one = summary(0.9)
-    assert checked([gate("mean", ">= 1"), gate("mean", ">= 1", "other")], [one], ["m"]) == 1
-    assert checked([gate("mean", ">= 1")], [one, one]) == 2
+    gates = [gate("mean", ">= 1"), gate("mean", ">= 1", "other")]
+    assert [found.metric for found in outcomes(gates, [one], ["m"])] == ["m"]
+    assert [found.metric for found in outcomes(gates[:1], [one, one])] == ["m", "m"]
 
 
 def test_what_is_not_known_is_not_low():
