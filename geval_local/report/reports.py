@@ -115,8 +115,6 @@ def report(
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
     reading: Reading = {"fields": fields, "human_scale": human_scale, "skip_outside": skip_outside}
-    if system_columns:
-        system = system_of_columns([ScoredRun.of(one, **reading) for one in results], system_columns, system)
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
@@ -133,7 +131,7 @@ def report(
             describe(run),
             human=ratings,
             group_by=grouping,
-            system=system,
+            system=system_of_columns([run], system_columns, system) if system_columns else system,
             fields=run.mapping,
             ablation=_ablation(run, ratings, grouping, estimators),
             scales={metric: run.rating_scale(metric) for metric in ratings},

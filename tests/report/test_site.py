@@ -70,6 +70,14 @@ def test_every_figure_of_the_overview_is_that_of_the_runs_page_and_of_the_comman
     assert "same doc_id are one document" in overview
 
 
+def test_a_run_without_the_named_systems_costs_only_its_own_page(here):
+    made = read_rows(here / "runs" / "first.jsonl")
+    write_rows(here / "runs" / "first.jsonl", [row | {"system": "ab"[at % 2]} for at, row in enumerate(made)])
+    done = report(here, "--system-columns", "a", "b")
+    assert files() == {INDEX, MANIFEST, "first.html"}
+    assert "second one.jsonl: no row is of the system 'a'" in " ".join(done.stderr.split())
+
+
 def test_the_folder_opens_from_any_disk(here):
     report(here)
     for name in files() - {MANIFEST}:
