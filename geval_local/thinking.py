@@ -82,7 +82,7 @@ class ThoughtFigures:
     texts: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures of a result; those that a single thought has not are null."""
+        """Return the figures of a result; a single thought leaves some of them null."""
         errors = {"thought_error": self.error, "thought_spread": self.spread}
         known = {name: None if math.isnan(value) else value for name, value in errors.items()}
         kept = {"thoughts": list(self.texts)} if self.texts else {}

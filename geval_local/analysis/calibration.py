@@ -261,7 +261,7 @@ def _verdict(gain: Interval, over_rescaled: Interval, over_constant: Interval) -
     if gain.high < 0:
         return "does harm: held out, the calibrated scores are further from the ratings than the raw ones"
     if not gain.low > 0:
-        return "does not help beyond chance: held out, the interval of the gain over the raw scores holds 0"
+        return "does not help beyond chance: held out, the interval of the gain over the raw scores contains 0"
     if not over_constant.low > 0:
         return "does not help: held out, always answering one constant does as well"
     if over_rescaled.high < 0:

@@ -435,4 +435,4 @@ def _sentence_so_far(change: Change, told: str) -> str:
     than = "" if change.margin is None else f" by {change.margin:g} or more"
     behind = change.direction.behind
     shown = f"{behind}{than}" if found.verdict == "failed" else f"not {behind}{than}"
-    return f"{shown}, decided after {found.decided} documents: {told}; the error of .05 holds for all looks together"
+    return f"{shown}, decided after {found.decided} documents: {told}; level .05 over all looks"

@@ -65,7 +65,7 @@ class Shape:
         taken = sorted(made & rest.keys())
         if missing or taken:
             problem = f"the system column {missing[0]!r} is missing" if missing else ""
-            problem = problem or f"the column {taken[0]!r} cannot stand beside system columns; rename it"
+            problem = problem or f"the column {taken[0]!r} is taken: system columns make one of this name; rename it"
             code = ErrorCode.MISSING_FIELD if missing else ErrorCode.INVALID_ROW
             yield sample.lost(f"{problem}; the columns are: {', '.join(sample.fields)}", code)
             return
@@ -85,7 +85,7 @@ def _by_turn(sample: Sample) -> Iterator[Sample]:
         yield sample
         return
     if _OUTPUT in sample.fields:
-        yield sample.lost("the column 'output' cannot stand beside turns; rename it", ErrorCode.INVALID_ROW)
+        yield sample.lost("the column 'output' is taken: turns make one of this name; rename it", ErrorCode.INVALID_ROW)
         return
     try:
         turns = turns_of(*found, sample.where)

@@ -1,6 +1,6 @@
 """Shares of a run that were scored each for itself, joined: one run with the figures of all of them.
 
-What is joined is what the shares' stores hold. Everything after that is the end of any run: the input is read again,
+It joins the stores of the shares. Everything after that is the end of any run: the input is read again,
 scores are derived from the stored outcomes, and results, description and summary are written. So a joined run differs
 from an undivided one by nothing but its identifier and its times, as far as its windows were the same.
 """
@@ -220,15 +220,15 @@ def _check_all_there(shards: Sequence[Shard]) -> None:
 
 
 def _missing(shards: Sequence[Shard], first: int, last: int, count: int) -> ConfigurationError:
-    beside = shards[0].directory.parent
+    folder = shards[0].directory.parent
     if first > last:
         return ConfigurationError(
-            f"the shares in {beside} do not follow each other: their input was cut in other ways",
+            f"the shares in {folder} do not follow each other: their input was cut in other ways",
             hint="Was it changed between them? Score all shares of it as it is now.",
         )
     told = f"{first}/{count}" + (f" to {last}/{count}" if last > first else "")
     return ConfigurationError(
-        f"rows are missing: those of the share {told}, such as {beside / shard_name(f'{first}/{count}')}",
+        f"rows are missing: those of the share {told}, such as {folder / shard_name(f'{first}/{count}')}",
         hint=f"Score the share {first}/{count} by the command of the others, then merge again.",
     )
 

@@ -235,7 +235,7 @@ def compare(
     interval = within(difference.interval(index, in_steps=in_steps), -most, most)
     widest = max((own[0] for own in found), key=lambda own: own.documents)
     if level == "system" and target == "documents" and widest.documents < FEW_OVER_SYSTEMS:
-        why += f" It finds rather too little, with only {counted(widest.documents, 'document')}."
+        why += f" The test is conservative, with only {counted(widest.documents, 'document')}."
     return Comparison(
         level,
         coefficient,
