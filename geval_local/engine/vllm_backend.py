@@ -12,8 +12,8 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-import multiprocessing
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -45,7 +45,8 @@ WINDOW_SHARE = 0.5
 _PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
 #: Errors only, and not among the results.
 _LOG = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
-_GUARD = "A Python program that uses several GPUs needs its own statements under `if __name__ == '__main__':`."
+#: GB of a CPU's memory for keys and values, where nobody says how much: vLLM would take 92 % of the machine's memory.
+_CPU_CACHE = {"VLLM_CPU_KVCACHE_SPACE": "4"}
 #: Options of a transformers model that mean nothing here, with what to do instead.
 _REFUSED = {
     "device": "Choose GPUs with the environment variable CUDA_VISIBLE_DEVICES.",
@@ -217,14 +218,14 @@ class VllmBackend(AskedBackend):
 
 def _loaded(checked: CheckedJudge) -> Any:
     """Let vLLM load a model, without its log and its bars."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # This is a worker that imports the user's program, not that program: end it without a traceback.
-        raise SystemExit(f"vLLM starts processes, and these import the program again. {_GUARD}")
-    # One process where one GPU serves: no program needs a guard of its main module, and Ctrl-C ends all of it.
-    processes = "1" if (checked.options.tensor_parallel or 1) > 1 else os.environ.get(_PROCESSES, "0")
+    # One process where one GPU serves: Ctrl-C ends all of it.
+    defaults = {**_LOG, _PROCESSES: "1" if (checked.options.tensor_parallel or 1) > 1 else "0"}
+    if checked.options.gpu_memory_share is None:
+        defaults |= _CPU_CACHE
     try:
-        with _environment({**_LOG, _PROCESSES: processes}), warnings.catch_warnings():
+        with _environment(defaults), _main_stays_here(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            logging.getLogger("vllm").addHandler(logging.NullHandler())  # it warns before it has read its settings
             from vllm import LLM
 
             return LLM(**_arguments(checked))
@@ -233,7 +234,7 @@ def _loaded(checked: CheckedJudge) -> Any:
         raise JudgeError(
             f"judge {checked.entry.name!r} cannot be loaded by vLLM: {text}",
             hint="Set VLLM_LOGGING_LEVEL=INFO to see its log. Less memory: `gpu_memory_share`, `tensor_parallel`, "
-            f"vllm={{'max_model_len': N}}.{f' {_GUARD}' if processes == '1' else ''}",
+            "vllm={'max_model_len': N}; on a CPU the variable VLLM_CPU_KVCACHE_SPACE, in GB.",
         ) from error
 
 
@@ -254,6 +255,20 @@ def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _main_stays_here() -> Iterator[None]:
+    """Keep processes that are started from importing the user's program again: it needs no guard of its statements."""
+    names = ("__file__", "__spec__")  # what `multiprocessing.spawn` looks at
+    main = vars(sys.modules["__main__"])
+    kept = {name: main[name] for name in names if name in main}
+    main.update(__spec__=None)
+    main.pop("__file__", None)
+    try:
+        yield
+    finally:
+        main.update(kept)
 
 
 def _arguments(checked: CheckedJudge) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from unittest.mock import patch
 from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.metric import Metric
+from geval_local.options import JudgeOptions
 from geval_local.prompt import Prompt
 from geval_local.ray.blocks import Block, Cut, longest_first, survey
 from geval_local.ray.gather import rows_of_block, write_bucket
@@ -48,25 +49,26 @@ class WorkerShare(NamedTuple):
     gpus: int
 
 
-def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice: Mapping[str, Any]) -> WorkerShare:
-    """Divide a cluster among workers."""
-    device = str(choice.get("device", ""))
-    if device.startswith("cuda:"):
+def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, options: JudgeOptions) -> WorkerShare:
+    """Divide a cluster among workers that load a judge with these options."""
+    if options.device is not None and options.device.startswith("cuda:"):
         raise ConfigurationError(
-            f"`device={device}` names one GPU, and `distributed` gives every worker one of its own",
+            f"`device={options.device}` names one GPU, and `distributed` gives every worker one of its own",
             hint="Leave `device` out.",
         )
-    if device == "cuda" and workers is None and not any(node.get("GPU", 0) >= 1 for node in nodes):
-        raise ConfigurationError(
-            "`device=cuda` asks for GPUs, and no machine of the cluster has one now",
-            hint="Start those that have, or say by `workers` how many GPUs an autoscaler is to bring.",
-        )
-    if device == "cuda" and workers is not None and not any(node.get("GPU", 0) >= 1 for node in nodes):
-        return WorkerShare(workers, 0, 1)
+    wanted, each = _wanted_gpus(options), options.tensor_parallel or 1
+    if wanted is not None and not any(node.get("GPU", 0) >= each for node in nodes):
+        if workers is None:
+            raise ConfigurationError(
+                f"`{wanted}` asks for GPUs, and no machine of the cluster has {'one' if each == 1 else each} now",
+                hint="Start those that have, or say by `workers` how many GPUs an autoscaler is to bring.",
+            )
+        return WorkerShare(workers, 0, each)
     gpus, cpus = ([int(node.get(name, 0)) for node in nodes] for name in ("GPU", "CPU"))
-    on_gpus = sum(gpus) > 0 and device != "cpu"
+    on_gpus = sum(gpus) > 0 and options.device != "cpu" and not options.is_served
     units = gpus if on_gpus else cpus
-    each = 1 if on_gpus and choice.get("device_map") is None else _largest_share(units, workers)
+    if not on_gpus or options.device_map is not None:
+        each = _largest_share(units, workers)
     places = sum(count // each for count in units) if each else 0
     if places < (workers or 1):
         raise ConfigurationError(
@@ -75,6 +77,13 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice:
         )
     workers = workers or places
     return WorkerShare(workers, min(1, sum(cpus) // workers), each) if on_gpus else WorkerShare(workers, each, 0)
+
+
+def _wanted_gpus(options: JudgeOptions) -> str | None:
+    """Return the option that asks for GPUs."""
+    if options.tensor_parallel is not None:
+        return f"tensor_parallel={options.tensor_parallel}"
+    return "device=cuda" if options.device == "cuda" else None
 
 
 def _largest_share(counts: Sequence[int], workers: int | None) -> int:
@@ -88,19 +97,24 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
     """Divide the connected cluster; see `share_out`."""
     import ray
 
-    return share_out([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, record.choice)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return share_out(nodes, workers, JudgeOptions(**record.choice))
 
 
-def check_gpus(share: WorkerShare, device: str | None, address: str | None, gpus: float) -> None:
+def check_gpus(share: WorkerShare, options: JudgeOptions, address: str | None, gpus: float) -> None:
     """Log that a judge runs on CPUs because there is no GPU; refuse to wait for GPUs that nobody would add."""
     if share.gpus and not gpus and address is None:
         raise ConfigurationError(
-            "`device=cuda` asks for GPUs, and this machine has none", hint="Leave `device` out to compute on CPUs."
+            f"`{_wanted_gpus(options)}` asks for GPUs, and this machine has none",
+            hint="Leave it out to compute on CPUs.",
         )
-    if not share.gpus and device is None and address is not None:
+    if not share.gpus and options.device is None and address is not None and not options.is_served:
+        ask = "tensor_parallel=1" if options.engine == "vllm" else "device=cuda"
         logger.warning(
             "no machine of the cluster has a GPU: the judge computes on CPUs. If an autoscaler is to bring GPUs, add "
-            "`device=cuda` and `workers`; `device=cpu` says that CPUs are meant"
+            "`%s` and `workers`%s",
+            ask,
+            "" if options.engine == "vllm" else "; `device=cpu` says that CPUs are meant",
         )
 
 
@@ -139,7 +153,7 @@ def score_blocks(
     (record,) = job.manifest.judges
     settings = job.manifest.settings
     share = cluster_share(settings.workers, record)
-    check_gpus(share, record.choice.get("device"), settings.address, ray.cluster_resources().get("GPU", 0))
+    check_gpus(share, JudgeOptions(**record.choice), settings.address, ray.cluster_resources().get("GPU", 0))
     with working(f"the workers of {record.name}"):
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if job.alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+from multiprocessing.spawn import get_preparation_data
 
 import pytest
 from cli_run import run, write_rows
@@ -147,26 +147,22 @@ def test_options_of_vllm_need_vllm():
         JudgeOptions(name="nano", tensor_parallel=2)
 
 
-@pytest.mark.usefixtures("vllm")
-def test_a_program_without_a_guard_gets_a_sentence(directory, made, monkeypatch):
-    """A spawned worker imports the program, which loads the judge once more."""
-    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
-    with pytest.raises(SystemExit, match="__main__"):
-        load(directory)
-    assert made == []
+def test_a_program_needs_no_guard_of_its_statements(directory, vllm, monkeypatch):
+    """A process that is spawned while vLLM loads does not import the program again, which would load the judge too."""
+    told = []
+    made = vllm.LLM
 
+    def spawning(**arguments):
+        told.append(get_preparation_data("worker"))
+        return made(**arguments)
 
-def test_a_core_that_does_not_start_names_the_guard(directory, vllm, monkeypatch):
-    def fails(**_):
-        raise RuntimeError("Engine core initialization failed. See root cause above.")
-
-    monkeypatch.setattr(vllm, "LLM", fails)
-    with pytest.raises(JudgeError) as caught:
-        load(directory, tensor_parallel=2)
-    assert "__main__" in caught.value.hint
-    with pytest.raises(JudgeError) as caught:
-        load(directory)
-    assert "__main__" not in caught.value.hint
+    monkeypatch.setattr(vllm, "LLM", spawning)
+    names = {"init_main_from_name", "init_main_from_path"}
+    before = get_preparation_data("worker")
+    load(directory)
+    assert names & set(before)
+    assert not names & set(told[0])
+    assert get_preparation_data("worker") == before
 
 
 def test_what_vllm_says_of_a_model_is_told_in_one_line(directory, vllm, monkeypatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import importlib.util
 import json
 import os
@@ -17,13 +18,17 @@ import subprocess
 import sys
 import time
 import urllib.request
+import warnings
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import torch
 from brute_force import brute_force_labels
 
 from geval_local import Judge, Metric, RunEvents, score_file
 from geval_local.errors import Interrupted
+from geval_local.options import JudgeOptions
 from geval_local.prompt import render_form, render_steps_prompt
 
 pytestmark = pytest.mark.slow
@@ -56,8 +61,6 @@ class Plain:
         self.model, self.prompt, self.passed = model, None, None
 
     def __call__(self, ids, use_cache):
-        import torch
-
         ids = ids[0].tolist()
         if self.prompt is None or ids[: len(self.prompt)] != self.prompt:
             self.prompt, self.passed = ids, self.model(torch.tensor([ids]), use_cache=True)
@@ -79,7 +82,6 @@ def form_text(tokenizer, style, metric, row):
 @pytest.fixture(scope="module")
 def expected(smollm2, address):
     """P(label | form) by transformers in float64, each label string by itself: arrays of shape (rows, labels)."""
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float64).eval()
@@ -186,6 +188,29 @@ def reason_prompts(judge):
     return judge.encoder.encode([render_form(FIVE, row) for row in ROWS[:2]])
 
 
+THINK = {"think": 2, "think_tokens": 12, "style": "chat", "dtype": "float32"}
+
+
+def test_thoughts_are_those_of_plain_passes(judge, served, smollm2):
+    """At a temperature near 0 every program draws the likeliest text; the labels after it are read exactly."""
+    plain = Judge.load(smollm2, **THINK, think_temperature=1e-3)
+    expected = plain.score_many(FIVE, ROWS[:2])
+    for one in (judge, served):
+        scores = one.thinking_as(JudgeOptions(**THINK, think_temperature=1e-3)).score_many(FIVE, ROWS[:2])
+        assert [score.thoughts.texts for score in scores] == [score.thoughts.texts for score in expected]
+        for score, right in zip(scores, expected, strict=True):
+            assert score.value == pytest.approx(right.value, abs=TOLERANCE)
+            assert score.label_mass == pytest.approx(right.label_mass, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("which", ["judge", "served"])
+def test_thoughts_follow_their_seeds(which, request):
+    judge = request.getfixturevalue(which).thinking_as(JudgeOptions(**THINK, think_seed=3))
+    together = [score.thoughts.texts for score in judge.score_many(FIVE, ROWS)]
+    assert len({text for texts in together for text in texts}) == 2 * len(ROWS)
+    assert judge.score_many(FIVE, ROWS[2:])[0].thoughts.texts == together[2]
+
+
 def test_what_vllm_computed_is_counted(judge, file, tmp_path):
     before = judge.engine.computed_tokens
     found = score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
@@ -243,10 +268,63 @@ def test_a_killed_command_ends_all_of_it(smollm2, tmp_path, processes):
         os.killpg(process.pid, 0)
 
 
+def program_of(smollm2):
+    """A program that loads a judge, without a guard of its statements."""
+    options = ENGINE | {"style": "completion"}
+    return f"""
+from geval_local import Judge, Metric
+judge = Judge.load({str(smollm2)!r}, **{options!r})
+print(judge.score(Metric.model_validate_json({FIVE.model_dump_json()!r}), **{ROWS[0]!r}).value)
+judge.close()
+"""
+
+
+@pytest.mark.nightly
+def test_a_program_needs_no_guard(smollm2, tmp_path, expected):
+    """vLLM's processes do not import it again."""
+    file = tmp_path / "program.py"
+    file.write_text(program_of(smollm2))
+    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    told = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, timeout=300)
+    assert told.returncode == 0, told.stderr
+    joint = expected["completion", "five"][0]
+    assert float(told.stdout) == pytest.approx(float(FIVE.scale.array @ joint / joint.sum()), abs=TOLERANCE)
+
+
+def test_workers_of_ray_load_it(smollm2, file, tmp_path, expected):
+    pytest.importorskip("ray")
+    options = JudgeOptions(name=str(smollm2), style="completion", **ENGINE)
+    found = score_file(file, FIVE, options, tmp_path / "run", distributed="ray", workers=1, window=2)
+    assert found.rows == len(ROWS)
+    rows = [row for part in sorted((tmp_path / "run").glob("*.parquet")) for row in pq.read_table(part).to_pylist()]
+    joint = expected["completion", "five"]
+    values = joint @ FIVE.scale.array / joint.sum(axis=1)
+    assert [row["geval"]["five"]["score"] for row in rows] == pytest.approx(values.tolist(), abs=TOLERANCE)
+
+
+def memory():
+    """Memory of this process in MB."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+
+
 def test_a_second_judge_after_the_first(smollm2, judge, expected):
+    """A closed judge gives its memory back: 1 GB for keys and values, and the weights."""
+    loaded = memory()
     judge.close()
+    assert memory() < loaded - 1024
     other = Judge.load(smollm2, style="completion", **ENGINE)
     try:
         compare(other.score_many(FIVE, ROWS), expected["completion", "five"], FIVE)
+        assert memory() < loaded + 300
     finally:
         other.close()
+    assert sum(tensor.untyped_storage().nbytes() for tensor in living_tensors()) < 100e6
+
+
+def living_tensors():
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are asked for here
+        found = [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
+    return {one.untyped_storage().data_ptr(): one for one in found}.values()

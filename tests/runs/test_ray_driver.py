@@ -29,6 +29,7 @@ from geval_local.io.parts import part_names
 from geval_local.io.places import Place
 from geval_local.io.results import load_results
 from geval_local.metric import Metric
+from geval_local.options import JudgeOptions
 from geval_local.ray import connection, driver
 from geval_local.ray.blocks import Block, choose_cut, longest_first
 from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out
@@ -530,10 +531,15 @@ CPU, GPU = {"CPU": 4.0}, {"CPU": 16.0, "GPU": 4.0}
         ([GPU, GPU], None, {"device_map": "auto"}, WorkerShare(2, 1, 4)),
         ([GPU, GPU], 4, {"device_map": "auto"}, WorkerShare(4, 1, 2)),
         ([{"CPU": 1.0, "GPU": 2.0}], None, {}, WorkerShare(2, 0, 1)),
+        ([GPU, GPU], None, {"engine": "vllm"}, WorkerShare(8, 1, 1)),
+        ([GPU, GPU, CPU], None, {"engine": "vllm", "tensor_parallel": 2}, WorkerShare(4, 1, 2)),
+        ([GPU, {"CPU": 4.0, "GPU": 1.0}], None, {"engine": "vllm", "tensor_parallel": 4}, WorkerShare(1, 1, 4)),
+        ([CPU], 2, {"engine": "vllm", "tensor_parallel": 8}, WorkerShare(2, 0, 8)),  # an autoscaler is to bring them
+        ([GPU, GPU], None, {"name": "http://127.0.0.1:8000/v1"}, WorkerShare(2, 16, 0)),  # its server has the GPUs
     ],
 )
 def test_a_cluster_is_shared_out(nodes, workers, choice, share):
-    assert share_out(nodes, workers, choice) == share
+    assert share_out(nodes, workers, JudgeOptions(**choice)) == share
     assert share.workers * share.cpus <= sum(node.get("CPU", 0) for node in nodes)
 
 
@@ -543,13 +549,15 @@ def test_a_cluster_is_shared_out(nodes, workers, choice, share):
         ([CPU], 5, {}, "4 CPUs, not enough for 5 workers"),
         ([GPU], 5, {}, "4 GPUs, not enough for 5 workers"),
         ([GPU], 5, {"device_map": "auto"}, "not enough"),
+        ([GPU], 3, {"engine": "vllm", "tensor_parallel": 2}, "4 GPUs, not enough for 3 workers"),
+        ([GPU], None, {"engine": "vllm", "tensor_parallel": 8}, "`tensor_parallel=8` asks for GPUs, and no machine"),
         ([], None, {}, "0 CPUs"),
         ([GPU], None, {"device": "cuda:1"}, "names one GPU"),
     ],
 )
 def test_too_small_a_cluster_is_refused(nodes, workers, choice, message):
     with pytest.raises(ConfigurationError, match=message):
-        share_out(nodes, workers, choice)
+        share_out(nodes, workers, JudgeOptions(**choice))
 
 
 @pytest.mark.parametrize(
@@ -669,18 +677,19 @@ def test_directories_of_drivers_that_were_killed_are_removed(tmp_path):
 
 def test_a_judge_that_wants_a_gpu_is_not_put_on_a_cpu_in_silence(caplog):
     with pytest.raises(ConfigurationError, match=r"asks for GPUs, and no machine of the cluster has one now"):
-        share_out([CPU, CPU], None, {"device": "cuda"})
-    share = share_out([CPU], 3, {"device": "cuda"})  # an autoscaler is to bring them
+        share_out([CPU, CPU], None, JudgeOptions(device="cuda"))
+    share = share_out([CPU], 3, JudgeOptions(device="cuda"))  # an autoscaler is to bring them
     assert share == WorkerShare(3, 0, 1)
-    check_gpus(share, "cuda", "auto", 0)
+    check_gpus(share, JudgeOptions(device="cuda"), "auto", 0)
     with pytest.raises(ConfigurationError, match="this machine has none"):
-        check_gpus(share, "cuda", None, 0)
+        check_gpus(share, JudgeOptions(device="cuda"), None, 0)
     assert not caplog.records
-    check_gpus(WorkerShare(1, 4, 0), None, "auto", 0)
+    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(), "auto", 0)
     assert "the judge computes on CPUs" in caplog.text
     caplog.clear()
-    check_gpus(WorkerShare(1, 4, 0), "cpu", "auto", 0)
-    check_gpus(WorkerShare(1, 4, 0), None, None, 0)
+    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(device="cpu"), "auto", 0)
+    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(), None, 0)
+    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(name="http://127.0.0.1:8000/v1"), "auto", 0)
     assert not caplog.records
 
 
