@@ -25,6 +25,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from brute_force import brute_force_labels
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from geval_local import Judge, Metric, RunEvents, score_file
 from geval_local.errors import Interrupted
@@ -82,8 +84,6 @@ def form_text(tokenizer, style, metric, row):
 @pytest.fixture(scope="module")
 def expected(smollm2, address):
     """P(label | form) by transformers in float64, each label string by itself: arrays of shape (rows, labels)."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float64).eval()
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     found = {}
@@ -300,6 +300,58 @@ def test_workers_of_ray_load_it(smollm2, file, tmp_path, expected):
     joint = expected["completion", "five"]
     values = joint @ FIVE.scale.array / joint.sum(axis=1)
     assert [row["geval"]["five"]["score"] for row in rows] == pytest.approx(values.tolist(), abs=TOLERANCE)
+
+
+def plain_scores(model, tokenizer, style="completion"):
+    """Scores of `FIVE` by a model of transformers, each label string by itself."""
+    spellings = [[lead + one for lead in ("", " ")] for one in FIVE.scale.labels]
+    texts = [form_text(tokenizer, style, FIVE, row) for row in ROWS]
+    with torch.inference_mode():
+        joint = np.array([brute_force_labels(Plain(model), tokenizer, text, spellings) for text in texts])
+    return (joint @ FIVE.scale.array / joint.sum(axis=1)).tolist()
+
+
+def loaded_scores(directory, **options):
+    judge = Judge.load(directory, style="completion", **ENGINE, **options)
+    try:
+        return [score.value for score in judge.score_many(FIVE, ROWS)]
+    finally:
+        judge.close()
+
+
+@pytest.mark.nightly
+def test_an_adapter_is_computed_beside_the_model(smollm2, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float64).eval()
+    before = plain_scores(model, AutoTokenizer.from_pretrained(smollm2))
+    random, stored = torch.Generator().manual_seed(0), {}
+    for place, layer in enumerate(model.model.layers):
+        weight = layer.self_attn.q_proj.weight
+        a, b = (torch.randn(size, generator=random) * 0.03 for size in ((8, weight.shape[1]), (weight.shape[0], 8)))
+        name = f"base_model.model.model.layers.{place}.self_attn.q_proj"
+        stored |= {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
+        weight.data += 2 * (b.double() @ a.double())
+    save_file(stored, tmp_path / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+
+    merged = plain_scores(model, AutoTokenizer.from_pretrained(smollm2))
+    assert max(abs(one - other) for one, other in zip(before, merged, strict=True)) > 100 * TOLERANCE
+    assert loaded_scores(smollm2, adapter=tmp_path) == pytest.approx(merged, abs=TOLERANCE)
+
+
+@pytest.mark.nightly
+def test_two_processes_share_a_model(smollm2, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer.save_pretrained(tmp_path)
+    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, initializer_range=0.1, **shape)
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    assert loaded_scores(tmp_path, tensor_parallel=2) == pytest.approx(
+        plain_scores(model.double(), tokenizer), abs=TOLERANCE
+    )
 
 
 def memory():
