@@ -504,7 +504,7 @@ class ServedBackend(AskedBackend):
             memory_bytes=None,
             dtype=self.facts.setup["dtype"],
             attention=self.facts.setup["attention"],
-            precision=Precision("weights not verified"),
+            precision=Precision("weights not verified", is_measurable=False),
             is_on_cpu=False,
         )
 

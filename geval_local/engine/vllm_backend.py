@@ -344,7 +344,7 @@ def _attention(config: Any) -> str:
 
 
 def _precision(setup: Any) -> Precision:
-    return Precision(f"by vLLM, head in {setup['head']}")
+    return Precision(f"by vLLM, head in {setup['head']}", is_measurable=False)
 
 
 def _distribution() -> str:

@@ -84,13 +84,16 @@ class Precision:
     reason: str
     #: Deviation of its scores from float32; None if not measured.
     noise: Noise | None = None
+    #: Whether it can be measured: another program that computes has no second dtype at hand.
+    is_measurable: bool = True
 
     def text(self, dtype: str) -> str:
         """Describe the precision in one line."""
         if dtype in ("float32", "float64"):
             return f"{dtype} ({self.reason})"
         if self.noise is None:
-            return f"{dtype} ({self.reason}; `judges check` measures how far it moves a score)"
+            told = "`judges check` measures how far it moves a score" if self.is_measurable else "its effect is unknown"
+            return f"{dtype} ({self.reason}; {told})"
         moved = f"moves a score on 1-5 by {self.noise.text}, from float32 on {self.noise.prompts} prompts"
         return f"{dtype} ({self.reason}; {moved})"
 

@@ -108,6 +108,7 @@ def test_judges_check(here, judge):
     assert done.exit_code in (0, 1), done.stderr  # the label mass of a random model is small
     record = json.loads(done.stdout)
     assert record["batch_difference"] < 1e-6, record
+    assert "`judges check` measures" not in done.stdout  # it cannot, where another program computes
 
 
 def test_an_evaluation_and_its_report(here, judge):
