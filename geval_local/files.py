@@ -423,7 +423,7 @@ def private_home(folder: str = "") -> Path:
 #: Names of Linux file systems that several machines share.
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs\w*|ceph|9p|afs|ncpfs|ocfs2|gfs2?|glusterfs|orangefs|pvfs2|panfs|wekafs|"
-    r"fuse\.(sshfs|glusterfs|ceph\S*|s3fs|gcsfuse|mount-s3|goofys|rclone|juicefs|JuiceFS|beegfs\S*|lustre\S*|blobfuse2?)"
+    r"virtiofs|vboxsf|prl_fs|davfs\d?|fuse|fuse\.(?!(ntfs|exfat|encfs|gocryptfs|overlay|bind|union|mergerfs|lxcfs|portal|snapfuse)).+"
 )
 _MOUNTS = Path("/proc/self/mountinfo")
 

@@ -79,6 +79,10 @@ class Verb(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb, and let messages name its options."""
         set_verb(self.params, str(ctx.find_root().obj))
+        if any("--output" in one.opts and str(ctx.params.get(one.name)) == "-" for one in self.params):
+            from geval_local.runs.target import checked_place
+
+            checked_place("-")
         return super().invoke(ctx)
 
     def get_help_option(self, ctx: Any) -> Any:

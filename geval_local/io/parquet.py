@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from pathlib import Path
@@ -75,11 +75,15 @@ class SourceColumns:
 
     @classmethod
     @contextlib.contextmanager
-    def of_files(cls, paths: Sequence[Path], start: int = 0) -> Iterator[SourceColumns]:
-        """Open those of Parquet files, as far as all files have them; `start` is the first row of the first file."""
+    def of_files(cls, paths: Sequence[Path], start: int = 0, without: Collection[str] = ()) -> Iterator[SourceColumns]:
+        """Open those of Parquet files, as far as all files have them; `start` is the first row of the first file.
+
+        Columns of the names in `without` are left out: a run has other values under these names.
+        """
         sizes = {path: pq.read_metadata(path).num_rows for path in paths}
         full = [path for path, size in sizes.items() if size] or list(paths)
         schema = reduce(shared_schema, map(pq.read_schema, full))
+        schema = pa.schema([field for field in schema if field.name not in without], schema.metadata)
         with contextlib.closing(_batches(full, schema.names, start)) as batches:
             yield cls(schema, batches, start + 1, sizes=[sizes[path] for path in full])
 
@@ -103,7 +107,9 @@ class SourceColumns:
             is_run = len(within) == within[-1] - within[0] + 1
             parts.append(self._batch.slice(within[0], len(within)) if is_run else self._batch.take(pa.array(within)))
             place += len(within)
-        return pa.Table.from_batches(parts, self._batch.schema)
+        # Files may differ in what they say of a column: whether it may be null, and its metadata.
+        columns = [[part.column(name) for part in parts] for name in self._batch.schema.names]
+        return pa.table(list(map(pa.chunked_array, columns)), self._batch.schema.names)
 
     def _position(self, number: int) -> int:
         if number <= self._last:
@@ -215,10 +221,11 @@ class ParquetSink:
         self._characters = 0
         self._source = source
         self._numbers: list[int] = []
-        # A column of results is no column that passes through.
-        self._passing = {_INPUT + field.name for field in (() if source is None else source.schema)}
         described = schema if schema is not None else None if source is None else source.schema
+        # A column of results is no column that passes through.
         self._known = {_INPUT + field.name: field for field in described or () if field.name != layout.column}
+        there = set() if source is None else {_INPUT + field.name for field in source.schema}
+        self._passing = [name for name in self._known if name in there]
         self._is_closed = schema is not None
         self._metadata = {} if described is None else dict(described.metadata or {})
         self._metadata.pop(PART_KEY, None)  # of the input, if that is a part itself
@@ -273,12 +280,11 @@ class ParquetSink:
     def _close_group(self) -> None:
         if not self._rows:
             return
-        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        # A value that Python cannot hold is no part of its row, and passes through all the same.
+        names = list(dict.fromkeys(chain(self._passing, *self._rows)))
         new = {_NEW + metric: self._type_of(metric) for metric in self._metrics}
-        taken = None if self._source is None else self._source.take(self._numbers)
-        arrays = [
-            self._taken(taken, name) if name in self._passing else self._inferred(name, new.get(name)) for name in names
-        ]
+        passing = {} if self._source is None else self._taken(self._source)
+        arrays = [passing[name] if name in passing else self._inferred(name, new.get(name)) for name in names]
         group = pa.record_batch(arrays, names=names)
         self._groups.append(self._spool.tell())
         with pa.ipc.new_stream(self._spool, group.schema) as stream:
@@ -289,15 +295,10 @@ class ParquetSink:
         self._numbers.clear()
         self._characters = 0
 
-    def _taken(self, taken: Any, name: str) -> Any:
-        """Return a column of the group as the input has it; null where a row goes without it."""
-        column = taken.column(_bare(name)).combine_chunks()
-        there = [name in row for row in self._rows]
-        if all(there):
-            return column
-        if name in self._known:
-            self._known[name] = self._known[name].with_nullable(True)
-        return column.take(pa.array([place if is_there else None for place, is_there in enumerate(there)], pa.int64()))
+    def _taken(self, source: SourceColumns) -> dict[str, Any]:
+        """Return the columns that pass through, for the rows of the group."""
+        taken = source.take(self._numbers)
+        return {name: taken.column(_bare(name)).combine_chunks() for name in self._passing}
 
     def _inferred(self, name: str, kind: Any) -> Any:
         values = [row.get(name) for row in self._rows]

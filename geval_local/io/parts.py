@@ -141,13 +141,15 @@ class PartRows(Sequence[Row]):
 
 
 def shared_schema(one: Any, other: Any) -> Any:
-    """Keep the columns of one Arrow schema that another has in the same type."""
+    """Keep the columns of one Arrow schema that another has in the same type; nullable where either has it so."""
     import pyarrow as pa
 
     if one.equals(other):
         return one
-    types = {field.name: field.type for field in other}
-    return pa.schema([field for field in one if types.get(field.name) == field.type], one.metadata)
+    fields = {field.name: field for field in other}
+    both = [(field, fields[field.name]) for field in one if field.name in fields]
+    shared = [field.with_nullable(field.nullable or its.nullable) for field, its in both if field.type == its.type]
+    return pa.schema(shared, one.metadata)
 
 
 def remove_windows(directory: Place, run: str, part: str = "") -> None:

@@ -23,6 +23,7 @@ from geval_local.io.result_manifest import (
 )
 from geval_local.io.rows import format_of
 from geval_local.io.samples import Sample
+from geval_local.io.shapes import FORMER_ID
 from geval_local.io.writer import ResultWriter, RowFigures
 from geval_local.options import Format
 from geval_local.runs.directory import remove_run
@@ -77,12 +78,13 @@ class Exporter:
         from geval_local.io.parquet import SourceColumns
 
         settings, files = self._run.manifest.settings, self._run.manifest.input.paths
-        # A pair, a turn or a system's output is no row of the file, and another column as the id changes `id`.
-        is_shaped = settings.pairs or settings.id or settings.system_columns or settings.turns
+        # A pair, a turn or a system's output is no row of the file.
+        is_shaped = settings.pairs or settings.system_columns or settings.turns
         if is_shaped or {format_of(file.name) for file in files} != {".parquet"}:
             return nullcontext()
         share = self._run.manifest.input.share
-        return SourceColumns.of_files(files, 0 if share is None else share.stretches[0].start)
+        start = 0 if share is None else share.stretches[0].start
+        return SourceColumns.of_files(files, start, () if settings.id in (None, "id") else ("id", FORMER_ID))
 
     def write(self, sample: Sample, scores: Mapping[str, RowFigures]) -> None:
         """Append one row."""

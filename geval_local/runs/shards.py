@@ -104,6 +104,11 @@ def merge_shards(
             f"{target.directory} holds a run that is not made of shares", hint="Name another directory, or a file."
         )
     paths = find_files(settings.inputs)
+    if gone := [path for path in paths if not path.exists()]:
+        raise DataError(
+            f"the input of the shares is not where it was: there is no {gone[0]}",
+            hint="`merge` reads it again. Put it there, or a link to it.",
+        )
     for path in paths:
         target.refuse_input(path)
     listing, hashes = listing_of(paths, settings), dict[Stretch, InputFile]()

@@ -62,14 +62,10 @@ def find_target(
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
     text = None if place is None else checked_place(os.fspath(place))
-    if text == "-":
-        raise OutputError(
-            "results are not written to standard output: a run that is stopped goes on with what its output file keeps",
-            hint="Name a file or a directory, as in `-o scores.jsonl`; a directory of that name is `./-/`.",
-        )
     suffix = "" if text is None else Path(text).suffix.lower()
     is_format = suffix.removeprefix(".") in EXPORT_FORMATS
-    if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):
+    is_name = not suffix or (not is_format and (shard is not None or Path(text or "").is_dir()))
+    if text is not None and (text.endswith("/") or is_name):
         directory = Path(text)
         if shard is not None:
             if is_run_directory(directory):
@@ -123,10 +119,15 @@ def find_run(place: str | os.PathLike[str]) -> Path:
 
 
 def checked_place(text: str) -> str:
-    """Reject empty or invalid paths, such as an unset shell variable."""
+    """Reject empty or invalid paths, such as an unset shell variable, and standard output."""
     if not text.strip():
         raise OutputError(
             "`output` is empty", hint="Name a file or a directory, or leave `output` out; is a variable unset?"
+        )
+    if text == "-":
+        raise OutputError(
+            "results are not written to standard output: a run that is stopped goes on with what its output file keeps",
+            hint="Name a file or a directory, as in `-o scores.jsonl`; one of that name is `./-`.",
         )
     try:
         text.encode()

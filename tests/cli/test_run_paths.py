@@ -57,6 +57,23 @@ def test_report_and_calibrate_take_one_too(here):
     assert (here / "map.json").exists()
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("report", "one"),
+        ("jury", "one", "one"),
+        ("calibrate", "one", "--human", "rating.clarity"),
+        ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity"),
+        ("reasons", "one", "-m", "clarity"),
+    ],
+)
+def test_no_verb_writes_a_file_named_like_standard_output(here, verb):
+    done = run(*verb, "-o", "-", home=here)
+    assert done.exit_code == 2, done.stdout
+    assert "not written to standard output" in done.stderr
+    assert not (here / "-").exists()
+
+
 def test_in_python_too(here):
     assert [item.predicted for item in ScoredRun.of("one").items("clarity")] == [
         item.predicted for item in ScoredRun.of("one/scores.jsonl").items("clarity")

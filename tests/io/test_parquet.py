@@ -14,6 +14,7 @@ import pytest
 from parts_kit import Workers, carry_out
 from run_kit import execute, wanted
 
+from geval_local import Metric, score_file
 from geval_local.io import rows as rows_module
 from geval_local.io.rows import read_rows
 from geval_local.io.samples import read_samples
@@ -21,6 +22,7 @@ from geval_local.io.writer import ResultWriter
 from geval_local.ray.merge import merge_parts
 from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.score import Score
+from geval_local.testing import MockJudge
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -122,15 +124,54 @@ def test_rows_are_matched_by_their_numbers(tmp_path, monkeypatch):
     assert column.to_pylist() == [number for number in range(20) if (number + 1) % 5]
 
 
-def test_a_value_that_cannot_be_read_is_null_and_its_row_says_why(tmp_path):
+def test_a_value_that_python_cannot_hold_passes_through_and_its_row_says_why(tmp_path):
     broken = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"\xff"]).buffers())
     table = pa.table({"output": broken, "n": pa.array([1, 2], pa.int8())})
     pq.write_table(table, tmp_path / "in.parquet")
     after = through(tmp_path / "in.parquet", tmp_path / "o.parquet")
-    assert after.column("output").to_pylist() == ["ok", None]
-    assert after.column("n").to_pylist() == [1, 2]
+    assert after.select(["output", "n"]).equals(pq.read_table(tmp_path / "in.parquet"))
     assert "not UTF-8" in after.column("geval").to_pylist()[1]["m"]["error"]
     assert after.column("row").to_pylist() == [None, 2]
+
+
+def test_a_date_beyond_those_of_python_passes_through(tmp_path):
+    far = pa.array([1, 2**62, None], pa.timestamp("us"))
+    pq.write_table(pa.table({"output": ["a", "b", "c"], "at": far}), tmp_path / "in.parquet")
+    after = through(tmp_path / "in.parquet", tmp_path / "o.parquet")
+    assert after.column("at").combine_chunks().equals(far)
+    errors = [row["m"]["error"] for row in after.column("geval").to_pylist()]
+    assert [error for error in errors if error != "not asked"] == [errors[1]]
+    assert "'at' holds a value that cannot be read" in errors[1]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_files_may_differ_in_what_may_be_null(tmp_path, first):
+    """Files of Spark say "not null" where those of pandas do not; a window may begin in one and end in the other."""
+    types = [pa.field("v", pa.int64(), nullable=first), pa.field("v", pa.int64(), not first, metadata={"unit": "s"})]
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for field, file in zip(types, files, strict=True):
+        schema = pa.schema([field, ("output", pa.string())])
+        values = [1, None if field.nullable else 2]
+        pq.write_table(pa.table([pa.array(values, pa.int64()), ["x", "y"]], schema=schema), file)
+    with ResultWriter.open(tmp_path / "o.parquet", ["m"], source=partial(SourceColumns.of_files, files)) as writer:
+        for file in files:
+            for sample in read_samples(file):
+                writer.write(sample, {"m": Score.unscored("m", "not asked")})
+    after = pq.read_table(tmp_path / "o.parquet")
+    assert after.schema.field("v").equals(pa.field("v", pa.int64()))
+    assert after.column("v").to_pylist() == ([1, None, 1, 2] if first else [1, 2, 1, None])
+
+
+def test_with_another_id_the_other_columns_keep_their_types(tmp_path):
+    large = pa.array([2**63 + 1, 5], pa.uint64())
+    table = pa.table({"id": pa.array([7, 8], pa.int8()), "key": ["a", "b"], "source": ["x"] * 2, "output": ["y"] * 2})
+    pq.write_table(table.append_column("n", large), tmp_path / "in.parquet")
+    judge, metric = MockJudge(), Metric(name="m", criteria="c", fields={"output": "Output"}, scale="1-5", steps=("a",))
+    score_file(tmp_path / "in.parquet", metric, judge, tmp_path / "o.parquet", id="key")
+    after = pq.read_table(tmp_path / "o.parquet")
+    assert after.column("id").to_pylist() == ["a", "b"]
+    assert after.column("original_id").to_pylist() == [7, 8]
+    assert after.column("n").combine_chunks().equals(large)
 
 
 def test_one_bad_value_spoils_no_other_row(tmp_path):

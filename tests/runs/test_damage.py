@@ -216,6 +216,9 @@ MOUNTS = """\
 32 22 0:42 / /scratch rw,relatime - lustre mgs@tcp:/scratch rw,flock
 33 22 0:43 / /mnt/s3 rw - fuse.mount-s3 mountpoint-s3 rw
 34 22 0:44 / /fuse rw - fuse.ntfs-3g /dev/sdb1 rw
+35 22 0:45 / /vm rw - virtiofs share rw
+36 22 0:46 / /moose rw - fuse.moosefs mfs#master rw
+37 22 0:47 / /disk rw - fuseblk /dev/sdc1 rw
 """
 
 
@@ -229,6 +232,9 @@ MOUNTS = """\
         ("/home/a b/run", None),
         ("/scratch/run", "lustre"),
         ("/mnt/s3/run", "fuse.mount-s3"),
+        ("/vm/run", "virtiofs"),
+        ("/moose/run", "fuse.moosefs"),
+        ("/disk/run", None),
         ("/fuse/run", None),
     ],
 )
@@ -270,7 +276,7 @@ def test_a_killed_run_moves_to_a_network_disk_and_back(killed, expected, monkeyp
     assert execute(killed, None)[0].read_bytes() == expected
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_disk_without_locks_is_told_as_that(tmp_path, monkeypatch, code):
     fcntl = pytest.importorskip("fcntl")
 

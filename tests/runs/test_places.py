@@ -54,7 +54,7 @@ def test_standard_output_is_no_place_for_a_run(file, place, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError, match="not written to standard output") as caught:
         score(file, place)
-    assert "./-/" in caught.value.hint
+    assert "./-" in caught.value.hint
     assert not Path("-").exists()
     assert score(file, "./-/").files[0].exists()
 

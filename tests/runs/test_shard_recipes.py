@@ -105,12 +105,13 @@ def test_a_pod_of_an_indexed_job_scores_its_share(place):
 def test_gnu_parallel_gives_each_process_a_card(place):
     if shutil.which("parallel") is None:
         pytest.skip("GNU parallel is not installed")
-    given = ["in.jsonl", "m", "j", "out"]
+    given = ["in  put's.jsonl", "m", "j", "out"]
     more = {"CARDS": "2", "SHARES": "5", "STEPS": "4"}
     subprocess.run(["bash", str(HERE / "parallel.sh"), *given], env=environment(place, **more), check=True, cwd=place)
     *scored, merged = logged(place)
     assert sorted(line.split("--shard ")[1].split()[0] for line in scored) == [f"{number}/5" for number in range(1, 6)]
     assert {line.split(" ", 1)[0] for line in scored} == {"0", "1"}
+    assert all(" score in  put's.jsonl -m m -j j -o out --shard " in line for line in scored)
     assert merged == "merge out -o out.jsonl"
 
 
