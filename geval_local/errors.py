@@ -112,6 +112,7 @@ class ErrorCode(str, Enum):
     meaning: str
 
     INVALID_ROW = "invalid_row", "the row cannot be read, or is not of the shape that was asked for"
+    UNREADABLE_FILE = "unreadable_file", "one of several files cannot be read, or not to its end"
     NOT_UNICODE = "not_unicode", "the row holds bytes that are not text in the file's encoding"
     DUPLICATE_ID = "duplicate_id", "an earlier row has the same id"
     MISSING_ID = "missing_id", "the column of the id is missing or null"

@@ -13,7 +13,7 @@ from pathlib import Path
 from geval_local.errors import DataError
 from geval_local.io.columns import free_name
 from geval_local.io.places import Entry, Place, is_address, is_pattern
-from geval_local.io.rows import FORMATS, format_of, read_rows
+from geval_local.io.rows import FORMATS, format_of, read_rows, rows_and_failure
 from geval_local.io.samples import Sample, ids_of_documents, read_samples, samples_of
 from geval_local.io.shapes import Shape
 from geval_local.options import RunOptions
@@ -104,7 +104,8 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def read_input(paths: Sequence[Path], options: RunOptions) -> Iterator[Sample]:
     """Read the rows of a run's files in order, in the shape of its options; see `read_samples`.
 
-    Rows of several files have their file's name as a column. Ids must be distinct within a file only.
+    Rows of several files have their file's name as a column. Ids must be distinct within a file only. One of several
+    files that cannot be read, or not to its end, has a last sample that says why.
     """
     shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
     rows = _one(paths[0], options, shape) if len(paths) == 1 else _several(paths, options, shape)
@@ -125,9 +126,10 @@ def _several(paths: Sequence[Path], options: RunOptions, shape: Shape) -> Iterat
         for name, path in zip(names_of(paths), paths, strict=True)
     ]
     is_empty = True
-    for name, rows, name_documents in opened:
+    for name, raw, name_documents in opened:
         known = (lambda: False) if shape.id is not None else name_documents
-        for sample in samples_of(shape.identified(rows), name, options.fields, name_documents=known):
+        rows = shape.identified(rows_and_failure(raw))
+        for sample in samples_of(rows, name, options.fields, name_documents=known):
             is_empty = False
             yield replace(sample, fields={**sample.fields, free_name(FILE, sample.fields): name})
     if is_empty:

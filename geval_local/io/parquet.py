@@ -78,14 +78,16 @@ class SourceColumns:
     def of_files(cls, paths: Sequence[Path], start: int = 0, without: Collection[str] = ()) -> Iterator[SourceColumns]:
         """Open those of Parquet files, as far as all files have them; `start` is the first row of the first file.
 
-        Columns of the names in `without` are left out: a run has other values under these names.
+        The row that says why a file cannot be read, or not to its end, has nulls. Columns of the names in `without` are
+        left out: a run has other values under these names.
         """
-        sizes = {path: pq.read_metadata(path).num_rows for path in paths}
-        full = [path for path, size in sizes.items() if size] or list(paths)
-        schema = reduce(shared_schema, map(pq.read_schema, full))
+        sizes = {path: _size(path) for path in paths}
+        full = [path for path, size in sizes.items() if size != 0] or list(paths)
+        there = [path for path in full if sizes[path] is not None]
+        schema = reduce(shared_schema, map(pq.read_schema, there)) if there else pa.schema([])
         schema = pa.schema([field for field in schema if field.name not in without], schema.metadata)
-        with contextlib.closing(_batches(full, schema.names, start)) as batches:
-            yield cls(schema, batches, start + 1, sizes=[sizes[path] for path in full])
+        with contextlib.closing(_batches(full, schema, start)) as batches:
+            yield cls(schema, batches, start + 1, sizes=[1 if size is None else size for size in map(sizes.get, full)])
 
     @classmethod
     @contextlib.contextmanager
@@ -118,11 +120,26 @@ class SourceColumns:
         return self._before + number
 
 
-def _batches(paths: Sequence[Path], names: Sequence[str], start: int) -> Generator[Any, None, None]:
+def _size(path: Path) -> int | None:
+    """Return the number of a file's rows; None if it cannot be read."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def _batches(paths: Sequence[Path], schema: Any, start: int) -> Generator[Any, None, None]:
     for place, path in enumerate(paths):
-        with pq.ParquetFile(path) as file:
-            for batch in parquet_batches(file, first=0 if place else start):
-                yield batch.select(names)
+        left = 1
+        try:
+            with pq.ParquetFile(path) as file:
+                left = file.metadata.num_rows - (0 if place else start)
+                for batch in parquet_batches(file, first=0 if place else start):
+                    left -= batch.num_rows
+                    yield batch.select(schema.names)
+        except (OSError, pa.ArrowException):
+            # The first of the rows that are missing says why; none asks for the others.
+            yield pa.record_batch({field.name: pa.nulls(left, field.type) for field in schema})
 
 
 class ColumnTypes:
@@ -298,7 +315,11 @@ class ParquetSink:
     def _taken(self, source: SourceColumns) -> dict[str, Any]:
         """Return the columns that pass through, for the rows of the group."""
         taken = source.take(self._numbers)
-        return {name: taken.column(_bare(name)).combine_chunks() for name in self._passing}
+        found = {name: taken.column(_bare(name)).combine_chunks() for name in self._passing}
+        for name, column in found.items():
+            if column.null_count and not self._known[name].nullable:
+                self._known[name] = self._known[name].with_nullable(True)
+        return found
 
     def _inferred(self, name: str, kind: Any) -> Any:
         values = [row.get(name) for row in self._rows]

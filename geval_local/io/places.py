@@ -310,8 +310,8 @@ def _entries_of_path(place: Place, *, recursive: bool) -> list[Entry]:
             except UnicodeEncodeError as error:
                 raise OSError(f"a name in it is not UTF-8: {name!r}; rename that file") from error
             entry = _entry_of_path(directory.child(name))
-            if entry is None:  # a dangling link
-                continue
+            # A link that leads nowhere is an entry that cannot be read.
+            entry = entry or Entry(directory.child(name), is_file=True, bytes=0, changed=0)
             found.append(entry)
             real = "" if entry.is_file or not recursive else os.path.realpath(entry.place.path)
             if real and real not in seen and os.path.isdir(real):

@@ -300,6 +300,17 @@ def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
     return guarded(reader, path, encoding)
 
 
+def rows_and_failure(rows: Iterator[RawRow]) -> Iterator[RawRow]:
+    """Yield the rows of one of several files; if it cannot be read to its end, a last row says why."""
+    number = 0
+    try:
+        for row in rows:
+            number = row.number
+            yield row
+    except DataError as error:
+        yield RawRow(number + 1, {}, Cause(error.message, ErrorCode.UNREADABLE_FILE))
+
+
 def format_of(name: str) -> str | None:
     """Return the format of a file by its name: one of `FORMATS`, or None."""
     name = name.lower()

@@ -30,7 +30,7 @@ from geval_local.fields import (
     resolve_row,
     text_of,
 )
-from geval_local.io.rows import RawRow, read_rows
+from geval_local.io.rows import RawRow, read_rows, rows_and_failure
 
 #: Most levels of nesting, far beyond any real row; without a limit, a hostile row could exhaust the stack.
 MAX_LEVELS = 32
@@ -262,7 +262,8 @@ def samples_of(
 
 def ids_of_documents(path: Path, encoding: str | None = None) -> bool:
     """Read a whole file to decide whether its ids name documents; see `name_documents`."""
-    return name_documents(Counter(id_hash(row.fields.get("id")) for row in read_rows(path, encoding)))
+    rows = rows_and_failure(read_rows(path, encoding))
+    return name_documents(Counter(id_hash(row.fields.get("id")) for row in rows))
 
 
 def name_documents(rows_of: Mapping[int | None, int]) -> bool:

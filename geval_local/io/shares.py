@@ -13,6 +13,7 @@ import io
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import Path
@@ -28,7 +29,16 @@ from geval_local.io.columns import free_name
 from geval_local.io.input_files import FILE, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.places import Place
-from geval_local.io.rows import RawRow, format_of, guarded, is_over_lines, line_rows, parquet_rows, read_rows
+from geval_local.io.rows import (
+    RawRow,
+    format_of,
+    guarded,
+    is_over_lines,
+    line_rows,
+    parquet_rows,
+    read_rows,
+    rows_and_failure,
+)
 from geval_local.io.samples import Sample, samples_of
 from geval_local.io.shapes import Shape
 from geval_local.options import RunOptions
@@ -296,9 +306,8 @@ class _Input:
 
     def _row_cut(self, file: int, offset: int) -> tuple[int, int] | None:
         """Find a row, as its place from 0, and its number, at or after a byte, as if rows were of equal size."""
-        path = self.paths[file]
         start = max(1, self._rows(file) * offset // max(1, self._sizes[file]))
-        rows = stretch_rows(Stretch(path=str(path), start=start - 1), self.options.encoding)
+        rows = self._read(file, start - 1)
         before = next(rows, None)
         for place, row in enumerate(rows, start=start):
             document = None if row.error is not None else self.document(row.fields)
@@ -311,13 +320,19 @@ class _Input:
         """Count the rows of a file."""
         path = self.paths[file]
         if format_of(path.name) == ".parquet":
+            import pyarrow as pa
             import pyarrow.parquet as pq
 
-            return int(pq.read_metadata(path).num_rows)
+            with suppress(pa.ArrowException):
+                return int(pq.read_metadata(path).num_rows)
         if self._is_by_bytes(file):
             with path.open("rb", buffering=_BLOCK) as source:
                 return sum(not is_blank(line) for line in source)
-        return sum(1 for _ in read_rows(path, self.options.encoding))
+        return sum(1 for _ in self._read(file))
+
+    def _read(self, file: int, start: int = 0) -> Iterator[RawRow]:
+        rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options.encoding)
+        return rows if len(self.paths) == 1 else rows_and_failure(rows)
 
     # --- by windows ---------------------------------------------------------------------------------------------------
 
@@ -339,8 +354,7 @@ class _Input:
     def _row_at(self, file: int, row: int) -> tuple[int, int]:
         """Find the place of a row and its number."""
         if not self._is_by_bytes(file):
-            found = stretch_rows(Stretch(path=str(self.paths[file]), start=row), self.options.encoding)
-            return row, next(found).number
+            return row, next(self._read(file, row)).number
         start = rows = 0
         with self.paths[file].open("rb", buffering=_BLOCK) as source:
             for number, line in enumerate(source, start=1):
@@ -446,7 +460,8 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     """
     shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
     for stretch in share.stretches:
-        rows = shape.identified(stretch_rows(stretch, options.encoding))
+        raw = stretch_rows(stretch, options.encoding)
+        rows = shape.identified(rows_and_failure(raw) if stretch.name else raw)
         origin = stretch.name or Path(stretch.path).name
         for sample in samples_of(rows, origin, options.fields, repeated={}):
             named = {free_name(FILE, sample.fields): stretch.name} if stretch.name else {}

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError
+from geval_local.errors import ConfigurationError, ErrorCode, GevalError, Interrupted, OutputError
 from geval_local.grouping import Documents
 from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, read_manifest
-from geval_local.io.rows import read_rows
+from geval_local.io.rows import read_rows, rows_and_failure
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
@@ -71,6 +71,8 @@ class RunResult:
         What was asked for, and what judged it.
     target : Target
         Where results were to go.
+    unreadable : list of str
+        Files of several that could not be read, or not to their end, and why.
     slicings : list of Slicing
         How columns cut the rows, where slices were asked for; their figures are in the summaries.
     """
@@ -89,6 +91,7 @@ class RunResult:
     precisions: list[str]
     manifest: RunManifest
     target: Target
+    unreadable: list[str] = field(default_factory=list)
     slicings: list[Slicing] = field(default_factory=list)
 
     @property
@@ -199,6 +202,7 @@ class _Completion:
         self.rows = 0
         tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
+        self.unreadable: list[str] = []
         self.slicings: list[Slicing] = []
         self.slices: dict[str, SliceTallies] = {}
         #: Heaps of the worst rows: how bad the score is, and the negative place, so that the first of equals stays.
@@ -262,6 +266,7 @@ class _Completion:
             precisions=self.precisions,
             manifest=run.manifest,
             target=self.target,
+            unreadable=self.unreadable,
             slicings=self.slicings,
         )
 
@@ -311,7 +316,7 @@ class _Completion:
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
-            rows = sum(1 for path in file.paths for _ in read_rows(path, settings.encoding))
+            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, settings.encoding)))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         judges = range(len(self.run.manifest.judges))
@@ -391,6 +396,8 @@ class _Completion:
 
     def _count(self, sample: Sample, results: Mapping[str, Result]) -> None:
         self.rows += 1
+        if sample.error is not None and sample.error.code is ErrorCode.UNREADABLE_FILE:
+            self.unreadable.append(sample.error)
         # A row that could not be read says nothing of its document, and has no score.
         document = self.documents.add(sample.fields) if sample.error is None else None
         slices = {one.column: one.slice_of(sample.fields, sample.mapping) for one in self.slicings}

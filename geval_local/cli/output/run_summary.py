@@ -99,7 +99,11 @@ def show_gates(gates: Sequence[GateOutcome]) -> None:
 
 
 def show_warnings(result: RunResult, prefix: str = "") -> None:
-    """Warn of low label mass and of rows that were cut; every line begins with `prefix`."""
+    """Warn of files that cannot be read, low label mass and rows that were cut; every line begins with `prefix`."""
+    for file in result.unreadable[:REASONS_SHOWN]:
+        note(f"{prefix}warning: {file.rstrip('.')}; what could be read of it is scored", "yellow")
+    if len(result.unreadable) > REASONS_SHOWN:
+        note(f"{prefix}warning: {len(result.unreadable)} files in all cannot be read (--json lists them)", "yellow")
     is_plain = any(judge.choice.get("style") == "completion" for judge in result.manifest.judges)
     # Where questions are asked there are signatures and no summaries.
     for summary, signature in zip(result.summaries, result.signatures, strict=False):
@@ -419,6 +423,7 @@ def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
         "files": [str(file) for file in result.files],
         **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
         "rows": result.rows,
+        "unreadable": result.unreadable,
         "precision": result.precisions,
         "load_seconds": round(result.load_seconds, 3),
         "steps_seconds": round(result.steps_seconds, 3),
