@@ -39,6 +39,7 @@ from geval_local.options import JudgeOptions, RunOptions
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import RunPage
+from geval_local.runs.addresses import local_results
 from geval_local.runs.completion import RunResult
 from geval_local.runs.directory import check_configuration, look_at, result_file
 from geval_local.runs.events import RunEvents
@@ -482,7 +483,7 @@ class _JudgeKeeper:
 
 def _result_of(result: RunResult) -> Path:
     """Choose the most complete result file: any but CSV, if there is one."""
-    return sorted(result.files, key=lambda file: file.suffix == ".csv")[0]
+    return local_results(min(map(str, result.files), key=lambda file: file.endswith(".csv")))
 
 
 def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -> Path:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from geval_local.errors import DataError, first_line
 from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
 from geval_local.io.parts import PART_KEY, PartRows, shared_schema
+from geval_local.io.places import File, parquet_source
 from geval_local.io.rows import parquet_batches
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
@@ -75,11 +76,11 @@ class SourceColumns:
 
     @classmethod
     @contextlib.contextmanager
-    def of_files(cls, paths: Sequence[Path], start: int = 0) -> Iterator[SourceColumns]:
+    def of_files(cls, paths: Sequence[File], start: int = 0) -> Iterator[SourceColumns]:
         """Open those of Parquet files, as far as all files have them; `start` is the first row of the first file."""
-        sizes = {path: pq.read_metadata(path).num_rows for path in paths}
+        sizes = {path: pq.read_metadata(parquet_source(path)).num_rows for path in paths}
         full = [path for path, size in sizes.items() if size] or list(paths)
-        schema = reduce(shared_schema, map(pq.read_schema, full))
+        schema = reduce(shared_schema, map(pq.read_schema, map(parquet_source, full)))
         with contextlib.closing(_batches(full, schema.names, start)) as batches:
             yield cls(schema, batches, start + 1, sizes=[sizes[path] for path in full])
 
@@ -112,9 +113,9 @@ class SourceColumns:
         return self._before + number
 
 
-def _batches(paths: Sequence[Path], names: Sequence[str], start: int) -> Generator[Any, None, None]:
+def _batches(paths: Sequence[File], names: Sequence[str], start: int) -> Generator[Any, None, None]:
     for place, path in enumerate(paths):
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(parquet_source(path)) as file:
             for batch in parquet_batches(file, first=0 if place else start):
                 yield batch.select(names)
 
