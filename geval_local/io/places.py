@@ -30,6 +30,8 @@ from geval_local.files import check_is_file, replacing, state_of
 #: File systems that show an object only when it is complete, and on which renaming copies it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _BLOCK = 1 << 20
+#: Bytes of a request to a store, which takes some hundredths of a second however few they are.
+_REQUEST = 1 << 22
 _MAGIC = "*?["
 #: What to do about a store that answers with an error.
 RIGHTS = (
@@ -243,14 +245,16 @@ class Place:
         local = self.local
         if local is not None:
             return local.open("rb", buffering=_BLOCK)
-        return io.BufferedReader(self.system.open_input_stream(self.path, compression=None), _BLOCK)
+        # Python's text layer asks for 8 KiB at a time past a BufferedReader, each of which would be a request.
+        stream = self.system.open_input_stream(self.path, compression=None, buffer_size=_REQUEST)
+        return io.BufferedReader(stream, _BLOCK)
 
     def seekable_file(self) -> BinaryIO:
         """Open the file for reading lines from any byte, binary and buffered."""
         local = self.local
         if local is not None:
             return local.open("rb", buffering=_BLOCK)
-        return io.BufferedReader(self.system.open_input_file(self.path), _BLOCK)
+        return io.BufferedReader(self.system.open_input_file(self.path), _REQUEST)
 
     def exists(self) -> bool:
         """Whether there is a file or a directory."""
