@@ -187,7 +187,7 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
 
 
 def check_input(
-    files: str | os.PathLike[str] | Sequence[File],
+    files: str | File | Sequence[File],
     metrics: Iterable[Metric],
     options: RunOptions | None = None,
     *,

@@ -64,7 +64,7 @@ LoadCalibration = Callable[[Path], tuple[str, Calibrator]]
 
 
 def score_file(
-    file: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    file: str | os.PathLike[str] | Place | Sequence[str | os.PathLike[str] | Place],
     metrics: Metric | str | Sequence[Metric | str],
     judges: Judge | JudgeOptions | str | Sequence[Judge | JudgeOptions | str | None] | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -122,7 +122,7 @@ def score_file(
         If the run was stopped. Everything finished is kept; `resume` continues it.
     """
     options = _options(options, named)
-    given = [file] if isinstance(file, str | os.PathLike) else list(file)
+    given = [file] if isinstance(file, str | os.PathLike | Place) else list(file)
     if options.keep_thoughts and not any("think" in judge.choice for judge in _judges(judges)[0]):
         raise ConfigurationError("`keep_thoughts` is for judges that think", hint="Add `think=4`.")
     chosen = load_metrics(metrics)
@@ -142,7 +142,7 @@ def score_file(
                 hint="Give its name; every worker loads its own.",
             )
         return cluster_room().score_parts(  # type: ignore[no-any-return]
-            given, chosen, records, output, options, settings, maps, events or RunEvents()
+            list(map(_whole, given)), chosen, records, output, options, settings, maps, events or RunEvents()
         )
     paths = find_files(given)
     target = find_target(output, options.formats, shard=options.shard)
@@ -181,7 +181,7 @@ def _settings(
 
 
 def wanted_run(
-    file: str | os.PathLike[str], metrics: Sequence[Metric], judges: Sequence[JudgeOptions], options: RunOptions
+    file: str | File, metrics: Sequence[Metric], judges: Sequence[JudgeOptions], options: RunOptions
 ) -> RunManifest:
     """Describe the run that `score_file` would make, to tell whether a directory holds the same one."""
     records, _ = _judges(judges)
@@ -298,7 +298,7 @@ def run_file(
     options: RunOptions | None = None,
     events: RunEvents | None = None,
     *,
-    given: Sequence[str | os.PathLike[str]] = (),
+    given: Sequence[str | os.PathLike[str] | Place] = (),
     maps: Mapping[str, Calibrator] | None = None,
     load: Callable[[JudgeOptions], Judge] | None = None,
 ) -> RunResult:
@@ -396,9 +396,7 @@ def read_calibrations(
     return found
 
 
-def check_file(
-    file: str | os.PathLike[str] | Sequence[File], metrics: Sequence[Metric], options: RunOptions
-) -> list[Sample]:
+def check_file(file: str | File | Sequence[File], metrics: Sequence[Metric], options: RunOptions) -> list[Sample]:
     """Check that a file, or several, can be scored, by the first rows, and return them."""
     first = check_input(file, metrics, options)
     check_first_rows(first, told_files(find_files(file)), metrics, options)

@@ -425,3 +425,20 @@ def test_an_address_needs_pyarrow(monkeypatch):
     with pytest.raises(ConfigurationError, match="needs pyarrow") as caught:
         score("s3://bucket/x.jsonl", None)
     assert "geval-local[parquet]" in caught.value.hint
+
+
+def test_an_evaluation_reads_its_data_from_an_address(s3, tmp_path, home):
+    address = s3.put("in/a b.jsonl", jsonl(rows(4)))
+    (tmp_path / "evaluation.yaml").write_text(
+        json.dumps(
+            {
+                "metrics": [{"name": "summarization/fluency", "steps": False}],
+                "judges": [str(judge_directory())],
+                "data": {"new": address},
+                "outputs": "out",
+            }
+        )
+    )
+    done = run("run", tmp_path / "evaluation.yaml", home=home)
+    assert done.exit_code == 0, done.stderr
+    assert len((tmp_path / "out" / "new" / "scores.jsonl").read_text().splitlines()) == 4
