@@ -442,3 +442,17 @@ def test_an_evaluation_reads_its_data_from_an_address(s3, tmp_path, home):
     done = run("run", tmp_path / "evaluation.yaml", home=home)
     assert done.exit_code == 0, done.stderr
     assert len((tmp_path / "out" / "new" / "scores.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_second_machine_does_not_replace_a_run(store, tmp_path, monkeypatch):
+    address, target = store.put("in/x.jsonl", jsonl(rows(8))), store.at("runs/first/")
+
+    class Other(RunEvents):
+        def on_score(self, *_) -> None:
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "elsewhere"))
+                score(address, target, limit=4)
+
+    with pytest.raises(OutputError, match="holds another run, whose store is not in"):
+        score(address, target, events=Other())
+    assert len(store.get("runs/first/scores.jsonl").splitlines()) == 4
