@@ -84,9 +84,10 @@ class StoredFile(Protocol):
         """Return its size, and the time of its last change in nanoseconds."""
 
 
-def open_bytes(path: Path | StoredFile) -> IO[bytes]:
+def open_bytes(path: Path | StoredFile) -> io.BufferedReader:
     """Open a file for sequential reading."""
-    return path.open("rb", buffering=READ_BYTES) if isinstance(path, Path) else path.lines_file()
+    opened: Any = path.open("rb", buffering=READ_BYTES) if isinstance(path, Path) else path.lines_file()
+    return opened  # type: ignore[no-any-return]
 
 
 def state_of(path: Path | StoredFile) -> tuple[int, int]:
@@ -144,13 +145,22 @@ def open_text(path: Path | StoredFile, *, newline: str, encoding: str | None = N
     `is_western`.
     """
     packed = _unpacked(path)
-    with packed:
-        head = packed.read(_HEAD_BYTES)
+    try:
+        # Read without moving on: to open a file at an address again would be a request.
+        encoding, errors = _decoding(path, packed.peek(_HEAD_BYTES)[:_HEAD_BYTES], encoding, guess=guess)
+    except BaseException:
+        packed.close()
+        raise
+    return io.TextIOWrapper(packed, encoding=encoding, errors=errors, newline=newline)
+
+
+def _decoding(path: Path | StoredFile, head: bytes, encoding: str | None, *, guess: bool) -> tuple[str, str]:
+    """Decide the encoding of a file by its first bytes, and how its errors are handled."""
     kind = kind_of_no_text(head)
     if kind is not None:
         raise DataError(f"{path} is {kind}, despite its name", hint="Save it as JSONL, CSV or Parquet.")
     if encoding is not None:
-        return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors="surrogateescape", newline=newline)
+        return encoding, "surrogateescape"
     encoding = encoding_of(head)
     if guess and encoding == "utf-8-sig":
         encoding = _guessed(path.resolve() if isinstance(path, Path) else path, *state_of(path))
@@ -159,8 +169,7 @@ def open_text(path: Path | StoredFile, *, newline: str, encoding: str | None = N
             f"{path} is not text: it contains zero bytes", hint="Save it as JSONL, CSV or Parquet, in UTF-8 or UTF-16."
         )
     # UTF-16 has no byte escapes; a lone surrogate, which UTF-16 can contain, stays.
-    errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
-    return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors=errors, newline=newline)
+    return encoding, "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
 
 
 def kind_of_no_text(head: bytes) -> str | None:
@@ -252,12 +261,11 @@ def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
         yield line
 
 
-def _unpacked(path: Path | StoredFile) -> IO[bytes]:
-    with open_bytes(path) as file:
-        packed = file.read(2) == _GZIP or path.name.lower().endswith(".gz")
-    if packed:
-        return io.BufferedReader(_Gunzipped(path), READ_BYTES)
-    return open_bytes(path)
+def _unpacked(path: Path | StoredFile) -> io.BufferedReader:
+    file = open_bytes(path)
+    if file.peek(2)[:2] == _GZIP or path.name.lower().endswith(".gz"):
+        return io.BufferedReader(_Gunzipped(path, file), READ_BYTES)
+    return file
 
 
 class _Sips(io.RawIOBase):
@@ -283,9 +291,9 @@ class _Gunzipped(io.RawIOBase):
     It decompresses and measures a window before it returns any of its rows.
     """
 
-    def __init__(self, path: Path | StoredFile) -> None:
+    def __init__(self, path: Path | StoredFile, file: IO[bytes]) -> None:
         self._path = path
-        self._packed = _Sips(open_bytes(path))
+        self._packed = _Sips(file)
         self._whole = gzip.GzipFile(fileobj=self._packed, mode="rb")
         self._window = memoryview(b"")
 

@@ -295,7 +295,8 @@ def read_rows(path: File, encoding: str | None = None) -> Iterator[RawRow]:
     if suffix == ".parquet" and encoding is not None:
         raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave `encoding` out.")
     try:
-        open_bytes(path).close()
+        if isinstance(path, Path):  # an address has just been asked for
+            path.open("rb").close()
     except OSError as error:
         raise DataError(
             f"cannot read {path}: {error.strerror or error}", hint="Check the file's permissions."
