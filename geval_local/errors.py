@@ -102,6 +102,10 @@ class DataError(GevalError):
     """An input file that cannot be read at all; single bad rows are `UnscorableError` reasons instead."""
 
 
+class ReadError(DataError):
+    """A disk or a store that failed while a file was read, of which the next try may know nothing."""
+
+
 class ErrorCode(str, Enum):
     """Why a row has no score, as a code that programs can count; `Cause` has the sentence.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, AnyStr, BinaryIO
+from typing import IO, Any, AnyStr, BinaryIO, Protocol
 
 from geval_local.errors import ConfigurationError, DataError, OutputError, nearest
 
@@ -67,6 +67,37 @@ _SPECIAL = {
 }
 
 
+class StoredFile(Protocol):
+    """A file that is not on this machine, as far as texts are read from it; see `geval_local.io.places.Place`."""
+
+    def __hash__(self) -> int:
+        """Equal files have equal hashes."""
+
+    @property
+    def name(self) -> str:
+        """The last component of its path."""
+
+    def lines_file(self) -> BinaryIO:
+        """Open it for sequential reading."""
+
+    def state(self) -> tuple[int, int]:
+        """Return its size, and the time of its last change in nanoseconds."""
+
+
+def open_bytes(path: Path | StoredFile) -> io.BufferedReader:
+    """Open a file for sequential reading."""
+    opened: Any = path.open("rb", buffering=READ_BYTES) if isinstance(path, Path) else path.lines_file()
+    return opened  # type: ignore[no-any-return]
+
+
+def state_of(path: Path | StoredFile) -> tuple[int, int]:
+    """Return a file's size, and the time of its last change in nanoseconds: a cheap check for writes."""
+    if not isinstance(path, Path):
+        return path.state()
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
 def kind_of_special(mode: int) -> str | None:
     """Return the kind of a path that is not a regular file: opening a pipe would wait for a writer forever."""
     return next((name for test, name in _SPECIAL.items() if test(mode)), None)
@@ -98,7 +129,7 @@ def check_is_file(path: Path) -> None:
     if special == "a directory":
         raise DataError(
             f"{path} is a directory",
-            hint="Give the path of one file in it. `geval-local score --distributed ray` takes directories.",
+            hint="Give the path of one file in it. `geval-local score` and `pairs` take directories.",
         )
     if special is not None:
         raise DataError(
@@ -107,31 +138,38 @@ def check_is_file(path: Path) -> None:
         )
 
 
-def open_text(path: Path, *, newline: str, encoding: str | None = None, guess: bool = False) -> IO[str]:
+def open_text(path: Path | StoredFile, *, newline: str, encoding: str | None = None, guess: bool = False) -> IO[str]:
     """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates.
 
     The first bytes determine its encoding, else it is UTF-8; with `guess` it may also be Windows-1252, see
     `is_western`.
     """
     packed = _unpacked(path)
-    with packed:
-        head = packed.read(_HEAD_BYTES)
+    try:
+        # Read without moving on: to open a file at an address again would be a request.
+        encoding, errors = _decoding(path, packed.peek(_HEAD_BYTES)[:_HEAD_BYTES], encoding, guess=guess)
+    except BaseException:
+        packed.close()
+        raise
+    return io.TextIOWrapper(packed, encoding=encoding, errors=errors, newline=newline)
+
+
+def _decoding(path: Path | StoredFile, head: bytes, encoding: str | None, *, guess: bool) -> tuple[str, str]:
+    """Decide the encoding of a file by its first bytes, and how its errors are handled."""
     kind = kind_of_no_text(head)
     if kind is not None:
         raise DataError(f"{path} is {kind}, despite its name", hint="Save it as JSONL, CSV or Parquet.")
     if encoding is not None:
-        return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors="surrogateescape", newline=newline)
+        return encoding, "surrogateescape"
     encoding = encoding_of(head)
     if guess and encoding == "utf-8-sig":
-        status = path.stat()
-        encoding = _guessed(path.resolve(), status.st_size, status.st_mtime_ns)
+        encoding = _guessed(path.resolve() if isinstance(path, Path) else path, *state_of(path))
     if encoding is None:
         raise DataError(
             f"{path} is not text: it contains zero bytes", hint="Save it as JSONL, CSV or Parquet, in UTF-8 or UTF-16."
         )
     # UTF-16 has no byte escapes; a lone surrogate, which UTF-16 can contain, stays.
-    errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
-    return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors=errors, newline=newline)
+    return encoding, "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
 
 
 def kind_of_no_text(head: bytes) -> str | None:
@@ -183,7 +221,7 @@ def is_western(text: bytes) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _guessed(path: Path, size: int, changed: int) -> str:
+def _guessed(path: Path | StoredFile, size: int, changed: int) -> str:
     """Decide whether a file without a byte-order mark is UTF-8 or Windows-1252; log the latter, once per file."""
     decoder, broken, in_line = codecs.getincrementaldecoder("utf-8")(), b"", 0
     with _unpacked(path) as file:
@@ -223,19 +261,28 @@ def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
         yield line
 
 
-def _unpacked(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP or path.name.lower().endswith(".gz")
-    if packed:
-        return io.BufferedReader(_Gunzipped(path), READ_BYTES)
-    return path.open("rb", buffering=READ_BYTES)
+def _unpacked(path: Path | StoredFile) -> io.BufferedReader:
+    file = open_bytes(path)
+    if file.peek(2)[:2] == _GZIP or path.name.lower().endswith(".gz"):
+        return io.BufferedReader(_Gunzipped(path, file), READ_BYTES)
+    return file
 
 
-class _Sips(io.FileIO):
-    """A file read in small pieces, so that its position shows how much of it was decompressed."""
+class _Sips(io.RawIOBase):
+    """A file read in small pieces, with a count of its bytes, which shows how much of it was decompressed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.taken = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(1024 if size is None or size < 0 else min(size, 1024))
+        piece = self._file.read(1024 if size is None or size < 0 else min(size, 1024))
+        self.taken += len(piece)
+        return piece
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _Gunzipped(io.RawIOBase):
@@ -244,9 +291,9 @@ class _Gunzipped(io.RawIOBase):
     It decompresses and measures a window before it returns any of its rows.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | StoredFile, file: IO[bytes]) -> None:
         self._path = path
-        self._packed = _Sips(path)
+        self._packed = _Sips(file)
         self._whole = gzip.GzipFile(fileobj=self._packed, mode="rb")
         self._window = memoryview(b"")
 
@@ -255,9 +302,9 @@ class _Gunzipped(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._window:
-            before = self._packed.tell()
+            before = self._packed.taken
             self._window = memoryview(self._unpacked())
-            taken = self._packed.tell() - before
+            taken = self._packed.taken - before
             if len(self._window) == _EXPANSION_BYTES > _MOST_EXPANSION * taken:
                 raise DataError(
                     f"{self._path} expands to more than {_MOST_EXPANSION} times its size",

@@ -265,6 +265,6 @@ def rank(
     )
 
 
-def rank_run(path: Path, metric: str) -> Preferences:
+def rank_run(path: str | Path, metric: str) -> Preferences:
     """Study the results of one run of pairs on one of its metrics."""
     return Preferences((Source(metric, read_preferences(ScoredRun.of(path), metric)),), {}, {})

@@ -35,6 +35,7 @@ from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifes
 from geval_local.io.results import ResultsInput, decoded, numbered, read_result_rows, row_number, with_figures
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
+from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, estimate
@@ -241,9 +242,9 @@ class ScoredRun:
         if isinstance(estimator := reading.get("estimator"), str):
             named["estimator"] = Estimator.parse(estimator)
         if isinstance(given, RunResult):
-            return cls(given.files[0], **named)
+            given = str(given.files[0])
         if isinstance(given, str | os.PathLike):
-            return cls(Path(given), **named)
+            return cls(local_results(os.fspath(given)), **named)
         if hasattr(given, "to_dicts"):  # polars
             rows = given.to_dicts()
         elif hasattr(given, "to_dict"):  # pandas

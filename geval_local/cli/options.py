@@ -257,7 +257,7 @@ Output = Annotated[
         "-o",
         metavar="OUT",
         help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/: a new or an empty one, or "
-        "that of the same run.",
+        "that of the same run. Also an address, such as s3://BUCKET/scores.jsonl.",
     ),
 ]
 MaxUnscored = Annotated[
@@ -431,6 +431,20 @@ class AgreementOptions:
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
+
+
+def here(given: str) -> Path:
+    """Return a file of results or ratings, or a run, on this machine: of an address, a copy."""
+    from geval_local.runs.addresses import local_results
+
+    return local_results(given)
+
+
+def shown_name(files: Sequence[str | Path]) -> str:
+    """Return the name of the input in messages."""
+    from geval_local.io.places import file_at
+
+    return file_at(files[0]).name if len(files) == 1 else "the files"
 
 
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -98,7 +99,7 @@ def follow(
         note(f"{empty.message}; nothing is to be done")
         return
     if (reasons := result.manifest.settings.reasons) is not None:
-        show_reasons(result.files[0], reasons.result, as_json=as_json)
+        show_reasons(Path(str(result.files[0])), reasons.result, as_json=as_json)
         return
     found = outcomes(gates, result.summaries, answers=result.answers)
     show_result(result, found, lowest=lowest, as_json=as_json)

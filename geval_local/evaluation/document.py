@@ -18,6 +18,7 @@ from ruamel.yaml.nodes import Node
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.model import Evaluation, short
 from geval_local.files import expanded
+from geval_local.io.places import File, file_at, is_address
 from geval_local.runs.settings import EvaluationRecord
 from geval_local.wording import in_yaml
 from geval_local.yaml_model import Place, parse_file, read_file, validate
@@ -49,6 +50,10 @@ class EvaluationFile:
     def resolved(self, path: str) -> Path:
         """Resolve a path relative to the file's directory."""
         return self.path.parent / expanded(path)
+
+    def data_file(self, path: str) -> File:
+        """Return a file of rows by its address, or by its path, relative to the file's directory."""
+        return file_at(path) if is_address(path) else self.resolved(path)
 
 
 #: Parameters of an evaluation that are not keys of its file.

@@ -33,12 +33,14 @@ from geval_local.files import expanded
 from geval_local.io.input_checks import check_distinct
 from geval_local.io.input_files import read_input
 from geval_local.io.ownership import check_replaceable
+from geval_local.io.places import File
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import RunPage
+from geval_local.runs.addresses import local_results
 from geval_local.runs.completion import RunResult
 from geval_local.runs.directory import check_configuration, look_at, result_file
 from geval_local.runs.events import RunEvents
@@ -57,8 +59,8 @@ class DataRun:
 
     #: Its name in the file.
     name: str
-    #: Its path.
-    path: Path
+    #: Its path, or address.
+    path: File
     #: Its run directory.
     directory: Path
     #: Path of its report; None for no report.
@@ -232,8 +234,8 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
     for name, one in settings.data.items():
         with problems.at("data", name):
-            check_file(file.resolved(one.file), metrics, settings.run_options(name))
-            _check_slices(file.resolved(one.file), settings.run_options(name))
+            check_file(file.data_file(one.file), metrics, settings.run_options(name))
+            _check_slices(file.data_file(one.file), settings.run_options(name))
     directory = _directory(file, metrics, judges, problems, overwrite=overwrite)
     data = []
     for name, one in settings.data.items():
@@ -242,7 +244,7 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
             file,
             DataRun(
                 name,
-                file.resolved(one.file),
+                file.data_file(one.file),
                 directory / name,
                 directory / f"{name}.html" if settings.report else None,
                 gates,
@@ -262,7 +264,7 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     return Plan(file, metrics, judges, data)
 
 
-def _check_slices(path: Path, options: RunOptions) -> None:
+def _check_slices(path: File, options: RunOptions) -> None:
     """Refuse columns that make no slices, before a judge is loaded."""
     if options.by:
         find_slicings((sample.fields for sample in read_input([path], options)), options.by, options.fields)
@@ -293,7 +295,7 @@ def _directory(
             if on_record is not None and on_record.has_begun:
                 if name not in wanted:
                     options = settings.run_options(name)
-                    wanted[name] = wanted_run(file.resolved(one.file), metrics, judges, options)
+                    wanted[name] = wanted_run(file.data_file(one.file), metrics, judges, options)
                 check_configuration(directory / name, on_record, wanted[name], another=another)
 
     def fits(directory: Path) -> bool:
@@ -482,7 +484,7 @@ class _JudgeKeeper:
 
 def _result_of(result: RunResult) -> Path:
     """Choose the most complete result file: any but CSV, if there is one."""
-    return sorted(result.files, key=lambda file: file.suffix == ".csv")[0]
+    return local_results(min(map(str, result.files), key=lambda file: file.endswith(".csv")))
 
 
 def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from geval_local.conversation import messages_of
@@ -36,6 +35,7 @@ from geval_local.fields import (
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.columns import check_chosen
 from geval_local.io.input_files import find_files, read_input
+from geval_local.io.places import File, Place
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.options import RunOptions
@@ -187,7 +187,7 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
 
 
 def check_input(
-    files: str | os.PathLike[str] | Sequence[Path],
+    files: str | File | Sequence[File],
     metrics: Iterable[Metric],
     options: RunOptions | None = None,
     *,
@@ -200,7 +200,7 @@ def check_input(
     return first
 
 
-def told_files(paths: Sequence[Path]) -> str:
+def told_files(paths: Sequence[File]) -> str:
     """Name the input of a run in a message."""
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {counted(len(paths) - 1, 'other file')}"
 
@@ -308,16 +308,20 @@ def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, Cause | 
 
 
 def check_evidence(
-    path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None, encoding: str | None = None
+    path: str | os.PathLike[str] | Place,
+    state: Mapping[str, str],
+    *,
+    limit: int | None = None,
+    encoding: str | None = None,
 ) -> list[Sample]:
     """Read the first rows of a file, and check that some row has the columns, before a judge is loaded."""
     first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
-    readable = readable_samples(first, os.fspath(path))
+    readable = readable_samples(first, str(path))
     for column in state.values():
         if _is_nowhere(column, readable):
             names = _columns(readable)
             raise DataError(
-                f"{os.fspath(path)}: there is no column {column!r}{nearest(column, names)}",
+                f"{path}: there is no column {column!r}{nearest(column, names)}",
                 hint=f"Columns: {', '.join(names) or 'none'}. Name those of the evidence: `state=COLUMN`, also "
                 "several times, and as `state=HEADING=COLUMN`.",
             )

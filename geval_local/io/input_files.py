@@ -12,7 +12,7 @@ from pathlib import Path
 
 from geval_local.errors import DataError
 from geval_local.io.columns import free_name
-from geval_local.io.places import Entry, Place, is_address, is_pattern
+from geval_local.io.places import RIGHTS, Entry, File, Place, file_at, is_address, is_pattern
 from geval_local.io.rows import FORMATS, format_of, read_rows, rows_and_failure
 from geval_local.io.samples import Sample, ids_of_documents, read_samples, samples_of
 from geval_local.io.shapes import Shape
@@ -26,27 +26,27 @@ _BESIDE = (".meta.json", ".rows.jsonl")
 _RUN = "manifest.json"
 _HIDDEN = re.compile(r"/[._]")
 
-Given = str | os.PathLike[str]
+Given = str | os.PathLike[str] | Place
 
 
-def find_files(given: Given | Iterable[Given]) -> list[Path]:
-    """List the named files on this machine, each once; see `find_entries`."""
-    listed = [given] if isinstance(given, str | os.PathLike) else list(given)
+def find_files(given: Given | Iterable[Given]) -> list[File]:
+    """List the named files, each once; see `find_entries`."""
+    listed = [given] if isinstance(given, str | os.PathLike | Place) else list(given)
     if not listed:
         raise DataError("no file is named")
-    address = next((text for one in listed if is_address(text := os.fspath(one))), None)
-    if address is not None:
-        raise DataError(
-            f"{address} is an address, and a run on one machine reads paths",
-            hint="Add `distributed=ray`, which reads addresses; or copy or mount it first.",
-        )
-    found: dict[Path, None] = {}
-    for one in map(Path, listed):
-        if one.is_dir() or (is_pattern(str(one)) and not one.exists()):
-            found |= dict.fromkeys(Path(entry.place.address) for entry in find_entries(Place(str(one))))
-        else:  # the reader reports its problems
-            found[one] = None
-    return list(found)
+    return list(dict.fromkeys(file for one in listed for file in _found(one)))
+
+
+def _found(given: Given) -> list[File]:
+    if isinstance(given, Place):  # found before
+        return [given]
+    text = os.fspath(given)
+    if not is_address(text):
+        path = Path(text)
+        if not path.is_dir() and (not is_pattern(text) or path.exists()):
+            return [path]  # the reader reports its problems
+        text = str(path)
+    return [file_at(entry.place) for entry in find_entries(Place(text))]
 
 
 def find_entries(place: Place) -> list[Entry]:
@@ -66,13 +66,13 @@ def find_entries(place: Place) -> list[Entry]:
         if entry is None and not is_pattern(place.address):
             raise DataError(
                 f"there is no file {place}",
-                hint="Write names in an address as they are: a space is a space, not %20."
-                if is_address(place.address) and "%" in place.address
+                hint="Check the bucket, and write names as they are: a space is a space, not %20."
+                if is_address(place.address)
                 else "Check the path, and the directory it starts from.",
             )
         found = place.matches() if entry is None else _in_directory(place)
     except OSError as error:
-        raise DataError(f"cannot list {place}: {error}", hint="Check the address and your rights to it.") from error
+        raise DataError(f"cannot list {place}: {error}", hint=RIGHTS) from error
     files = [one for one in found if one.is_file and _is_data(one.place.name)]
     if not files:
         raise DataError(f"no data file {'matches' if entry is None else 'is in'} {place}", hint=known)
@@ -92,16 +92,17 @@ def _is_data(name: str) -> bool:
     return format_of(name) is not None and name != _RUN and not name.endswith(_BESIDE)
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
+def names_of(paths: Sequence[File]) -> list[str]:
     """Name files for messages and results: by their last part, or relative to the directory that they share."""
     names = [path.name for path in paths]
     if len(set(names)) == len(names):
         return names
-    shared = os.path.commonpath([path.absolute().parent for path in paths])
-    return [os.path.relpath(path, shared) for path in paths]
+    whole = [f"/{path.path}" if isinstance(path, Place) else str(path.absolute()) for path in paths]
+    shared = os.path.commonpath(map(os.path.dirname, whole))
+    return [os.path.relpath(path, shared) for path in whole]
 
 
-def read_input(paths: Sequence[Path], options: RunOptions) -> Iterator[Sample]:
+def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:
     """Read the rows of a run's files in order, in the shape of its options; see `read_samples`.
 
     Rows of several files have their file's name as a column. Ids must be distinct within a file only. One of several
@@ -113,13 +114,13 @@ def read_input(paths: Sequence[Path], options: RunOptions) -> Iterator[Sample]:
     return (sample for row in islice(rows, options.limit) for sample in shape.samples(row))
 
 
-def _one(path: Path, options: RunOptions, shape: Shape) -> Iterator[Sample]:
+def _one(path: File, options: RunOptions, shape: Shape) -> Iterator[Sample]:
     if shape.id is None:
         return read_samples(path, fields=options.fields, encoding=options.encoding)
     return samples_of(shape.identified(read_rows(path, options.encoding)), path.name, options.fields)
 
 
-def _several(paths: Sequence[Path], options: RunOptions, shape: Shape) -> Iterator[Sample]:
+def _several(paths: Sequence[File], options: RunOptions, shape: Shape) -> Iterator[Sample]:
     # Opens all files first, to report a missing one before reading any.
     opened = [
         (name, read_rows(path, options.encoding), cache(partial(ids_of_documents, path, options.encoding)))

@@ -13,10 +13,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geval_local.errors import DataError, first_line
+from geval_local.errors import DataError, ReadError, first_line
 from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
 from geval_local.io.parts import PART_KEY, PartRows, shared_schema
-from geval_local.io.rows import parquet_batches
+from geval_local.io.places import File, parquet_source
+from geval_local.io.rows import is_read_failure, parquet_batches
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
 GROUP_ROWS = 4096
@@ -75,7 +76,7 @@ class SourceColumns:
 
     @classmethod
     @contextlib.contextmanager
-    def of_files(cls, paths: Sequence[Path], start: int = 0, without: Collection[str] = ()) -> Iterator[SourceColumns]:
+    def of_files(cls, paths: Sequence[File], start: int = 0, without: Collection[str] = ()) -> Iterator[SourceColumns]:
         """Open those of Parquet files, as far as all files have them; `start` is the first row of the first file.
 
         The row that says why a file cannot be read, or not to its end, has nulls. Columns of the names in `without` are
@@ -84,7 +85,7 @@ class SourceColumns:
         sizes = {path: _size(path) for path in paths}
         full = [path for path, size in sizes.items() if size != 0] or list(paths)
         there = [path for path in full if sizes[path] is not None]
-        schema = reduce(shared_schema, map(pq.read_schema, there)) if there else pa.schema([])
+        schema = reduce(shared_schema, map(pq.read_schema, map(parquet_source, there))) if there else pa.schema([])
         schema = pa.schema([field for field in schema if field.name not in without], schema.metadata)
         with contextlib.closing(_batches(full, schema, start)) as batches:
             yield cls(schema, batches, start + 1, sizes=[1 if size is None else size for size in map(sizes.get, full)])
@@ -120,24 +121,28 @@ class SourceColumns:
         return self._before + number
 
 
-def _size(path: Path) -> int | None:
+def _size(path: File) -> int | None:
     """Return the number of a file's rows; None if it cannot be read."""
     try:
-        return int(pq.read_metadata(path).num_rows)
-    except (OSError, pa.ArrowException):
+        return int(pq.read_metadata(parquet_source(path)).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        if is_read_failure(error, path):
+            raise ReadError(f"cannot read {path}: {error}", hint="Try again.") from error
         return None
 
 
-def _batches(paths: Sequence[Path], schema: Any, start: int) -> Generator[Any, None, None]:
+def _batches(paths: Sequence[File], schema: Any, start: int) -> Generator[Any, None, None]:
     for place, path in enumerate(paths):
         left = 1
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(parquet_source(path)) as file:
                 left = file.metadata.num_rows - (0 if place else start)
                 for batch in parquet_batches(file, first=0 if place else start):
                     left -= batch.num_rows
                     yield batch.select(schema.names)
-        except (OSError, pa.ArrowException):
+        except (OSError, pa.ArrowException) as error:
+            if is_read_failure(error, path):
+                raise ReadError(f"cannot read {path}: {error}", hint="Try again.") from error
             # The first of the rows that are missing says why; none asks for the others.
             yield pa.record_batch({field.name: pa.nulls(left, field.type) for field in schema})
 

@@ -24,13 +24,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from geval_local.errors import ConfigurationError
-from geval_local.files import replacing
+from geval_local.errors import ConfigurationError, DataError, first_line
+from geval_local.files import check_is_file, replacing, state_of
 
 #: File systems that show an object only when it is complete, and on which renaming copies it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _BLOCK = 1 << 20
+#: Bytes of a request to a store, which takes some hundredths of a second however few they are.
+_REQUEST = 1 << 22
 _MAGIC = "*?["
+#: What to do about a store that answers with an error.
+RIGHTS = (
+    "Check the address and your rights to it. Credentials come from where the store's own tools look for them: for "
+    "s3:// AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for gs:// GOOGLE_APPLICATION_CREDENTIALS."
+)
 _OPTIONS = re.compile(r"\?[a-z_]+=[^?]*\Z")
 
 
@@ -75,13 +82,15 @@ def _opened(address: str) -> _Opened:
         from pyarrow import fs
     except ImportError as error:
         raise ConfigurationError(
-            f"reading {address} needs pyarrow", hint="Install it: pip install 'geval-local[ray]'"
+            f"{address} needs pyarrow, the `parquet` extra", hint="Install it: pip install 'geval-local[parquet]'"
         ) from error
     if not is_address(address):
         return _Opened(fs.LocalFileSystem(), os.path.abspath(address), address)
     try:
         return _opened_by_arrow(address)
-    except (OSError, ValueError, TypeError) as known:
+    except OSError as error:  # pyarrow knows the scheme, and its store refuses
+        raise DataError(f"cannot open {address}: {first_line(error)}", hint=RIGHTS) from error
+    except (ValueError, TypeError) as known:
         try:
             import fsspec
 
@@ -134,7 +143,7 @@ class Place:
         return not is_address(self.address)
 
     @property
-    def _plain(self) -> str:
+    def plain(self) -> str:
         """The address without options."""
         return self.address if self._is_path else _opened(self.address).plain
 
@@ -151,40 +160,49 @@ class Place:
     @property
     def name(self) -> str:
         """The last component of the path."""
-        return self._plain.rstrip("/").rpartition("/")[2] or self.address
+        return self.plain.rstrip("/").rpartition("/")[2] or self.address
 
     @property
     def local(self) -> Path | None:
         """The path on this machine; None if it is elsewhere."""
         return Path(self.path) if self._is_path or self.system.type_name == "local" else None
 
+    def with_ending(self, ending: str) -> Place:
+        """Return the place whose name is this one's, followed by an ending."""
+        return self._with(self.plain + ending)
+
+    @property
+    def directory(self) -> Place:
+        """The directory that contains it."""
+        return self._with(self.plain.rstrip("/").rpartition("/")[0])
+
     def child(self, name: str) -> Place:
         """Return a place in this directory."""
-        plain = self._plain
+        plain = self.plain
         return self._with(f"{plain.rstrip('/')}/{name}" if plain.strip("/") else f"/{name}")
 
     def _with(self, plain: str) -> Place:
         """Return another place by its address, with the options of this one."""
-        return Place(plain + self.address[len(self._plain) :])
+        return Place(plain + self.address[len(self.plain) :])
 
     def entry(self) -> Entry | None:
         """Return the entry; None if it does not exist."""
         if self._is_path:
             return _entry_of_path(self)
+        info = self.system.get_file_info(self.path)
         from pyarrow import fs
 
-        info = self.system.get_file_info(self.path)
         return None if info.type == fs.FileType.NotFound else _entry(self, info)
 
     def entries(self, *, recursive: bool = False) -> list[Entry]:
         """List the entries of the directory, sorted by path; empty if it does not exist."""
         if self._is_path:
             return _entries_of_path(self, recursive=recursive)
+        system, base = self.system, self.path.rstrip("/")
         from pyarrow import fs
 
-        base = self.path.rstrip("/")
         try:
-            found = self.system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
+            found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
             found = sorted(found, key=lambda info: str(info.path))
         except UnicodeDecodeError as error:
             raise OSError(f"a name in it is not UTF-8: {os.fsdecode(error.object)!r}; rename that file") from error
@@ -197,7 +215,7 @@ class Place:
         """
         from fsspec.utils import glob_translate
 
-        plain = self._plain
+        plain = self.plain
         fixed, _, _ = plain[: min(plain.index(char) for char in _MAGIC if char in plain)].rpartition("/")
         pattern = plain[len(fixed) :].lstrip("/")
         base = self._with(fixed or ("/" if plain.startswith("/") else "."))
@@ -227,7 +245,27 @@ class Place:
         local = self.local
         if local is not None:
             return local.open("rb", buffering=_BLOCK)
-        return io.BufferedReader(self.system.open_input_stream(self.path, compression=None), _BLOCK)
+        # Python's text layer asks for 8 KiB at a time past a BufferedReader, each of which would be a request.
+        stream = self.system.open_input_stream(self.path, compression=None, buffer_size=_REQUEST)
+        return io.BufferedReader(stream, _BLOCK)
+
+    def seekable_file(self) -> BinaryIO:
+        """Open the file for reading lines from any byte, binary and buffered."""
+        local = self.local
+        if local is not None:
+            return local.open("rb", buffering=_BLOCK)
+        return io.BufferedReader(self.system.open_input_file(self.path), _REQUEST)
+
+    def exists(self) -> bool:
+        """Whether there is a file or a directory."""
+        return self.entry() is not None
+
+    def state(self) -> tuple[int, int]:
+        """Return the file's size, and the time of its last change in nanoseconds."""
+        entry = self.entry()
+        if entry is None:
+            raise FileNotFoundError(f"there is no file {self}")
+        return entry.bytes, entry.changed
 
     def read(self, start: int = 0, stop: int | None = None) -> bytes:
         """Read the file, or its bytes from `start` up to `stop`."""
@@ -258,13 +296,13 @@ class Place:
             return
         system, path = self.system, self.path
         if system.type_name in _OBJECT_STORES:
-            with system.open_output_stream(path) as stream:
+            with system.open_output_stream(path, compression=None) as stream:
                 stream.write(content)
             return
         folder, _, name = path.rpartition("/")
         partial = f"{folder}/.{name}.{secrets.token_hex(4)}.{mark}.tmp"
         try:
-            with system.open_output_stream(partial) as stream:
+            with system.open_output_stream(partial, compression=None) as stream:
                 stream.write(content)
             try:
                 system.move(partial, path)
@@ -322,3 +360,43 @@ def _entries_of_path(place: Place, *, recursive: bool) -> list[Entry]:
 
 def _entry(place: Place, info: Any) -> Entry:
     return Entry(place, bool(info.is_file), int(info.size or 0), int(info.mtime_ns or 0))
+
+
+#: A file that is read: on this machine by its path, elsewhere by its address.
+File = Path | Place
+
+
+def file_at(given: str | os.PathLike[str] | Place) -> File:
+    """Return a file by its path or address."""
+    if isinstance(given, str | os.PathLike) and not is_address(text := os.fspath(given)):
+        return Path(text)
+    place = given if isinstance(given, Place) else Place(os.fspath(given))
+    return place.local or place
+
+
+def address_of(file: File) -> str:
+    """Return the absolute path or the address of a file, which finds it from any directory."""
+    return file.address if isinstance(file, Place) else os.path.abspath(file)
+
+
+def parquet_source(file: File) -> Any:
+    """Return what pyarrow reads a Parquet file from."""
+    return file.open() if isinstance(file, Place) else file
+
+
+def check_is_there(file: File) -> None:
+    """Check that a file exists, before it is read."""
+    if isinstance(file, Path):
+        check_is_file(file)
+        return
+    try:
+        state_of(file)
+    except FileNotFoundError:
+        raise DataError(f"there is no file {file}", hint="Check the address; names are used as they are.") from None
+    except OSError as error:
+        raise unreachable(file, error) from error
+
+
+def unreachable(place: Place, error: OSError) -> DataError:
+    """Return the error for an address that its store does not let this process read."""
+    return DataError(f"cannot read {place}: {first_line(error)}", hint=RIGHTS)

@@ -17,12 +17,15 @@ from pydantic import AliasPath, Field, TypeAdapter, ValidationError
 from geval_local.errors import DataError, OutputError
 from geval_local.files import write_atomically
 from geval_local.io.ownership import check_place, check_replaceable, checksummed, owned
+from geval_local.io.places import File, Place, unreachable
 from geval_local.metric import Metric
 
 FORMAT = "geval-local results"
 #: The manifest of a directory of parts.
 PARTS_MANIFEST = "parts.meta.json"
 VERSION = 1
+#: What follows the name of a result file in those of its manifest, and of a CSV file's full rows.
+ENDING, ROWS_ENDING = ".meta.json", ".rows.jsonl"
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ _ADAPTER = TypeAdapter(ResultManifest)
 def rows_path(results: str | Path) -> Path:
     """Return the path of a CSV file's full rows, as JSONL: its name followed by ``.rows.jsonl``."""
     results = Path(results)
-    return results.with_name(f"{results.name}.rows.jsonl")
+    return results.with_name(f"{results.name}{ROWS_ENDING}")
 
 
 def manifest_path(results: str | Path) -> Path:
@@ -98,7 +101,7 @@ def manifest_path(results: str | Path) -> Path:
     results = Path(results)
     if results.is_dir():
         return results / PARTS_MANIFEST
-    return results.with_name(f"{results.name}.meta.json")
+    return results.with_name(f"{results.name}{ENDING}")
 
 
 def manifest_text(manifest: ResultManifest) -> str:
@@ -192,15 +195,17 @@ def _recorded(results: str | Path) -> list[str]:
     return [] if manifest is None else [one for one in (manifest.results_sha256, manifest.rows_sha256) if one]
 
 
-def read_manifest(results: str | Path) -> ResultManifest | None:
+def read_manifest(results: str | File) -> ResultManifest | None:
     """Read the manifest of a result file; None if there is none."""
-    path = manifest_path(results)
+    path = results.with_ending(ENDING) if isinstance(results, Place) else manifest_path(results)
     remedy = f"Score again; {path.name} is written beside the results by `geval-local score`."
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read() if isinstance(path, Place) else path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
+        if isinstance(path, Place) and isinstance(error, OSError):
+            raise unreachable(path, error) from error
         raise DataError(f"cannot read {path}: {error}", hint=remedy) from error
     return parse_manifest(record, path)
 

@@ -6,6 +6,7 @@ The module knows no metrics or fields: a row is a mapping of column names to val
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
 import zlib
@@ -17,8 +18,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode
-from geval_local.files import MOST_IN_A_LINE, bounded_lines, check_is_file, kind_of_no_text, open_text
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
+from geval_local.files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text
+from geval_local.io.places import File, check_is_there, parquet_source
 
 #: The csv module rejects cells above 128 KiB by default; a source document may be longer.
 CSV_CELL_LIMIT = 2**31 - 1
@@ -82,7 +84,7 @@ class _QuoteTooLong(Exception):
     pass
 
 
-def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iterator[list[str] | tuple[str, list[str]]]:
+def csv_records(file: IO[str], path: File, delimiter: str | None = None) -> Iterator[list[str] | tuple[str, list[str]]]:
     """Yield the header, then every record: its cells, or the reason why it is invalid and its readable cells.
 
     An unclosed quote, which makes the record run over the following lines until it fails, invalidates only the line
@@ -273,17 +275,17 @@ def _repeated(value: Any) -> str | None:
     return None
 
 
-def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
+def read_rows(path: File, encoding: str | None = None) -> Iterator[RawRow]:
     """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
     Without `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see
     `geval_local.files.is_western`. Undecodable bytes become lone surrogates, for the caller to detect.
     """
-    check_is_file(path)
+    check_is_there(path)
     suffix = format_of(path.name)
     if suffix is None:
         kind = None
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), open_bytes(path) as file:
             kind = kind_of_no_text(file.read(16))
         told, remedy = ("", "") if kind is None else (f": it is {kind}", "Save it as CSV. ")
         raise DataError(
@@ -294,19 +296,24 @@ def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
     if suffix == ".parquet" and encoding is not None:
         raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave `encoding` out.")
     try:
-        path.open("rb").close()
+        if isinstance(path, Path):  # an address has just been asked for
+            path.open("rb").close()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror or error}", hint="Check the file's permissions."
+        ) from error
     return guarded(reader, path, encoding)
 
 
 def rows_and_failure(rows: Iterator[RawRow]) -> Iterator[RawRow]:
-    """Yield the rows of one of several files; if it cannot be read to its end, a last row says why."""
+    """Yield the rows of one of several files; if its content cannot be read to its end, a last row says why."""
     number = 0
     try:
         for row in rows:
             number = row.number
             yield row
+    except ReadError:
+        raise
     except DataError as error:
         yield RawRow(number + 1, {}, Cause(error.message, ErrorCode.UNREADABLE_FILE))
 
@@ -318,7 +325,7 @@ def format_of(name: str) -> str | None:
     return None if suffix not in FORMATS or (suffix == ".parquet" and name.endswith(".gz")) else suffix
 
 
-def guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRow]:
+def guarded(reader: Reader, path: File, encoding: str | None) -> Iterator[RawRow]:
     """Read rows; file errors become a `DataError` that says how far the file could be read."""
     last = 0
     try:
@@ -331,10 +338,17 @@ def guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRow
             hint="If a column's type names a time zone, convert the column to UTC or to text.",
         ) from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path} beyond row {last}: {error}", hint="Is the file complete?") from error
+        kind = ReadError if is_read_failure(error, path) else DataError
+        raise kind(f"cannot read {path} beyond row {last}: {error}", hint="Is the file complete?") from error
 
 
-def _read_jsonl(path: Path, encoding: str | None) -> Iterator[RawRow]:
+def is_read_failure(error: BaseException, path: File) -> bool:
+    """Whether an error is of a disk or a store, rather than of a file's content: Arrow and gzip tell that so, too."""
+    is_content = isinstance(error, gzip.BadGzipFile) or (isinstance(path, Path) and not getattr(error, "errno", None))
+    return isinstance(error, OSError) and not is_content
+
+
+def _read_jsonl(path: File, encoding: str | None) -> Iterator[RawRow]:
     with open_text(path, newline="\n", encoding=encoding) as file:
         over_lines = is_over_lines(bounded_lines(file, path))
     if over_lines:
@@ -383,7 +397,7 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def _documents(path: Path, decoder: _Decoder, encoding: str | None) -> list[Any] | None:
+def _documents(path: File, decoder: _Decoder, encoding: str | None) -> list[Any] | None:
     """Read a file as one list, or as one JSON value after another; None if it is neither from end to end."""
     with open_text(path, newline="", encoding=encoding) as file:
         text = file.read()
@@ -399,7 +413,7 @@ def _documents(path: Path, decoder: _Decoder, encoding: str | None) -> list[Any]
     return values[0] if len(values) == 1 and isinstance(values[0], list) else values
 
 
-def _read_json(path: Path, encoding: str | None) -> Iterator[RawRow]:
+def _read_json(path: File, encoding: str | None) -> Iterator[RawRow]:
     decoder = _Decoder()
     with open_text(path, newline="", encoding=encoding) as file:
         text = file.read()
@@ -423,7 +437,7 @@ def _read_json(path: Path, encoding: str | None) -> Iterator[RawRow]:
         yield decoder.row(number, value, dict(value) if isinstance(value, dict) else value)
 
 
-def _read_csv(path: Path, encoding: str | None, delimiter: str | None = None) -> Iterator[RawRow]:
+def _read_csv(path: File, encoding: str | None, delimiter: str | None = None) -> Iterator[RawRow]:
     with open_text(path, newline="", encoding=encoding, guess=True) as file:
         records = csv_records(file, path, delimiter)
         header = next(records, [])
@@ -437,14 +451,14 @@ def _read_csv(path: Path, encoding: str | None, delimiter: str | None = None) ->
                 yield RawRow(number, {"raw": cells} if cells else {}, _invalid(error))
 
 
-def _read_parquet(path: Path, encoding: str | None) -> Iterator[RawRow]:
+def _read_parquet(path: File, encoding: str | None) -> Iterator[RawRow]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise DataError(f"reading {path} needs pyarrow, the `parquet` extra", hint=INSTALL_PARQUET) from None
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(parquet_source(path)) as file:
             yield from parquet_rows(file, path)
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}", hint="Is the file complete?") from error
@@ -583,7 +597,7 @@ def _refuse_repeated(names: Iterable[str], path: object) -> None:
 
 
 #: Reads a file, given its path and its encoding, if known.
-Reader = Callable[[Path, str | None], Iterator[RawRow]]
+Reader = Callable[[File, str | None], Iterator[RawRow]]
 #: Extension -> reader.
 FORMATS: dict[str, Reader] = {
     ".jsonl": _read_jsonl,

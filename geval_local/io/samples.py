@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from geval_local.conversation import OFFERED, READ_AS, messages_of
@@ -30,6 +29,7 @@ from geval_local.fields import (
     resolve_row,
     text_of,
 )
+from geval_local.io.places import File, Place, file_at
 from geval_local.io.rows import RawRow, read_rows, rows_and_failure
 
 #: Most levels of nesting, far beyond any real row; without a limit, a hostile row could exhaust the stack.
@@ -161,7 +161,7 @@ class Sample:
 
 
 def read_samples(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Place,
     *,
     limit: int | None = None,
     fields: Mapping[str, str] | None = None,
@@ -174,9 +174,9 @@ def read_samples(
 
     Parameters
     ----------
-    path : str or path
-        A ``.jsonl``, ``.ndjson``, ``.json`` (a list of objects), ``.csv``, ``.tsv`` or ``.parquet`` file; all but
-        Parquet also compressed, with ``.gz`` at the end. All but ``.json`` are streamed.
+    path : str, path or Place
+        The path or the address of a ``.jsonl``, ``.ndjson``, ``.json`` (a list of objects), ``.csv``, ``.tsv`` or
+        ``.parquet`` file; all but Parquet also compressed, with ``.gz`` at the end. All but ``.json`` are streamed.
     limit : int, optional
         Stop after this many rows, bad ones included.
     fields : mapping of str to str, optional
@@ -201,11 +201,11 @@ def read_samples(
             f"the limit of rows must be at least 1, and at most {sys.maxsize}, not {limit}",
             hint="Leave it out for all.",
         )
-    path = Path(path)
+    path = file_at(path)
     return _samples(islice(read_rows(path, encoding), limit), path, dict(fields or {}), encoding)
 
 
-def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str], encoding: str | None) -> Iterator[Sample]:
+def _samples(rows: Iterator[RawRow], path: File, mapping: Mapping[str, str], encoding: str | None) -> Iterator[Sample]:
     sample = None
     # Only the first repeated id needs the answer: a file without repeated ids is read once.
     for sample in samples_of(rows, path.name, mapping, name_documents=cache(partial(ids_of_documents, path, encoding))):
@@ -260,7 +260,7 @@ def samples_of(
         yield sample if error is None else sample.lost(error)
 
 
-def ids_of_documents(path: Path, encoding: str | None = None) -> bool:
+def ids_of_documents(path: File, encoding: str | None = None) -> bool:
     """Read a whole file to decide whether its ids name documents; see `name_documents`."""
     rows = rows_and_failure(read_rows(path, encoding))
     return name_documents(Counter(id_hash(row.fields.get("id")) for row in rows))

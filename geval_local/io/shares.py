@@ -16,19 +16,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, islice
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
 from geval_local.fields import lookup
-from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
+from geval_local.files import bounded_lines, encoding_of, kind_of_no_text, state_of
 from geval_local.grouping import EVERY_ROW, ID_FIELD, document_field
 from geval_local.io.columns import free_name
 from geval_local.io.input_files import FILE, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.places import Place
+from geval_local.io.places import File, Place, address_of, file_at, parquet_source
 from geval_local.io.rows import (
     RawRow,
     format_of,
@@ -123,7 +122,7 @@ def is_blank(raw: bytes) -> bool:
 
 
 def share_of(
-    paths: Sequence[Path],
+    paths: Sequence[File],
     options: RunOptions,
     *,
     sizes: Iterable[int] | None = None,
@@ -133,7 +132,7 @@ def share_of(
 
     Parameters
     ----------
-    paths : sequence of Path
+    paths : sequence of Path or Place
         The files of the input.
     options : RunOptions
         How they are read.
@@ -170,7 +169,7 @@ def share_of(
     )
 
 
-def listing_of(paths: Sequence[Path], options: RunOptions) -> str:
+def listing_of(paths: Sequence[File], options: RunOptions) -> str:
     """Hash the names and sizes of the files of an input."""
     return _Input(paths, options).listing
 
@@ -230,14 +229,15 @@ def _borders(rows: int, sizes: Iterable[int]) -> list[int]:
 class _Input:
     """The files of an input, read only as far as a cut needs."""
 
-    def __init__(self, paths: Sequence[Path], options: RunOptions) -> None:
+    def __init__(self, paths: Sequence[File], options: RunOptions) -> None:
         self.paths = paths
         self.options = options
         self._names = names_of(paths) if len(paths) > 1 else [""] * len(paths)
         try:
-            self._sizes = [path.stat().st_size for path in paths]
+            self._sizes = [state_of(path)[0] for path in paths]
         except OSError as error:
-            raise DataError(f"cannot read {error.filename}: {error.strerror}", hint="Check the path.") from error
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            raise DataError(f"cannot read {what}", hint="Check the path.") from error
         self._before = [0, *accumulate(self._sizes)]
         self._by_bytes: dict[int, bool] = {}
 
@@ -260,7 +260,7 @@ class _Input:
         for file in range(first.file, last.file + (last.place > 0)):
             begins, ends = file == first.file and first.place > 0, file == last.file
             yield Stretch(
-                path=os.path.abspath(self.paths[file]),
+                path=address_of(self.paths[file]),
                 name=self._names[file],
                 start=first.place if begins else 0,
                 stop=last.place if ends else None,
@@ -273,6 +273,9 @@ class _Input:
             place = Place(str(self.paths[file]))
             self._by_bytes[file] = self.options.encoding is None and has_a_line_a_row(place, self._sizes[file])
         return self._by_bytes[file]
+
+    def _open(self, file: int) -> BinaryIO:
+        return Place(str(self.paths[file])).seekable_file()
 
     # --- by size ------------------------------------------------------------------------------------------------------
 
@@ -288,8 +291,7 @@ class _Input:
 
     def _byte_cut(self, file: int, offset: int) -> tuple[int, int] | None:
         """Find a line, and its number, at or after a byte; None if there is none."""
-        path = self.paths[file]
-        with path.open("rb", buffering=_BLOCK) as source:
+        with self._open(file) as source:
             start = _line_at(source, offset)
             source.seek(_line_before(source, start))
             before = self._document_in(source.readline())
@@ -324,9 +326,9 @@ class _Input:
             import pyarrow.parquet as pq
 
             with suppress(pa.ArrowException):
-                return int(pq.read_metadata(path).num_rows)
+                return int(pq.read_metadata(parquet_source(path)).num_rows)
         if self._is_by_bytes(file):
-            with path.open("rb", buffering=_BLOCK) as source:
+            with self._open(file) as source:
                 return sum(not is_blank(line) for line in source)
         return sum(1 for _ in self._read(file))
 
@@ -356,7 +358,7 @@ class _Input:
         if not self._is_by_bytes(file):
             return row, next(self._read(file, row)).number
         start = rows = 0
-        with self.paths[file].open("rb", buffering=_BLOCK) as source:
+        with self._open(file) as source:
             for number, line in enumerate(source, start=1):
                 if not is_blank(line):
                     rows += 1
@@ -402,8 +404,8 @@ def _lines_before(source: BinaryIO, stop: int) -> int:
 class _Section(io.RawIOBase):
     """Bytes of a file up to a place."""
 
-    def __init__(self, path: Path, start: int, stop: int | None) -> None:
-        self._file = path.open("rb", buffering=0)
+    def __init__(self, place: Place, start: int, stop: int | None) -> None:
+        self._file: Any = place.seekable_file()
         self._file.seek(start)
         self._left = (self._file.seek(0, os.SEEK_END) if stop is None else stop) - self._file.seek(start)
 
@@ -422,7 +424,7 @@ class _Section(io.RawIOBase):
 
 def stretch_rows(stretch: Stretch, encoding: str | None = None) -> Iterator[RawRow]:
     """Read the rows of a stretch, with the numbers that they have in their file."""
-    path = Path(stretch.path)
+    path = file_at(stretch.path)
     if stretch.by_bytes:
         return guarded(lambda path, encoding: _line_section(stretch), path, encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
@@ -431,7 +433,7 @@ def stretch_rows(stretch: Stretch, encoding: str | None = None) -> Iterator[RawR
 
 
 def _line_section(stretch: Stretch) -> Iterator[RawRow]:
-    raw = io.BufferedReader(_Section(Path(stretch.path), stretch.start, stretch.stop), _BLOCK)
+    raw = io.BufferedReader(_Section(Place(stretch.path), stretch.start, stretch.stop), _BLOCK)
     encoding = "utf-8-sig" if stretch.start == 0 else "utf-8"
     with io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="\n") as text:
         yield from line_rows(bounded_lines(text, stretch.path), stretch.number)
@@ -443,7 +445,7 @@ def _parquet_section(stretch: Stretch) -> Iterator[RawRow]:
 
     count = None if stretch.stop is None else stretch.stop - stretch.start
     try:
-        with pq.ParquetFile(stretch.path) as file:
+        with pq.ParquetFile(parquet_source(file_at(stretch.path))) as file:
             count = file.metadata.num_rows - stretch.start if count is None else count
             yield from parquet_rows(file, stretch.path, first=stretch.start, count=count)
     except pa.ArrowException as error:
@@ -462,7 +464,7 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     for stretch in share.stretches:
         raw = stretch_rows(stretch, options.encoding)
         rows = shape.identified(rows_and_failure(raw) if stretch.name else raw)
-        origin = stretch.name or Path(stretch.path).name
+        origin = stretch.name or file_at(stretch.path).name
         for sample in samples_of(rows, origin, options.fields, repeated={}):
             named = {free_name(FILE, sample.fields): stretch.name} if stretch.name else {}
             yield from shape.samples(replace(sample, fields={**sample.fields, **named}) if named else sample)

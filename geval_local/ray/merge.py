@@ -15,7 +15,7 @@ from typing import Any
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
-from geval_local.io.places import Place
+from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import PARTS_MANIFEST, check_results, parse_manifest, rows_path, write_manifest
 from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
@@ -33,6 +33,10 @@ def merge_parts(
     overwrite: bool = False,
 ) -> int:
     """Write the rows of a finished distributed run into one file, with its manifest next to it."""
+    if is_address(os.fspath(output)):
+        raise ConfigurationError(
+            f"cannot write {output}: parts are merged on this machine", hint="Name a file on a disk, and upload it."
+        )
     address, target = os.fspath(run), Path(output)
     manifest = read_run(address)
     if manifest.settings.distributed is None:

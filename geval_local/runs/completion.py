@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import ConfigurationError, ErrorCode, GevalError, Interrupted, OutputError
 from geval_local.grouping import Documents
+from geval_local.io.places import File, file_at
 from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, read_manifest
 from geval_local.io.rows import read_rows, rows_and_failure
 from geval_local.io.samples import Sample
@@ -20,6 +22,7 @@ from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
 from geval_local.notebook import figure, table_html
 from geval_local.options import JudgeOptions
+from geval_local.runs.addresses import upload
 from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
 from geval_local.runs.events import Calibrator, RunEvents
@@ -36,6 +39,7 @@ from geval_local.summary import QuestionSummary, SliceTallies, Summary, Tally
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
+logger = logging.getLogger("geval_local")
 #: Tables up to this size are counted first, in about a second; of larger ones progress has no total.
 COUNTED_BYTES = 1 << 27
 #: Rows of a metric that are handed out with the result, to be shown.
@@ -54,8 +58,8 @@ class RunResult:
         One per judge and question; empty where metrics were scored.
     signatures : list of str
         One per judge and metric, or question.
-    files : list of Path
-        The result files; empty if nothing was kept.
+    files : list of Path or Place
+        The result files, by path or address; empty if nothing was kept.
     lowest : list of list of (Sample, Score)
         The rows with the worst scores, worst first, at most `LOWEST_KEPT` per judge and metric: the lowest scores, or
         the highest of a metric whose low scores are good.
@@ -80,7 +84,7 @@ class RunResult:
     summaries: list[Summary]
     answers: list[QuestionSummary]
     signatures: list[str]
-    files: list[Path]
+    files: list[File]
     lowest: list[list[tuple[Sample, Score]]]
     rows: int
     there: int
@@ -138,6 +142,8 @@ def complete(
     """
     directory = target.directory
     began = is_lost = False
+    if target.address is not None:
+        logger.info("the store of this run is in %s; its results go to %s at the end", directory, target.address)
     try:
         with open_run(
             directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
@@ -153,7 +159,7 @@ def complete(
                 raise
     except KeyboardInterrupt as stop:
         if began and directory is not None and is_run_directory(directory):
-            raise Interrupted(directory) from stop
+            raise Interrupted(target.address or directory) from stop
         raise
     except GevalError as error:
         if began and directory is not None:
@@ -164,8 +170,12 @@ def complete(
                     "be scored again: figures already computed come from the cache where that is in use.",
                 ) from error
             if is_run_directory(directory):
-                add_resume_hint(error, directory)
+                add_resume_hint(error, target.address or directory)
         raise
+    finally:
+        if target.address is not None and directory is not None:
+            with suppress(OSError):
+                directory.parent.rmdir()  # stays if the run does
 
 
 def add_resume_hint(error: GevalError, directory: object) -> None:
@@ -248,12 +258,15 @@ class _Completion:
         files = deliver(run, exporter.files)
         for file in files:
             describe(run, file, description)
+        places: list[File] = [*files]
+        if run.manifest.settings.address is not None:
+            places = [*upload(run, files)]
         clear_away(run)
         return RunResult(
             summaries=[one for one in summaries.values() if isinstance(one, Summary)],
             answers=[one for one in summaries.values() if isinstance(one, QuestionSummary)],
             signatures=list(self._signatures()),
-            files=files,
+            files=places,
             lowest=[
                 [(sample, score) for *_, sample, score in sorted(heap, reverse=True)] for heap in self.lowest.values()
             ],
@@ -425,7 +438,7 @@ class _Completion:
             (judge,) = run.manifest.judges
             asked = reason_record(settings, judge.choice)
             return ResultManifest(judge.name, file.name, file.sha256, self.rows, fields=settings.fields, reasons=asked)
-        earlier = read_manifest(Path(file.path))
+        earlier = read_manifest(file_at(file.path))
         # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
         metrics = {} if earlier is None else dict(earlier.metrics)
         questions = {} if earlier is None else dict(earlier.questions)
@@ -443,7 +456,7 @@ class _Completion:
         judge_name = run.manifest.judges[-1].name
         fields = settings.fields if settings.questions is None else settings.questions.state
         name, sha256 = file.name, file.sha256
-        if earlier is not None and self.target.output is not None and self.target.output.resolve() == Path(file.path):
+        if earlier is not None and self.target.is_at(file.path):
             name, sha256 = earlier.input, earlier.input_sha256  # scores are added to it
         return ResultManifest(
             judge_name,

@@ -18,6 +18,7 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
+from geval_local.runs.addresses import check_address, local_results
 from geval_local.runs.input_file import InputFile
 from geval_local.runs.inputs import input_of, paths_of
 from geval_local.runs.manifest import RunManifest, is_run_directory, read_manifest, side_name, write_manifest
@@ -229,15 +230,19 @@ def make(directory: Path) -> bool:
 def _checked_output(
     directory: Path, on_record: RunManifest | None, wanted: RunManifest | None, *, overwrite: bool
 ) -> str | None:
-    """Check that a run's output file next to its directory may be written; return the hash of a file to replace.
+    """Check that a run's output, next to its directory or at an address, may be written; return the hash of the former.
 
     A result of this tool is replaced once the new one is complete, any other file only with `overwrite`.
     """
     asked = wanted if wanted is not None else on_record
-    if asked is None or asked.settings.output is None:
+    if asked is None:
         return None
-    output = directory.parent / asked.settings.output
+    if asked.settings.address is not None:
+        return check_address(asked, on_record, overwrite=overwrite)
+    if asked.settings.output is None:
+        return None
     known = set() if on_record is None else {on_record.replaces, *(d for made in on_record.made.values() for d in made)}
+    output = directory.parent / asked.settings.output
     check_results(output, digests=known, overwrite=overwrite)
     return file_sha256(output) if output.exists() else None
 
@@ -307,8 +312,8 @@ def clean_directory(directory: Path, made: bool) -> None:
 
 
 def result_file(path: str | Path) -> Path:
-    """Return the result file for a path."""
-    path = Path(path)
+    """Return the result file for a path; of an address, a copy on this machine."""
+    path = local_results(str(path))
     if not path.is_dir():
         check_is_file(path)
         return path
@@ -332,6 +337,7 @@ def result_file(path: str | Path) -> Path:
 
 def recorded_judge(path: str | Path, name: str) -> str | None:
     """Return how the judge of a run was given, such as by its path; None for a result file, which holds names only."""
-    manifest = read_manifest(Path(path)) if Path(path).is_dir() else None
+    path = local_results(str(path))
+    manifest = read_manifest(path) if path.is_dir() else None
     found = [] if manifest is None else [judge.choice.get("name") for judge in manifest.judges if judge.name == name]
     return str(found[0]) if found and found[0] is not None else None

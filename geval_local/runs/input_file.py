@@ -11,9 +11,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
-from geval_local.files import check_is_file
+from geval_local.files import state_of
 from geval_local.io.input_checks import told_files
 from geval_local.io.input_files import names_of
+from geval_local.io.places import File, Place, address_of, check_is_there, file_at, unreachable
 from geval_local.io.shares import Share, Stretch
 
 _BLOCK = 1 << 20
@@ -31,7 +32,7 @@ class ManifestPart(BaseModel):
 class InputFile(ManifestPart):
     """The file that is scored, by its content."""
 
-    #: Absolute path.
+    #: Absolute path, or address.
     path: Annotated[str, Field(min_length=1)]
     #: Last part of the path.
     name: Annotated[str, Field(min_length=1)]
@@ -50,19 +51,19 @@ class InputFile(ManifestPart):
     share: Share | None = None
 
     @property
-    def paths(self) -> list[Path]:
-        """Paths of the files."""
-        return [Path(one.path) for one in self.files or [self]]
+    def paths(self) -> list[File]:
+        """The files."""
+        return [file_at(one.path) for one in self.files or [self]]
 
 
-def fingerprint_inputs(paths: Sequence[Path]) -> InputFile:
+def fingerprint_inputs(paths: Sequence[File]) -> InputFile:
     """Fingerprint the files of a run, in their order."""
     files = [fingerprint_input(path) for path in paths]
     if len(files) == 1:
         return files[0]
     named = "\n".join(f"{file.sha256} {name}" for file, name in zip(files, names_of(paths), strict=True))
     return InputFile(
-        path=os.path.commonpath([Path(file.path).parent for file in files]),
+        path=_directory(files),
         name=told_files([Path(path.name) for path in paths]),
         sha256=hashlib.sha256(named.encode()).hexdigest(),
         bytes=sum(file.bytes for file in files),
@@ -83,10 +84,9 @@ def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = No
         *(repr((file.sha256, one.start, one.stop)) for file, one in zip(files, share.stretches, strict=True)),
     ]
     told.append(repr((share.first, share.last, share.end, share.samples)))
-    paths = [Path(file.path) for file in files]
     return InputFile(
-        path=files[0].path if len(files) == 1 else os.path.commonpath([path.parent for path in paths]),
-        name=told_files([Path(path.name) for path in paths]),
+        path=files[0].path if len(files) == 1 else _directory(files),
+        name=told_files([Path(file.name) for file in files]),
         sha256=hashlib.sha256("\n".join(told).encode()).hexdigest(),
         bytes=sum(file.bytes for file in files),
         lines=sum(file.lines for file in files),
@@ -96,39 +96,49 @@ def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = No
     )
 
 
+def _directory(files: Sequence[InputFile]) -> str:
+    """Return the directory that all files share; of addresses in several, that of the first."""
+    if any(isinstance(file_at(file.path), Place) for file in files):
+        return str(Place(files[0].path).directory)
+    return os.path.commonpath([os.path.dirname(file.path) for file in files])
+
+
 def _fingerprint_stretch(stretch: Stretch, hashes: dict[Stretch, InputFile]) -> InputFile:
     read = stretch if stretch.by_bytes else Stretch(path=stretch.path)
     if read not in hashes:
         start, stop = (read.start, read.stop) if read.by_bytes else (0, None)
-        hashes[read] = fingerprint_input(Path(read.path), start, stop)
+        hashes[read] = fingerprint_input(file_at(read.path), start, stop)
     return hashes[read]
 
 
-def fingerprint_input(path: Path, start: int = 0, stop: int | None = None) -> InputFile:
+def fingerprint_input(path: File, start: int = 0, stop: int | None = None) -> InputFile:
     """Fingerprint an input file by its content, or by that of some of its bytes; size and time are the file's."""
     digest, lines = hashlib.sha256(), 0
     try:
-        str(path.resolve()).encode()
+        place = Place(address_of(path if isinstance(path, Place) else path.resolve()))
+        place.address.encode()
     except (OSError, RuntimeError, ValueError) as error:
         raise DataError(f"cannot use {str(path)!r}: {error}", hint="Give the file a path of plain UTF-8.") from error
-    check_is_file(path)
+    check_is_there(path)
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            left = (status.st_size if stop is None else stop) - file.seek(start)
+        size, changed = state_of(path)  # first: what is written while it is read is a change
+        with place.seekable_file() as file:
+            left = (size if stop is None else stop) - file.seek(start)
             while block := file.read(_BLOCK if stop is None else min(_BLOCK, left)):
                 digest.update(block)
                 lines += block.count(b"\n")
                 left -= len(block)
     except OSError as error:
+        if isinstance(path, Place):
+            raise unreachable(path, error) from error
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
     return InputFile(
-        path=str(path.resolve()),
+        path=place.address,
         name=path.name,
         sha256=digest.hexdigest(),
-        bytes=status.st_size,
+        bytes=size,
         lines=lines,
-        changed=status.st_mtime_ns,
+        changed=changed,
     )
 
 
@@ -139,7 +149,7 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
             check_unchanged(file, through=through)
         return
     try:
-        status = Path(known.path).stat()
+        state = state_of(file_at(known.path))
     except FileNotFoundError:
         if through:
             return
@@ -147,8 +157,8 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
             f"there is no file {known.path}", hint="Put the input back; finished scores are kept."
         ) from None
     except OSError as error:
-        raise DataError(f"cannot read {known.path}: {error.strerror}") from error
-    if (status.st_size, status.st_mtime_ns) != (known.bytes, known.changed):
+        raise DataError(f"cannot read {known.path}: {error.strerror or error}") from error
+    if state != (known.bytes, known.changed):
         raise DataError(
             f"{known.path} was changed while it was scored",
             hint="Put the former content back, or score the new one into another directory.",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.columns import check_chosen, decision_layout, renamed_columns
 from geval_local.io.input_checks import (
     DEFAULT_STATE,
@@ -36,7 +36,8 @@ from geval_local.io.input_checks import (
 )
 from geval_local.io.input_files import find_files, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.places import is_address
+from geval_local.io.places import File, Place, file_at, is_address
+from geval_local.io.result_manifest import read_manifest as read_results_manifest
 from geval_local.io.samples import Sample, id_hash
 from geval_local.metric import Metric
 from geval_local.models.registry import labels_of
@@ -51,7 +52,7 @@ from geval_local.runs.inputs import input_of
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
-from geval_local.runs.target import Target, find_run, find_target
+from geval_local.runs.target import Target, find_run, find_target, is_run_here
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -63,7 +64,7 @@ LoadCalibration = Callable[[Path], tuple[str, Calibrator]]
 
 
 def score_file(
-    file: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    file: str | os.PathLike[str] | Place | Sequence[str | os.PathLike[str] | Place],
     metrics: Metric | str | Sequence[Metric | str],
     judges: Judge | JudgeOptions | str | Sequence[Judge | JudgeOptions | str | None] | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -85,14 +86,16 @@ def score_file(
     ----------
     file : path, or sequence of path
         JSONL, JSON, CSV or Parquet; one sample per row. Directories and patterns stand for their data files, and rows
-        of several files carry their file's name as the column ``file``. A distributed run also takes addresses.
+        of several files carry their file's name as the column ``file``. Each may be an address, such as
+        ``s3://bucket/data.jsonl``.
     metrics : Metric, str, or sequence of them
         The metrics, or their names or files as for `Metric.load`.
     judges : Judge, JudgeOptions, str, None, or sequence of them
         The judges: loaded ones, ones to load, or their names. None is the default judge.
     output : path, optional
         A .jsonl, .csv or .parquet file; or a directory for the run: new, empty, or of the same run, which is then
-        continued. None keeps nothing. A distributed run needs a directory, by path or address, for its parts.
+        continued. None keeps nothing. If it is an address, the results are uploaded when they are complete, and the
+        run's store stays on this machine. A distributed run needs a directory, by path or address, for its parts.
     options : RunOptions, optional
         How it is scored, and what is written.
     pairs : PairPlan, optional
@@ -119,7 +122,7 @@ def score_file(
         If the run was stopped. Everything finished is kept; `resume` continues it.
     """
     options = _options(options, named)
-    given = [file] if isinstance(file, str | os.PathLike) else list(file)
+    given = [file] if isinstance(file, str | os.PathLike | Place) else list(file)
     if options.keep_thoughts and not any("think" in judge.choice for judge in _judges(judges)[0]):
         raise ConfigurationError("`keep_thoughts` is for judges that think", hint="Add `think=4`.")
     chosen = load_metrics(metrics)
@@ -139,7 +142,7 @@ def score_file(
                 hint="Give its name; every worker loads its own.",
             )
         return cluster_room().score_parts(  # type: ignore[no-any-return]
-            given, chosen, records, output, options, settings, maps, events or RunEvents()
+            list(map(_whole, given)), chosen, records, output, options, settings, maps, events or RunEvents()
         )
     paths = find_files(given)
     target = find_target(output, options.formats, shard=options.shard)
@@ -178,7 +181,7 @@ def _settings(
 
 
 def wanted_run(
-    file: str | os.PathLike[str], metrics: Sequence[Metric], judges: Sequence[JudgeOptions], options: RunOptions
+    file: str | File, metrics: Sequence[Metric], judges: Sequence[JudgeOptions], options: RunOptions
 ) -> RunManifest:
     """Describe the run that `score_file` would make, to tell whether a directory holds the same one."""
     records, _ = _judges(judges)
@@ -202,7 +205,7 @@ def decide_file(
     Parameters
     ----------
     file : path
-        JSONL, JSON, CSV or Parquet; one evidence per row.
+        JSONL, JSON, CSV or Parquet; one evidence per row. Also an address.
     questions : path, mapping of str, or sequence
         A YAML or JSON file, or what `geval_local.questions.question.parse_questions` takes; questions without a name
         are called ``q1``, ``q2``, ... by their place.
@@ -227,7 +230,7 @@ def decide_file(
         If the run was stopped. Everything finished is kept; `resume` continues with it.
     """
     options = _options(options, named)
-    path = Path(file)
+    path = file_at(file)
     target = find_target(output, options.formats, "decisions", options.shard)
     target.refuse_input(path)
     given = Path(questions) if isinstance(questions, str | os.PathLike) else questions
@@ -288,14 +291,14 @@ def reason_file(
 
 
 def run_file(
-    paths: Sequence[Path],
+    paths: Sequence[File],
     settings: Settings,
     judges: Judge | JudgeOptions | str | Sequence[Judge | JudgeOptions | str | None] | None,
     target: Target,
     options: RunOptions | None = None,
     events: RunEvents | None = None,
     *,
-    given: Sequence[str | os.PathLike[str]] = (),
+    given: Sequence[str | os.PathLike[str] | Place] = (),
     maps: Mapping[str, Calibrator] | None = None,
     load: Callable[[JudgeOptions], Judge] | None = None,
 ) -> RunResult:
@@ -304,8 +307,9 @@ def run_file(
     `given` are the directories and patterns that the files were found by.
     """
     output = None if target.output is None else target.output.name
-    inputs = [] if settings.shard is None else [os.path.abspath(one) for one in (given or paths)]
-    settings = settings.model_copy(update={"formats": list(target.formats), "output": output, "inputs": inputs})
+    inputs = [] if settings.shard is None else [_whole(one) for one in (given or paths)]
+    update = {"formats": list(target.formats), "output": output, "address": target.address, "inputs": inputs}
+    settings = settings.model_copy(update=update)
     options = options or RunOptions()
     records, loaded = _judges(judges)
     return complete(
@@ -318,6 +322,12 @@ def run_file(
         retry_errors=options.retry_errors,
         overwrite=options.overwrite,
     )
+
+
+def _whole(given: str | os.PathLike[str] | Place) -> str:
+    """Return a file, directory or pattern as it is found from any working directory."""
+    text = str(given) if isinstance(given, Place) else os.fspath(given)
+    return text if is_address(text) else os.path.abspath(text)
 
 
 def rows_at_once(judges: Any) -> int:
@@ -386,9 +396,7 @@ def read_calibrations(
     return found
 
 
-def check_file(
-    file: str | os.PathLike[str] | Sequence[Path], metrics: Sequence[Metric], options: RunOptions
-) -> list[Sample]:
+def check_file(file: str | File | Sequence[File], metrics: Sequence[Metric], options: RunOptions) -> list[Sample]:
     """Check that a file, or several, can be scored, by the first rows, and return them."""
     first = check_input(file, metrics, options)
     check_first_rows(first, told_files(find_files(file)), metrics, options)
@@ -428,7 +436,7 @@ def resume(
     Parameters
     ----------
     run : path
-        The run directory, by path or, for a distributed run, address; or the run's output file.
+        The run directory or the run's output file, by path or address.
     retry_errors : bool
         Whether rows without a score are scored again.
     accept_version : bool
@@ -461,7 +469,7 @@ def resume(
     directory = find_run(run)
     # A run writes next to its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
-    target = Target(directory, output, tuple(settings.formats), settings.stem)
+    target = Target(directory, output, tuple(settings.formats), settings.stem, settings.address)
     return complete(
         target,
         None,
@@ -476,10 +484,27 @@ def resume(
 
 def read_run(run: str | os.PathLike[str]) -> RunManifest:
     """Read the manifest of a run, by its directory, its output file or its address."""
-    if is_address(os.fspath(run)):
-        return cluster_room().read_parts_manifest(os.fspath(run))  # type: ignore[no-any-return]
+    address = os.fspath(run)
+    if is_address(address) and not is_run_here(address):
+        return _run_elsewhere(address)
     found = read_manifest(find_run(run))
     assert found is not None  # checked by `find_run`
+    return found
+
+
+def _run_elsewhere(address: str) -> RunManifest:
+    """Read the manifest of a distributed run at an address."""
+    if read_results_manifest(Place(address)) is not None:
+        raise OutputError(
+            f"{address} is complete: nothing is left to resume",
+            hint="To make it anew, repeat the command that made it.",
+        )
+    found: RunManifest = cluster_room().read_parts_manifest(address)
+    if found.settings.distributed is None:
+        raise OutputError(
+            f"{address} holds the results of a run whose store is on another machine, or was deleted",
+            hint="Resume it on the machine where it began, or score again into another directory.",
+        )
     return found
 
 
@@ -489,7 +514,7 @@ def cluster_room() -> Any:
 
 
 def _pairs(
-    paths: Sequence[Path], metrics: list[Metric], plan: PairPlan, options: RunOptions
+    paths: Sequence[File], metrics: list[Metric], plan: PairPlan, options: RunOptions
 ) -> tuple[list[Sample], list[Metric], PairPlan]:
     """Check a file whose rows are judged in pairs; give the first pairs, and the metrics that compare them."""
     compared = {compared_field(metric) for metric in metrics}

@@ -88,6 +88,8 @@ class Settings(RunOptions):
     overwrite: Annotated[bool, Field(exclude=True)] = False
     #: Name of the output file, if given; it is next to the run directory, and the result is moved there at the end.
     output: FileName | None = None
+    #: Address that the results are uploaded to, of the file or the directory; None if they stay on this machine.
+    address: str | None = None
     #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.asked`.
     metrics: Annotated[list[Definition], Field(min_length=1)]
     #: Their names or files as given.

@@ -121,6 +121,7 @@ def merge_shards(
             "block_rows": None,
             "formats": list(target.formats),
             "output": None if target.output is None else target.output.name,
+            "address": target.address,
             "columns": options.columns or settings.columns,
             "csv_safe": options.csv_safe or settings.csv_safe,
         }

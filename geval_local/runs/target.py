@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.places import File, Place, is_address
 from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.writer import ResultWriter
+from geval_local.runs.addresses import local_output, make_local_output
 from geval_local.runs.directory import side_directory
 from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.manifest import is_run_directory
@@ -28,6 +30,8 @@ class Target:
     formats: tuple[str, ...] = ("jsonl",)
     #: How they are called in a run directory, see `geval_local.runs.manifest.Settings`.
     stem: str = "scores"
+    #: Address that the results are uploaded to: of the file, or of the directory. All else is on this machine.
+    address: str | None = None
     #: Address of the directory of parts of a distributed run, which is its result.
     parts: str | None = None
 
@@ -41,13 +45,22 @@ class Target:
         """The result file, the first one if there are several formats; or the address of a directory of parts."""
         if self.parts is not None:
             return self.parts
+        if self.address is not None:
+            place = Place(self.address)
+            return str(place if self.output is not None else place.child(export_name(self.formats[0], self.stem)))
         if self.output is not None or self.directory is None:
             return self.output
         return self.directory / export_name(self.formats[0], self.stem)
 
-    def refuse_input(self, file: Path) -> None:
+    def is_at(self, file: str) -> bool:
+        """Whether the result file has this absolute path or this address."""
+        if self.results is None or self.parts is not None:
+            return False
+        return file == (str(self.results) if self.address is not None else str(Path(self.results).resolve()))
+
+    def refuse_input(self, file: File) -> None:
         """Make sure that the results will not take the place of their own input."""
-        if self.results is not None and Path(self.results).resolve() == file.resolve():
+        if self.is_at(str(file if isinstance(file, Place) else file.resolve())):
             raise OutputError(f"cannot write {self.results}: it is the input", hint="Name another file.")
 
 
@@ -62,6 +75,8 @@ def find_target(
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
     text = None if place is None else checked_place(os.fspath(place))
+    if text is not None and is_address(text):
+        return _target_at(text, formats, stem, shard)
     suffix = "" if text is None else Path(text).suffix.lower()
     is_format = suffix.removeprefix(".") in EXPORT_FORMATS
     is_name = not suffix or (not is_format and (shard is not None or Path(text or "").is_dir()))
@@ -93,6 +108,19 @@ def find_target(
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
 
 
+def _target_at(address: str, formats: Sequence[str], stem: str, shard: str | None) -> Target:
+    """Give a run whose results are for an address a place on this machine."""
+    place = Place(address)
+    if place.local is not None:
+        return find_target(place.path, formats, stem, shard)
+    if shard is not None:
+        raise OutputError(
+            f"cannot keep a share in {address}: `merge` needs the stores of all shares, which are files on a disk",
+            hint="Name a directory on a disk with -o; `merge DIR -o ADDRESS` then uploads the result of all shares.",
+        )
+    return replace(find_target(make_local_output(place), formats, stem), address=address)
+
+
 def shard_name(shard: str) -> str:
     """Name the directory of a share: ``shard-0003-of-0008``."""
     number, count = map(int, shard.split("/"))
@@ -101,7 +129,7 @@ def shard_name(shard: str) -> str:
 
 def find_run(place: str | os.PathLike[str]) -> Path:
     """Find the directory of a run: the directory itself, or the hidden one next to the run's output file."""
-    path = Path(place)
+    path = local_output(Place(os.fspath(place))) if is_address(os.fspath(place)) else Path(place)
     try:
         # A directory contains its run; only a file has one next to it.
         directory = path if path.is_dir() else side_directory(path)
@@ -116,6 +144,15 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory
+
+
+def is_run_here(address: str) -> bool:
+    """Whether the run whose results are for an address is on this machine."""
+    try:
+        find_run(address)
+    except OutputError:
+        return False
+    return True
 
 
 def checked_place(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from object_store import store_on_s3
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io import input_files
@@ -16,7 +16,7 @@ from geval_local.io.places import Place
 from geval_local.io.shares import has_a_line_a_row
 from geval_local.ray.blocks import Cut, block_rows, find_files, survey
 
-fs = pytest.importorskip("pyarrow.fs", reason="places are those of pyarrow")
+pytest.importorskip("pyarrow.fs", reason="places are those of pyarrow")
 
 NAMES = [
     "with space.jsonl",
@@ -131,26 +131,11 @@ def test_options_are_no_part_of_a_name():
 
 @pytest.fixture
 def s3(monkeypatch):
-    """A bucket on a server of moto, and the options of its addresses."""
-    if find_spec("moto") is None:
-        pytest.skip("the S3 server is that of moto: pip install 'moto[server,s3]'")
-    from moto.server import ThreadedMotoServer
-
-    for name, value in (("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("NO_PROXY", "127.0.0.1")):
-        monkeypatch.setenv(name, value)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        options = {"endpoint_override": f"http://{host}:{port}", "region": "us-east-1"}
-        system = fs.S3FileSystem(allow_bucket_creation=True, **options)
-        system.create_dir("bucket")
+    """The address of objects on an S3 server, and its options."""
+    with store_on_s3(monkeypatch) as store:
         for name in NAMES:
-            with system.open_output_stream(f"bucket/in/{name}") as stream:
-                stream.write(content(name))
-        yield "s3://bucket/in", "?" + "&".join(f"{name}={value}" for name, value in options.items())
-    finally:
-        server.stop()
+            store.put(f"in/{name}", content(name))
+        yield "s3://bucket/in", store.options
 
 
 def test_names_on_s3(s3):

@@ -54,8 +54,6 @@ def test_several_files_a_directory_and_a_pattern_are_one_run(tmp_path):
         assert errors[1].startswith("a.jsonl, row 2: ")
     with pytest.raises(DataError, match="no data file matches"):
         find_files(f"{tmp_path}/*.nothing")
-    with pytest.raises(DataError, match="s3://bucket/in is an address, and a run on one machine reads paths"):
-        find_files([a, "s3://bucket/in"])
 
 
 def test_the_identity_of_a_run_covers_all_its_files(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from geval_local import Metric, score_file
-from geval_local.errors import DataError, ErrorCode
+from geval_local.errors import DataError, ErrorCode, ReadError
+from geval_local.io import rows as rows_module
 from geval_local.runs.shards import merge_shards
 from geval_local.testing import MockJudge
 
@@ -99,6 +101,23 @@ def test_shares_of_them_are_the_single_run(tmp_path, suffix, window, count, outp
     merged = merge_shards([tmp_path / "shares"], tmp_path / f"merged.{output}")
     assert len(merged.unreadable) == 2
     assert (tmp_path / f"merged.{output}").read_bytes() == (tmp_path / f"single.{output}").read_bytes()
+
+
+def test_a_disk_that_fails_ends_the_run(tmp_path, monkeypatch):
+    """The next try may read the file: no row without a score stands for it."""
+    write(tmp_path / "in", ".jsonl.gz")
+
+    def failing(path, encoding):
+        if path.name.startswith("05"):
+            raise OSError(errno.EIO, "Input/output error")
+        yield from reader(path, encoding)
+
+    reader = rows_module.FORMATS[".jsonl"]
+    monkeypatch.setitem(rows_module.FORMATS, ".jsonl", failing)
+    with pytest.raises(ReadError, match="Input/output error"):
+        score(tmp_path / "in", METRIC, MockJudge(), tmp_path / "o.jsonl")
+    monkeypatch.undo()
+    assert score(tmp_path / "in", METRIC, MockJudge(), tmp_path / "o.jsonl").summaries[0].scored == FILES * ROWS
 
 
 def test_a_single_file_that_cannot_be_read_is_refused(tmp_path):

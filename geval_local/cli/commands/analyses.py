@@ -59,7 +59,10 @@ class Compared:
 
 @takes_options()
 def meta_eval(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A published benchmark file, or rows of your own.")],
+    file: Annotated[
+        Path,
+        typer.Argument(parser=options.here, metavar="FILE", help="A published benchmark file, or rows of your own."),
+    ],
     *,
     benchmark: Annotated[
         str | None,
@@ -80,6 +83,7 @@ def meta_eval(
     results: Annotated[
         list[Path] | None,
         typer.Option(
+            parser=options.here,
             metavar="RUN",
             help="A result file of `score` over FILE, or a run directory; may be repeated. Nothing is scored.",
         ),
@@ -222,6 +226,7 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
+            parser=options.here,
             metavar="RUN [RUN ...]",
             help="Result files of `score`, or run directories: one with the systems in a column, one for each system, "
             "or two runs over the same rows.",
@@ -377,13 +382,18 @@ class Sheet:
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0
     ratings: Annotated[
-        Path | None, typer.Option("--sheet", metavar="SHEET", help="The sheet of --plan with ratings filled in.")
+        Path | None,
+        typer.Option(
+            "--sheet", parser=options.here, metavar="SHEET", help="The sheet of --plan with ratings filled in."
+        ),
     ] = None
 
 
 @takes_options()
 def estimate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
+    file: Annotated[
+        Path, typer.Argument(parser=options.here, metavar="FILE", help="A result file of `score`, or a run directory.")
+    ],
     *,
     human: options.Human = None,
     raters: options.Raters = None,
@@ -436,7 +446,9 @@ def estimate(
 
 @takes_options()
 def bias(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
+    file: Annotated[
+        Path, typer.Argument(parser=options.here, metavar="FILE", help="A result file of `score`, or a run directory.")
+    ],
     side: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
@@ -480,7 +492,10 @@ def bias(
 @takes_options()
 def calibrate(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory, with human ratings.")
+        Path,
+        typer.Argument(
+            parser=options.here, metavar="RUN", help="A result file of `score`, or a run directory, with human ratings."
+        ),
     ],
     *,
     human: options.Human,
@@ -532,7 +547,10 @@ def calibrate(
 @takes_options()
 def jury(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN ...", help="Result files, or run directories, over the same rows.")
+        list[Path],
+        typer.Argument(
+            parser=options.here, metavar="RUN RUN ...", help="Result files, or run directories, over the same rows."
+        ),
     ],
     *,
     metric: options.OneMetric = None,

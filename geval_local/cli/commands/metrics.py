@@ -114,7 +114,7 @@ def examples(
         str,
         typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.", autocompletion=complete_metric),
     ],
-    rated: Annotated[Path, typer.Option("--from", metavar="FILE", help="Rows with ratings.")],
+    rated: Annotated[Path, typer.Option("--from", parser=options.here, metavar="FILE", help="Rows with ratings.")],
     human: Annotated[
         str, typer.Option("--human", metavar="FIELD", help="Field of the human rating, or a dotted path to it.")
     ],

@@ -105,14 +105,14 @@ def pairs(
             file, metrics, judges, output, run, columns=columns, metric_names=metric or (), pairs=plan, events=events
         )
 
-    name = Path(file[0]).name if len(file) == 1 else "the files"
+    name = options.shown_name(file)
     results = 2 * len(metrics) * sum(judge.think or 1 for judge in judges)
     if run.shard is not None:  # which system is the best only all pairs tell
         follow(judged, name, gates, results=results, judges=len(judges), as_json=as_json, lowest=0)
         return
     result = watch(judged, name, results=results, judges=len(judges))
     held = outcomes(gates, result.summaries)
-    written = result.files[0]
+    written = str(result.files[0])
     keys = [summary.metric for summary in result.summaries if summary.scored]
     if as_json:
         found = {key: rank_run(written, key).sources[0].study.to_dict() for key in keys}
@@ -131,14 +131,22 @@ def pairs(
 def preferences(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Results of `pairs`, or of `score`, whose outputs are then compared."),
+        typer.Argument(
+            parser=options.here,
+            metavar="RUN...",
+            help="Results of `pairs`, or of `score`, whose outputs are then compared.",
+        ),
     ],
     *,
     metric: options.OneMetric = None,
     human: options.Human = None,
     ratings: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Rows that hold the ratings; results of `score` hold them themselves."),
+        typer.Option(
+            parser=options.here,
+            metavar="FILE",
+            help="Rows that hold the ratings; results of `score` hold them themselves.",
+        ),
     ] = None,
     group_by: options.GroupBy = None,
     system: options.System = None,

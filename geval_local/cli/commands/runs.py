@@ -24,7 +24,7 @@ def resume(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="A run directory, by path or address, or the output file that a run was to write."
+            metavar="RUN", help="A run directory, or the output file that a run was to write, by path or address."
         ),
     ],
     retry_errors: options.RetryErrors = False,
@@ -132,7 +132,9 @@ def merge(
 
 @takes_options(run_only=("fields", "overwrite"))
 def reasons(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
+    run: Annotated[
+        Path, typer.Argument(parser=options.here, metavar="RUN", help="A result file of `score`, or a run directory.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl file: one reason per row.")],
     metric: options.OneMetric = None,
     lowest: Annotated[
@@ -266,7 +268,7 @@ def _judge_again(run: Path, metric: str) -> str | None:
 @takes_options()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Result files of `score`, or run directories.")
+        list[str], typer.Argument(metavar="RUN [RUN ...]", help="Result files of `score`, or run directories.")
     ],
     output: Annotated[
         Path,
@@ -285,7 +287,11 @@ def report(
     estimator: options.Estimators = None,
     reasons: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="What `reasons` wrote for the run, shown beside its rows; may be repeated."),
+        typer.Option(
+            parser=options.here,
+            metavar="FILE",
+            help="What `reasons` wrote for the run, shown beside its rows; may be repeated.",
+        ),
     ] = None,
     fields: options.Fields = None,
     lowest: options.Lowest = 3,
@@ -309,8 +315,9 @@ def report(
 
     mapping = read_mapping(fields or [])
     is_folder = len(runs) > 1 or output.is_dir()
+    read = list(map(options.here, runs))
     written = write(
-        runs,
+        read,
         output,
         human=human or (),
         group_by=group_by,
@@ -327,20 +334,22 @@ def report(
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
-    for run in [] if is_folder else runs:
-        found = lowest_rows(load_results(result_file(run), mapping), lowest)
+    for run, local in [] if is_folder else zip(runs, read, strict=True):
+        found = lowest_rows(load_results(result_file(local), mapping), lowest)
         for metric, worst in found.items():
             show_lowest(metric, worst, lowest)
         shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
         if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
-            judge = _judge_again(run, shown[0][0])
+            judge = _judge_again(local, shown[0][0])
             note(f"{why_worst(found[shown[0][0]])}: {reasons_command(run, shown[0][0], lowest, judge)}")
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
+    run: Annotated[
+        Path, typer.Argument(parser=options.here, metavar="RUN", help="A result file of `score`, or a run directory.")
+    ],
     mlflow: Annotated[
         bool, typer.Option("--mlflow", help="Write it as an MLflow run (needs mlflow), the report among its artifacts.")
     ] = False,

@@ -19,7 +19,7 @@ def score(
         typer.Argument(
             metavar="FILE",
             help="JSONL, JSON, CSV or Parquet; one sample per row. Also several, directories and patterns. - reads "
-            "JSONL from standard input. With --distributed also addresses such as s3://BUCKET/DIR.",
+            "JSONL from standard input. Each may be an address, such as s3://BUCKET/DIR.",
         ),
     ],
     *,
@@ -84,7 +84,7 @@ def score(
                 load_calibration=read_calibration,
                 events=events,
             ),
-            Path(given[0]).name if len(given) == 1 else "the files",
+            options.shown_name(given),
             limits,
             results=len(chosen) * sum(judge.think or 1 for judge in judges),
             judges=len(judges),
@@ -111,9 +111,11 @@ _OPTIONS = (
 @takes_options(run_only=_OPTIONS)
 def decide(
     file: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="FILE", help="JSONL, JSON, CSV or Parquet; one evidence per row. - reads JSONL from standard input."
+            metavar="FILE",
+            help="JSONL, JSON, CSV or Parquet; one evidence per row. Also an address. - reads JSONL from standard "
+            "input.",
         ),
     ],
     questions: Annotated[
@@ -148,7 +150,7 @@ def decide(
     row or a question without an answer keeps its place, with the reason.
     """
     from geval_local.cli.scoring import follow
-    from geval_local.cli.standard_input import input_file
+    from geval_local.cli.standard_input import input_files
     from geval_local.io.input_checks import DEFAULT_STATE
     from geval_local.questions.question import load_questions
     from geval_local.runs.asked import question_metrics
@@ -159,12 +161,12 @@ def decide(
     asked = load_questions(questions)
     target = find_target(output, run.formats, "decisions", run.shard)
     options.check_csv(run, target.formats)
-    with input_file(file, keep=target.directory is not None, keep_after=target.is_directory) as path:
+    with input_files([file], keep=target.directory is not None, keep_after=target.is_directory) as given:
         follow(
             lambda events: decide_file(
-                path, asked, judges, output, run, state=state or DEFAULT_STATE, rotations=rotations, events=events
+                given[0], asked, judges, output, run, state=state or DEFAULT_STATE, rotations=rotations, events=events
             ),
-            path.name,
+            options.shown_name(given),
             gates,
             results=len(question_metrics(asked, rotations)) * sum(judge.think or 1 for judge in judges),
             judges=len(judges),

@@ -27,7 +27,8 @@ from geval_local.direction import Direction
 from geval_local.errors import ErrorCode, GevalError
 from geval_local.evaluation.gates import NOT_WORSE
 from geval_local.fields import counted, field_value, output_text, resolve_row
-from geval_local.io.result_manifest import manifest_path
+from geval_local.io.places import Place
+from geval_local.io.result_manifest import ENDING, manifest_path
 from geval_local.io.samples import Sample
 from geval_local.options import JudgeOptions
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
@@ -344,7 +345,9 @@ def show_signatures(result: RunResult) -> None:
     """Name the signatures in one line, and the file that holds them whole."""
     names = [summary.metric for summary in result.summaries] or [answer.name for answer in result.answers]
     listed = ", ".join(f"{name} {short_signature(one)}" for name, one in zip(names, result.signatures, strict=True))
-    whole = manifest_path(result.files[0]) if result.files else "--json"
+    whole: object = "--json"
+    for file in result.files[:1]:
+        whole = file.with_ending(ENDING) if isinstance(file, Place) else manifest_path(file)
     say(f"signature: {listed} (whole: {whole})")
 
 

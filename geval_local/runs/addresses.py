@@ -1,0 +1,283 @@
+"""Runs at an address: the store stays on this machine, and complete results are uploaded.
+
+The run of ``s3://bucket/runs/first/`` has its directory in the user's directory of this package, under a name made of
+the address. What is at the address already is replaced or removed by the rule of local files: only if it is an
+unchanged result of this tool, by the description next to it or by the manifest of its run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from geval_local.errors import DataError, OutputError, first_line
+from geval_local.files import home_directory, private_home, safe_file_name
+from geval_local.io.ownership import is_unedited
+from geval_local.io.places import RIGHTS, Place, is_address
+from geval_local.io.result_manifest import ENDING, FORMAT, ROWS_ENDING, manifest_path, rows_path
+from geval_local.options import Format
+from geval_local.runs.manifest import MANIFEST_NAME, RunManifest, parse_manifest
+
+if TYPE_CHECKING:
+    from geval_local.runs.run import Run
+
+_BLOCK = 1 << 20
+#: The directory of a run on this machine, if its results are for a directory.
+_RUN = "run"
+_REPLACE = "Name another one, or add `overwrite=True` to replace it."
+
+
+# --- on this machine --------------------------------------------------------------------------------------------------
+
+
+def local_output(place: Place) -> Path:
+    """Return the output on this machine of a run whose results are for an address; it need not exist.
+
+    It is a file for the address of one, else the directory of the run.
+    """
+    if place.local is not None:
+        return place.local
+    is_file = not place.plain.endswith("/") and Path(place.name).suffix.lower().removeprefix(".") in get_args(Format)
+    key = safe_file_name(place.address.replace(place.plain, place.plain.rstrip("/"), 1))
+    return home_directory() / "runs" / key / (place.name if is_file else _RUN)
+
+
+def make_local_output(place: Place) -> str:
+    """Create the directory of `local_output`; return the output as `geval_local.runs.target.find_target` reads it."""
+    output = local_output(place)
+    try:
+        private_home("runs")
+        output.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"cannot keep the run for {place} in {output.parent}: {error.strerror}",
+            hint="Set GEVAL_LOCAL_HOME to a directory on a local disk that you may write to.",
+        ) from error
+    return f"{output}/" if output.name == _RUN else str(output)
+
+
+@cache
+def _copies() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="geval-local-")  # goes when the process ends
+
+
+def local_results(given: str) -> Path:
+    """Return results on this machine: a path as it is, and a new copy of what is at an address, for this process."""
+    if not is_address(given):
+        return Path(given)
+    place = Place(given)
+    if place.local is not None:
+        return place.local
+    try:
+        return _copied(place)
+    except OSError as error:
+        raise DataError(f"cannot read {place}: {first_line(error)}", hint=RIGHTS) from error
+
+
+def _copied(place: Place) -> Path:
+    target = Path(tempfile.mkdtemp(dir=_copies().name)) / place.name
+    entry = place.entry()
+    if entry is not None and entry.is_file:
+        _download([place, place.with_ending(ENDING), place.with_ending(ROWS_ENDING)], target.parent)
+        return target
+    manifest = _manifest_at(place)
+    if manifest is None:
+        raise DataError(f"there is neither a file nor a run at {place}", hint="Check the address.")
+    if manifest.settings.distributed is not None:
+        raise DataError(
+            f"{place} holds the parts of a distributed run",
+            hint=f"Make one file of them: geval-local merge {shlex.quote(str(place))} -o scores.jsonl",
+        )
+    target.mkdir()
+    endings = ("", ENDING, ROWS_ENDING)
+    names = [MANIFEST_NAME, *manifest.files]
+    _download([place.child(name + ending) for name in names for ending in endings], target)
+    return target
+
+
+def _download(places: Iterable[Place], directory: Path) -> None:
+    """Copy files that exist into a directory."""
+    for place in places:
+        with suppress(FileNotFoundError), place.lines_file() as source, (directory / place.name).open("wb") as target:
+            shutil.copyfileobj(source, target, _BLOCK)
+
+
+# --- at the address ---------------------------------------------------------------------------------------------------
+
+
+def check_address(asked: RunManifest, on_record: RunManifest | None, *, overwrite: bool = False) -> str | None:
+    """Check that the results of a run may be uploaded; return the hash of what they are to replace.
+
+    The run replaces what it made or was to replace, by its manifest `on_record` on this machine, and what is described
+    as a result at the address.
+    """
+    place = Place(str(asked.settings.address))
+    check = _check_directory if asked.settings.output is None else _check_file
+    try:
+        _check_bucket(place)
+        return check(place, asked, on_record, overwrite=overwrite)
+    except OSError as error:
+        raise OutputError(f"cannot use {place}: {first_line(error)}", hint=RIGHTS) from error
+
+
+def _check_bucket(place: Place) -> None:
+    bucket = place.path.strip("/").partition("/")[0]
+    if place.system.type_name in ("s3", "gcs") and not place.system.get_file_info(bucket).type:
+        raise OutputError(f"cannot write {place}: there is no bucket {bucket}", hint="Create it, or check its name.")
+
+
+def _known(manifest: RunManifest | None) -> set[str | None]:
+    """Return the hashes of contents that a run made or may replace; None is that of a file that does not exist."""
+    if manifest is None:
+        return {None}
+    return {None, manifest.replaces, *(digest for digests in manifest.made.values() for digest in digests)}
+
+
+def _check_file(place: Place, asked: RunManifest, on_record: RunManifest | None, *, overwrite: bool) -> str | None:
+    described = place.with_ending(ENDING)
+    text = _content(described)
+    record = _record(text)
+    if text is not None and record.get("format") != FORMAT:
+        raise OutputError(
+            f"{described} exists and is not a manifest of this tool; the manifest of {place.name} has that name",
+            hint="Name another file, or move it to another place.",
+        )
+    if text is not None and not is_unedited(record) and not overwrite:
+        raise OutputError(f"{described} was edited", hint=_REPLACE)
+    described_here = (record[kind] for kind in ("results", "rows") if isinstance(record.get(kind), dict))
+    known = _known(on_record) | {one.get("sha256") for one in described_here}
+    digest = _digest(place)
+    if digest not in known and not overwrite:
+        raise OutputError(f"{place} exists, and is not an unchanged result of this tool", hint=_REPLACE)
+    rows = place.with_ending(ROWS_ENDING)
+    if asked.settings.formats == ["csv"] and _digest(rows) not in known:
+        raise _changed(rows)
+    return digest
+
+
+def _check_directory(place: Place, asked: RunManifest, on_record: RunManifest | None, *, overwrite: bool) -> str | None:
+    from geval_local.runs.run import planned_names
+
+    text, former = _content(place.child(MANIFEST_NAME)), _manifest_at(place)
+    digest = None if text is None else hashlib.sha256(text).hexdigest()
+    found = [] if former is not None or on_record is not None else place.entries(recursive=True)
+    if names := [entry.place.name for entry in found if entry.is_file]:
+        raise OutputError(
+            f"{place} is not empty and holds no run; it has {names[0]}",
+            hint="Name a new or an empty directory, or one that holds a run. Nothing was changed.",
+        )
+    known = _known(on_record) | _known(former)
+    is_same = former is None or (on_record is not None and on_record.run == former.run)
+    if not is_same and digest not in _known(on_record) and not overwrite:
+        raise OutputError(
+            f"{place} holds another run, whose store is not in {local_output(place)}",
+            hint=f"Continue it on the machine where it began. {_REPLACE}",
+        )
+    for name in planned_names(asked):
+        if _digest(place.child(name)) not in known:
+            raise _changed(place.child(name))
+    return digest
+
+
+def _changed(place: Place) -> OutputError:
+    return OutputError(
+        f"{place} exists, and is not as this tool made it",
+        hint="Move it to another place, then try again; nothing was changed.",
+    )
+
+
+def _manifest_at(place: Place) -> RunManifest | None:
+    text = _content(place.child(MANIFEST_NAME))
+    return None if text is None else parse_manifest(text.decode(errors="replace"), place.child(MANIFEST_NAME))
+
+
+def _content(place: Place) -> bytes | None:
+    try:
+        return place.read()
+    except FileNotFoundError:
+        return None
+
+
+def _record(text: bytes | None) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        record = json.loads(text or b"")
+        return record if isinstance(record, dict) else {}
+    return {}
+
+
+def _digest(place: Place) -> str | None:
+    """Hash a file; None if there is none."""
+    digest = hashlib.sha256()
+    try:
+        with place.lines_file() as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except FileNotFoundError:
+        return None
+    return digest.hexdigest()
+
+
+def upload(run: Run, files: Iterable[Path]) -> list[Place]:
+    """Upload the complete results of a run; return where they are."""
+    manifest, place = run.manifest, Place(str(run.manifest.settings.address))
+    check_address(manifest, manifest)
+    try:
+        upload_all = _upload_directory if manifest.settings.output is None else _upload_file
+        return upload_all(run, place, list(files))
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {place}: {first_line(error)}",
+            hint=f"{RIGHTS} The results are in {run.directory} until then.",
+        ) from error
+
+
+def _upload_file(run: Run, place: Place, files: list[Path]) -> list[Place]:
+    (file,) = files
+    if rows_path(file).exists():  # first: while the former description is there, the former rows are ours
+        _put(rows_path(file), place.with_ending(ROWS_ENDING), run)
+    # From here on the results rather have no description than another run's.
+    place.with_ending(ENDING).delete()
+    _put(file, place, run)
+    _put(manifest_path(file), place.with_ending(ENDING), run)
+    for uploaded in (file, rows_path(file), manifest_path(file)):
+        uploaded.unlink(missing_ok=True)
+    return [place]
+
+
+def _upload_directory(run: Run, place: Place, files: list[Path]) -> list[Place]:
+    directory, made = run.directory, run.manifest.made
+    assert directory is not None
+    former = _manifest_at(place)
+    if former is not None and former.run != run.manifest.run:
+        for name, digests in former.made.items():
+            if name not in made and _digest(place.child(name)) in digests:
+                place.child(name).delete()
+    # The manifest last: until then the one that is there says whose the files are.
+    for name in [*(name for name, digests in made.items() if digests), MANIFEST_NAME]:
+        if (directory / name).is_file():
+            _put(directory / name, place.child(name), run)
+    return [place.child(file.name) for file in files]
+
+
+def _put(file: Path, place: Place, run: Run) -> None:
+    """Upload a file that is not empty, without holding it in memory.
+
+    The thread finishes the object when Ctrl-C stops the run: pyarrow would store one that is cut off.
+    """
+    with (
+        file.open("rb") as source,
+        mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        memoryview(content) as view,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        thread.submit(place.write, view, mark=run.manifest.run).result()
