@@ -33,17 +33,29 @@ _SPARE = 128
 
 @torch.inference_mode()
 def can_replace(model: PreTrainedModel) -> bool:
-    """Whether texts of a model may be replaced in a batch: found out by the cache that a pass of one token makes.
+    """Whether texts of a model may be replaced in a batch: found out by its cache, and then by trying.
 
     All that it keeps has to be keys and values, token by token: models with recurrent states, compressed or shared
-    layers, or positions of their own are left to batches that end together.
+    layers, or positions of their own are left to batches that end together. So are those that see what is masked (GIT).
     """
-    trunk = Trunk(model)
+    trunk, head = Trunk(model), Head(model)
     if not takes_positions(trunk):
         return False
-    place = torch.zeros((1, 1), dtype=torch.long, device=trunk.device)
-    cache = getattr(trunk(place, position_ids=place, use_cache=True), "past_key_values", None)
-    return isinstance(cache, Cache) and bool(cache.layers) and all(map(_is_plain, cache.layers))
+    # Prompts of several lengths, which all begin alike.
+    prompts = [4 + np.arange(size, dtype=np.int32) % 4 for size in (9, 3)]
+    cache, _ = _Prompts(trunk, head, prompts[:1]).read(prompts[0])
+    return isinstance(cache, Cache) and all(map(_is_plain, cache.layers)) and _is_exact(trunk, head, prompts)
+
+
+def _is_exact(trunk: Trunk, head: Head, prompts: Sequence[NDArray[np.int32]]) -> bool:
+    """Whether texts that are read side by side have the logits that each has alone, up to half precision."""
+    texts = [_Text(ids, random_numbers(0)) for ids in prompts]
+    batch = _Batch(trunk, head, _Prompts(trunk, head, prompts), deque(texts), lambda _: False, lambda *_: 5, len(texts))
+    batch.fill()
+    found = batch.read()
+    plain = [trunk(torch.from_numpy(np.append(text.ids, text.new))[None]).last_hidden_state for text in texts]
+    expected = np.concatenate([_logits(head, hidden) for hidden in plain])
+    return bool(np.abs(found - expected).max() <= 0.05 * np.abs(expected).max())
 
 
 def _is_plain(layer: Any) -> bool:
@@ -63,11 +75,14 @@ class _Room:
     stop: int = 0
 
 
-class _Layer(DynamicLayer):
+class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values of one layer; `like` is the layer of a prompt's own cache."""
 
-    def __init__(self, room: _Room, like: DynamicLayer) -> None:
-        super().__init__()
+    keys: Any
+    values: Any
+
+    def __init__(self, room: _Room, like: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self._room = room
         self._window: int | None = getattr(like, "sliding_window", None)
         self.is_sliding = self._window is not None
@@ -96,7 +111,7 @@ class _Layer(DynamicLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._seen + query_length, self.get_seq_length() - self._seen
 
-    def put(self, row: int, prompt: DynamicLayer) -> None:
+    def put(self, row: int, prompt: Any) -> None:
         """Write a prompt's keys and values into a row."""
         for own, new in ((self.keys, prompt.keys), (self.values, prompt.values)):
             own[row, :, self._room.stop - new.shape[2] : self._room.stop] = new[0]
@@ -199,19 +214,24 @@ class _Batch:
         self._least = longest
         self._room = _Room(min(slots, len(waiting)), longest + _SPARE, 0, longest, longest)
         self._seen = torch.zeros((self._room.slots, self._room.size), dtype=torch.long, device=trunk.device)
-        self._cache: Cache | None = None
+        self._layers: list[_Layer] = []
         self._texts: list[_Text] = []
 
     def finish(self) -> None:
         """Draw all texts to their ends."""
-        while len(self._texts) < self._room.slots and self._begin(len(self._texts)):
-            pass
+        self.fill()
         while self._texts:
-            self._step()
+            for text, logits in zip(self._texts, self.read(), strict=True):
+                text.new.append(self._drawn(logits, text.numbers.random()))
             # From the last row on: the one that takes an empty place has been looked at.
             for row in reversed(range(len(self._texts))):
                 if self._is_over(self._texts[row]) and not self._begin(row):
                     self._drop(row)
+
+    def fill(self) -> None:
+        """Give all places to texts, as long as there are some."""
+        while len(self._texts) < self._room.slots and self._begin(len(self._texts)):
+            pass
 
     def _begin(self, row: int) -> bool:
         """Give a row to the next text that is not over with its first token; false if there is none."""
@@ -225,10 +245,9 @@ class _Batch:
         return False
 
     def _put(self, row: int, text: _Text, prompt: Cache) -> None:
-        room = self._room
-        if self._cache is None:
-            self._cache = Cache(layers=[_Layer(room, layer) for layer in prompt.layers])
-        for own, layer in zip(self._cache.layers, prompt.layers, strict=True):
+        room, given = self._room, prompt.layers
+        self._layers = self._layers or [_Layer(room, layer) for layer in given]
+        for own, layer in zip(self._layers, given, strict=True):
             own.put(row, layer)
         self._seen[row] = 0
         self._seen[row, room.stop - text.length : room.stop] = 1
@@ -240,13 +259,13 @@ class _Batch:
         last = self._texts.pop()
         self._room.rows = len(self._texts)
         if row < len(self._texts):
-            for layer in self._cache.layers:
+            for layer in self._layers:
                 layer.move(len(self._texts), row)
             self._seen[row] = self._seen[len(self._texts)]
             self._texts[row] = last
 
-    def _step(self) -> None:
-        """Compute the newest token of every text, and draw the next."""
+    def read(self) -> NDArray[np.float64]:
+        """Compute the newest token of every text, and return the logits after it."""
         room, texts = self._room, self._texts
         room.start = room.stop - max(text.length for text in texts)
         if room.stop == room.size:
@@ -256,19 +275,18 @@ class _Batch:
             torch.tensor([text.new[-1:] for text in texts]),
             attention_mask=self._seen[: room.rows, room.start : room.stop + 1],
             position_ids=torch.tensor([[text.length] for text in texts], device=self._trunk.device),
-            past_key_values=self._cache,
+            past_key_values=Cache(layers=list(self._layers)),
             use_cache=True,
         )
         room.stop += 1
-        for text, logits in zip(texts, _logits(self._head, output.last_hidden_state), strict=True):
-            text.new.append(self._drawn(logits, text.numbers.random()))
+        return _logits(self._head, output.last_hidden_state)
 
     def _make_room(self) -> None:
         """Leave out the columns before the longest text, and add others behind."""
         room = self._room
         stop = max(room.stop - room.start, self._least)
         size, shift = stop + _SPARE, stop - room.stop
-        for layer in self._cache.layers:
+        for layer in self._layers:
             layer.resize(size, shift)
         self._seen = _resized(self._seen, room, size, shift, dim=1)
         room.size, room.start, room.stop = size, room.start + shift, stop

@@ -128,8 +128,9 @@ def test_groups_are_a_function_of_the_draws(llama, monkeypatch):
 def test_a_place_is_given_to_the_next_text(llama, monkeypatch):
     """Eight texts with ends between 1 and 40 take the passes of the longest side, not of the longest in each batch."""
     monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 2)
-    step, rows = continuous._Batch._step, []
-    monkeypatch.setattr(continuous._Batch, "_step", lambda own: (rows.append(len(own._texts)), step(own)))
+    assert llama._replaces
+    read, rows = continuous._Batch.read, []
+    monkeypatch.setattr(continuous._Batch, "read", lambda own: rows.append(len(own._texts)) or read(own))
     (texts,) = llama.sample(busy_draws()[:8], BUSY)
     sizes = [len(text) for _, text in texts]
     assert sum(rows) == sum(size - 1 for size in sizes)  # no pass computes a text that is over
