@@ -44,7 +44,8 @@ def can_replace(model: PreTrainedModel) -> bool:
     # Prompts of several lengths, which all begin alike.
     prompts = [4 + np.arange(size, dtype=np.int32) % 4 for size in (9, 3)]
     cache, _ = _Prompts(trunk, head, prompts[:1]).read(prompts[0])
-    return isinstance(cache, Cache) and all(map(_is_plain, cache.layers)) and _is_exact(trunk, head, prompts)
+    layers = getattr(cache, "layers", ())
+    return bool(layers) and all(map(_is_plain, layers)) and _is_exact(trunk, head, prompts)
 
 
 def _is_exact(trunk: Trunk, head: Head, prompts: Sequence[NDArray[np.int32]]) -> bool:

@@ -9,6 +9,7 @@ from run_kit import engine, read, write_input
 
 from geval_local import Metric, score_file
 from geval_local.errors import ConfigurationError, GevalError, Interrupted
+from geval_local.io.results import load_results
 from geval_local.options import JudgeOptions
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.events import RunEvents
@@ -78,12 +79,22 @@ def test_the_figures_of_a_run_are_those_of_python_and_name_their_error(file, tmp
     assert result.manifest.settings.window == 8
 
 
-def test_kept_thoughts_are_those_of_the_row(file, tmp_path):
-    score(file, tmp_path / "out.jsonl", Counting(), keep_thoughts=True)
+def test_kept_thoughts_are_those_of_the_row_in_every_format(file, tmp_path):
+    score(file, tmp_path / "run/", Counting(), keep_thoughts=True, formats=["jsonl", "csv", "parquet"])
+    (tmp_path / "run/scores.jsonl").rename(tmp_path / "out.jsonl")
+    header = (tmp_path / "run/scores.csv").read_text().split("\n")[0]
+    assert f"{METRIC.name}.thought_error,{METRIC.name}.thoughts," in header
+    for other in ("csv", "parquet"):
+        for record, line in zip(
+            load_results(tmp_path / f"run/scores.{other}").records, read(tmp_path / "out.jsonl"), strict=True
+        ):
+            assert list(record.scores[METRIC.name].thoughts.texts) == line["geval"][METRIC.name]["thoughts"]
     judge = MockJudge(options=JudgeOptions(think=COUNT, think_tokens=40))
     for line in read(tmp_path / "out.jsonl"):
         thoughts = judge.score(METRIC, source=line["source"], output=line["output"]).thoughts
         assert line["geval"][METRIC.name]["thoughts"] == list(thoughts.texts)
+    plain = score(file, tmp_path / "plain.csv", MockJudge())
+    assert "thought" not in plain.files[0].read_text().split("\n")[0]
     with pytest.raises(ConfigurationError, match="`keep_thoughts` is for judges that think"):
         score(file, tmp_path / "other.jsonl", MockJudge(), keep_thoughts=True)
 
