@@ -6,7 +6,8 @@ that a text depends on its company, and it sets the model's attention to another
 
 Every layer keeps its keys and values in one tensor of rows and columns. All texts end at the same column, whatever
 their lengths; what is before a text is masked. So a new text replaces one row, and the columns before the longest text
-are left out by a view. A prompt is computed alone, without padding, and what all prompts begin with is computed once.
+are left out by a view. A recurrent state is a row without columns. A prompt is computed alone, without padding, and
+what all prompts begin with is computed once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from geval_local.models.generate import drawn_token, end_tokens, random_numbers, takes_positions
 from geval_local.models.head import Head, Trunk
@@ -35,8 +36,9 @@ _SPARE = 128
 def can_replace(model: PreTrainedModel) -> bool:
     """Whether texts of a model may be replaced in a batch: found out by its cache, and then by trying.
 
-    All that it keeps has to be keys and values, token by token: models with recurrent states, compressed or shared
-    layers, or positions of their own are left to batches that end together. So are those that see what is masked (GIT).
+    What it keeps of each layer has to be keys and values, or recurrent states: models with both in one layer, with
+    compressed or shared layers, or with positions of their own are left to batches that end together. So are those
+    whose layers see what is masked (GIT).
     """
     trunk, head = Trunk(model), Head(model)
     if not takes_positions(trunk):
@@ -53,6 +55,9 @@ def _is_exact(trunk: Trunk, head: Head, prompts: Sequence[NDArray[np.int32]]) ->
     texts = [_Text(ids, random_numbers(0)) for ids in prompts]
     batch = _Batch(trunk, head, _Prompts(trunk, head, prompts), deque(texts), lambda _: False, lambda *_: 5, len(texts))
     batch.fill()
+    batch.read()
+    for text in texts:
+        text.new.append(6)
     found = batch.read()
     plain = [trunk(torch.from_numpy(np.append(text.ids, text.new))[None]).last_hidden_state for text in texts]
     expected = np.concatenate([_logits(head, hidden) for hidden in plain])
@@ -60,7 +65,7 @@ def _is_exact(trunk: Trunk, head: Head, prompts: Sequence[NDArray[np.int32]]) ->
 
 
 def _is_plain(layer: Any) -> bool:
-    return type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) and layer.is_initialized and layer.keys.ndim == 4
+    return type(layer) in _KINDS and (_KINDS[type(layer)] is _States or (layer.is_initialized and layer.keys.ndim == 4))
 
 
 @dataclass
@@ -112,6 +117,9 @@ class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._seen + query_length, self.get_seq_length() - self._seen
 
+    def show(self) -> None:
+        """Do nothing: the model gets its part by `update`."""
+
     def put(self, row: int, prompt: Any) -> None:
         """Write a prompt's keys and values into a row."""
         for own, new in ((self.keys, prompt.keys), (self.values, prompt.values)):
@@ -126,6 +134,52 @@ class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
     def resize(self, size: int, shift: int) -> None:
         """Copy what is in use into tensors of `size` columns, `shift` columns further to the right."""
         self.keys, self.values = (_resized(one, self._room, size, shift, dim=2) for one in (self.keys, self.values))
+
+
+class _States(LinearAttentionLayer):
+    """Recurrent states of one layer; `like` is the layer of a prompt's own cache."""
+
+    def __init__(self, room: _Room, like: Any) -> None:
+        super().__init__(like.number_of_states)
+        self._room = room
+        vars(self).update({name: copy.copy(value) for name, value in vars(like).items() if name not in _STATES})
+        self._rows = {
+            name: {state: one.new_zeros((room.slots, *one.shape[1:])) for state, one in _known(like, name)}
+            for name in _STATES
+        }
+
+    def show(self) -> None:
+        """Let the model read and write the states of the texts that are there."""
+        for name, rows in self._rows.items():
+            getattr(self, name).update({state: one[: self._room.rows] for state, one in rows.items()})
+
+    def put(self, row: int, prompt: Any) -> None:
+        """Write a prompt's states into a row."""
+        for name, rows in self._rows.items():
+            for state, new in _known(prompt, name):
+                rows[state][row] = new[0]
+
+    def move(self, source: int, target: int) -> None:
+        """Copy a row."""
+        for rows in self._rows.values():
+            for one in rows.values():
+                one[target] = one[source]
+
+    def resize(self, size: int, shift: int) -> None:
+        """Do nothing: states have no columns."""
+
+
+_STATES = ("conv_states", "recurrent_states")
+#: Kind of a prompt's layer -> what stands in its place in a batch.
+_KINDS: dict[type, type[_Layer | _States]] = {
+    DynamicLayer: _Layer,
+    DynamicSlidingWindowLayer: _Layer,
+    LinearAttentionLayer: _States,
+}
+
+
+def _known(layer: Any, name: str) -> list[tuple[int, torch.Tensor]]:
+    return [(state, one) for state, one in getattr(layer, name).items() if one is not None]
 
 
 def _resized(tensor: torch.Tensor, room: _Room, size: int, shift: int, dim: int) -> torch.Tensor:
@@ -168,11 +222,11 @@ class _Prompts:
             self._last = (key, *self._compute(ids))
         return self._last[1:]
 
-    def _compute(self, ids: NDArray[np.int32]) -> tuple[Cache, NDArray[np.float64]]:
+    def _compute(self, ids: NDArray[np.int32]) -> tuple[Any, NDArray[np.float64]]:
         if self._shared and self._beginning is None:
             self._beginning = self._pass(ids[: self._shared], 0, None).past_key_values
         output = self._pass(ids[self._shared :], self._shared, copy.deepcopy(self._beginning))
-        return output.past_key_values, _logits(self._head, output.last_hidden_state)[0]
+        return getattr(output, "past_key_values", None), _logits(self._head, output.last_hidden_state)[0]
 
     def _pass(self, ids: NDArray[np.int32], before: int, cache: Cache | None) -> Any:
         positions = torch.arange(before, before + len(ids), device=self._trunk.device)[None]
@@ -215,7 +269,7 @@ class _Batch:
         self._least = longest
         self._room = _Room(min(slots, len(waiting)), longest + _SPARE, 0, longest, longest)
         self._seen = torch.zeros((self._room.slots, self._room.size), dtype=torch.long, device=trunk.device)
-        self._layers: list[_Layer] = []
+        self._layers: list[_Layer | _States] = []
         self._texts: list[_Text] = []
 
     def finish(self) -> None:
@@ -247,7 +301,7 @@ class _Batch:
 
     def _put(self, row: int, text: _Text, prompt: Cache) -> None:
         room, given = self._room, prompt.layers
-        self._layers = self._layers or [_Layer(room, layer) for layer in given]
+        self._layers = self._layers or [_KINDS[type(layer)](room, layer) for layer in given]
         for own, layer in zip(self._layers, given, strict=True):
             own.put(row, layer)
         self._seen[row] = 0
@@ -272,6 +326,8 @@ class _Batch:
         if room.stop == room.size:
             self._make_room()
         self._seen[: room.rows, room.stop] = 1
+        for layer in self._layers:
+            layer.show()
         output = self._trunk(
             torch.tensor([text.new[-1:] for text in texts]),
             attention_mask=self._seen[: room.rows, room.start : room.stop + 1],

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from architectures import STRANGE, unusual
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 
 from geval_local.engine import transformers_backend
@@ -77,7 +78,6 @@ def ends_anywhere(text, tokens):
 
 
 BUSY = Sampling(0.8, 0.95, 60, ends_anywhere)
-REPLACING = {"gemma2", "gemma3", "gpt2", "gpt_oss", "llama", "mistral", "opt", "qwen2", "qwen3", "qwen3_moe"}
 
 
 def finished(text, tokenizer):
@@ -88,15 +88,20 @@ def finished(text, tokenizer):
     )
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("kind", KINDS)
+#: Models whose texts do not replace each other.
+END_TOGETHER = {"bloom", "falcon_h1", "falcon_mamba", "mamba", "mamba2", "mpt", "recurrent_gemma", "rwkv"}
+
+
+@pytest.mark.sweep("gemma3", "qwen3_next")
+@pytest.mark.parametrize("kind", sorted({*KINDS, *STRANGE} - {"rwkv"}))  # alone, its own loop writes other texts
 def test_a_thought_is_the_same_alone_and_in_a_busy_batch(tmp_path, monkeypatch, kind):
     """Places are given to the next draw, prompts come in, and columns are made room for; in float64 no token moves."""
     tokenizer = byte_tokenizer()
-    directory = save_judge(tmp_path, tiny_model(kind, len(tokenizer)), tokenizer)
+    model = tiny_model(kind, len(tokenizer)) if kind in KINDS else unusual(kind, vocab_size=len(tokenizer)).double()
+    directory = save_judge(tmp_path, model, tokenizer)
     backend = Judge.load(directory, style="completion", dtype="float64", engine="padded").backend
-    if kind in REPLACING:
-        assert backend._replaces
+    if kind != "jamba":  # by the version of transformers
+        assert backend._replaces == (kind not in END_TOGETHER)
     asked = busy_draws()
     alone = [finished(next(iter(backend.sample([draw], BUSY)))[0][1], tokenizer) for draw in asked]
     monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 3)
