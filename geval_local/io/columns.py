@@ -94,7 +94,7 @@ class ColumnLayout:
 SCORES = ColumnLayout(
     "geval",
     FIGURES,
-    ("score", "calibrated", "label_mass", "error", "error_code"),
+    ("score", "calibrated", "label_mass", "thought_error", "thoughts", "error", "error_code"),
     ("score", "label_mass", "error", "error_code"),
 )
 #: Reasons, as JSONL.

@@ -55,21 +55,30 @@ class Thinker:
         """Return what fills a metric's forms up to the place of a thought."""
         return ThoughtMaker(self.encoder, metric, context, self.settings.tokens)
 
-    def draw(self, entries: Sequence[Prepared], known: Mapping[int, Thought]) -> Iterator[list[tuple[int, Thought]]]:
-        """Draw the thoughts that are not known, batch by batch, each with its place, ``entry * count + number``."""
+    @property
+    def drawing(self) -> str:
+        """What a thought depends on apart from weights, prompt and number: never how many there are of them."""
+        return f"{self.settings.kind},{self.encoder.mark!r},{self.settings.drawing}"
+
+    def draws(self, entries: Sequence[Prepared]) -> dict[int, Draw]:
+        """List the thoughts about some forms, by their places, ``entry * count + number``."""
         settings = self.settings
-        missing = [
-            (place, Draw(entry.request.ids, settings.stream(entry.request.ids, place % settings.count)))
+        return {
+            place: Draw(entry.request.ids, settings.stream(entry.request.ids, place % settings.count))
             for place, entry in enumerate(entry for entry in entries for _ in range(settings.count))
-            if entry.request is not None and place not in known
-        ]
+            if entry.request is not None
+        }
+
+    def draw(self, draws: Mapping[int, Draw]) -> Iterator[dict[int, Thought]]:
+        """Draw thoughts, batch by batch."""
+        settings, places = self.settings, list(draws)
         sampling = Sampling(settings.temperature, settings.top_p, settings.tokens, self._is_over)
-        for batch in self._backend.sample([draw for _, draw in missing], sampling):
-            yield [(missing[number][0], self._finished(new)) for number, new in batch]
+        for batch in self._backend.sample(list(draws.values()), sampling):
+            yield {places[number]: self._finished(new) for number, new in batch}
 
     def after_thoughts(self, entries: Sequence[Prepared]) -> list[Prepared]:
         """Draw the thoughts about some forms, and return the requests for the labels after each, side by side."""
-        drawn = {place: thought for batch in self.draw(entries, {}) for place, thought in batch}
+        drawn = {place: thought for batch in self.draw(self.draws(entries)) for place, thought in batch.items()}
         self._backend.check_files()
         return after_thoughts(entries, drawn, self.settings.count)
 

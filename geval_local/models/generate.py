@@ -212,7 +212,7 @@ class _Draws(LogitsProcessor):
     """
 
     def __init__(self, seeds: Sequence[int], temperature: float, top_p: float) -> None:
-        self._streams = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
+        self._streams = list(map(random_numbers, seeds))
         self._temperature, self._top_p = temperature, top_p
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -224,6 +224,11 @@ class _Draws(LogitsProcessor):
         left = torch.full_like(scores, -torch.inf)
         left[torch.arange(len(tokens)), torch.tensor(tokens, device=scores.device)] = 0.0
         return left  # type: ignore[return-value]
+
+
+def random_numbers(seed: int) -> np.random.Generator:
+    """Return the random numbers of a text, one for each of its tokens, whatever is drawn next to it."""
+    return np.random.Generator(np.random.Philox(key=seed))
 
 
 def drawn_token(logits: NDArray[np.float64], number: float, temperature: float, top_p: float) -> int:
@@ -275,12 +280,25 @@ def may_share_batch(model: PreTrainedModel, lengths: Sequence[int], max_new_toke
     return len(sizes) == 1 and (len(set(lengths)) == 1 or takes_padding)
 
 
+def takes_positions(trunk: Trunk) -> bool:
+    """Whether a model that keeps a cache can be told positions, and counts them from 0, as RoBERTa's kin do not.
+
+    A model that is not told positions counts them by its cache, and MPT does so wrongly.
+    """
+    if not {"past_key_values", "position_ids"} <= signature(trunk.module.forward).parameters.keys():
+        return False
+    ids = torch.arange(4, 8)[None]
+    found, told = (
+        trunk(ids, **given).last_hidden_state.float()
+        for given in ({}, {"position_ids": torch.arange(4, device=trunk.device)[None]})
+    )
+    return torch.allclose(found, told, rtol=0, atol=0.01 * float(found.abs().max()))
+
+
 def _shared_start(trunk: Trunk, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, Cache]:
     """Compute all of the prompts but their last tokens, each once; empty where the model's cache cannot repeat one."""
     _, first, place = np.unique(ids.cpu().numpy(), axis=0, return_index=True, return_inverse=True)
-    # A model that is not told positions counts them by its cache, and MPT does so wrongly.
-    is_able = {"past_key_values", "position_ids"} <= signature(trunk.module.forward).parameters.keys()
-    if len(first) == len(ids) or ids.shape[1] < 2 or not is_able:
+    if len(first) == len(ids) or ids.shape[1] < 2 or not takes_positions(trunk):
         return {}
     seen = mask[first, :-1]
     positions = (seen.cumsum(dim=-1) - 1).clamp(min=0)

@@ -229,7 +229,7 @@ class BlockScorer:
         except OSError:
             return None
         there = found is not None and all(
-            found.totals(0, metric)["rows"] == rows * asked.forms for metric, asked in enumerate(run.metrics)
+            found.totals(0, metric)["rows"] == rows * each for metric, each in enumerate(run.outcomes(0))
         )
         return found if there else None
 

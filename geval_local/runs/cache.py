@@ -1,6 +1,7 @@
-"""Cache of outcomes by prompt, judge, labels and read-out, kept across runs.
+"""Cache of outcomes by prompt, judge, labels and read-out, and of thoughts, kept across runs.
 
-Scoring a file that has grown computes only the new rows and reuses the old figures unchanged. The cache is never
+Scoring a file that has grown computes only the new rows and reuses the old figures unchanged; a judge that thinks draws
+only the thoughts that are new. The cache is never
 required: if it cannot be read or written, the run continues without it and logs this once.
 """
 
@@ -11,10 +12,10 @@ import json
 import logging
 import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import OutputError
 from geval_local.files import home_directory, home_folder, network_disk
@@ -25,18 +26,25 @@ from geval_local.runs.store import (
     from_columns,
     migrate,
     plain_errors,
+    thought_checksum,
+    thought_columns,
+    thought_of,
     to_columns,
     transaction,
 )
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
+    from geval_local.engine.backend import Draw
+    from geval_local.thinking import Thought
     from geval_local.tokens.requests import Request
 
 logger = logging.getLogger("geval_local")
 
 #: Incremented whenever the computation from hidden states to label log-probabilities changes.
 READOUT_VERSION = 1
+#: Incremented whenever the same settings, prompt and number give another thought.
+THOUGHT_VERSION = 1
 _AT_ONCE = 500
 _MIGRATIONS: tuple[Migration, ...] = (
     (
@@ -46,6 +54,10 @@ _MIGRATIONS: tuple[Migration, ...] = (
     (  # what an earlier version kept is sealed as it is found
         "ALTER TABLE entries ADD COLUMN checksum INTEGER",
         "UPDATE entries SET checksum = entry_checksum(key, logprobs, other, sample_key)",
+    ),
+    (
+        """CREATE TABLE IF NOT EXISTS thoughts (key BLOB PRIMARY KEY, tokens BLOB NOT NULL, text TEXT NOT NULL,
+            ending TEXT NOT NULL, checksum INTEGER) WITHOUT ROWID""",
     ),
 )
 
@@ -65,8 +77,12 @@ def entry_checksum(key: bytes, logprobs: bytes, other: str | None, sample_key: i
         return None
 
 
+def _thought_seal(key: bytes, tokens: bytes, text: str, ending: str) -> int:
+    return thought_checksum((key, tokens, text, ending))
+
+
 class OutcomeCache:
-    """Outcomes of earlier runs."""
+    """Outcomes and thoughts of earlier runs."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_path()
@@ -89,31 +105,25 @@ class OutcomeCache:
             keys.append(hashlib.blake2b(request.ids.tobytes(), key=start, digest_size=16).digest())
         return keys
 
+    def thought_keys(self, draws: Sequence[Draw], judge: str, settings: str) -> list[bytes]:
+        """Derive the keys of thoughts; `settings` is how they are drawn, see `Thinker.drawing`."""
+        text = json.dumps([THOUGHT_VERSION, judge, settings])
+        start = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        contents = (draw.seed.to_bytes(8, "little") + draw.ids.astype("<i4").tobytes() for draw in draws)
+        return [hashlib.blake2b(content, key=start, digest_size=16).digest() for content in contents]
+
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Outcome]:
         """Look up outcomes; the caller fills in their token counts."""
-        found: dict[bytes, Outcome] = {}
-        if not self._has_place() or not self.path.exists():
-            return found
-        try:
-            connection = self._open()
-            for start in range(0, len(keys), _AT_ONCE):
-                part = keys[start : start + _AT_ONCE]
-                marks = ",".join("?" * len(part))
-                for *values, seal in connection.execute(
-                    f"SELECT key, logprobs, other, sample_key, checksum FROM entries WHERE key IN ({marks})", part
-                ):
-                    key, logprobs, other, sample_key = values
-                    if seal is None or entry_checksum(*values) != seal:
-                        self._damaged.add(key)
-                    else:
-                        found[key] = from_columns((logprobs, other, 0, 0, sample_key, None))
-        except Exception as error:
-            self._give_up(error)
-            return {}
-        if self._damaged and not self._told:
-            self._told = True
-            logger.warning("the cache %s has damaged entries: their figures are computed again", self.path)
-        return found
+        found = self._find("entries", "logprobs, other, sample_key", keys, entry_checksum)
+        return {
+            key: from_columns((logprobs, other, 0, 0, sample_key, None))
+            for key, (logprobs, other, sample_key) in found.items()
+        }
+
+    def find_thoughts(self, keys: Sequence[bytes]) -> dict[bytes, Thought]:
+        """Look up thoughts."""
+        found = self._find("thoughts", "tokens, text, ending", keys, _thought_seal)
+        return {key: thought_of(*columns) for key, columns in found.items()}
 
     def add(self, outcomes: Mapping[bytes, Outcome]) -> None:
         """Store outcomes that have a score."""
@@ -123,14 +133,50 @@ class OutcomeCache:
             if logprobs is not None:
                 values = (key, logprobs, other, sample_key)
                 rows.append((*values, entry_checksum(*values)))
+        self._add("entries", rows)
+
+    def add_thoughts(self, thoughts: Mapping[bytes, Thought]) -> None:
+        """Store thoughts."""
+        rows = [(key, *thought_columns(thought)) for key, thought in sorted(thoughts.items())]
+        self._add("thoughts", [(*values, _thought_seal(*values)) for values in rows])
+
+    def _find(
+        self, table: str, columns: str, keys: Sequence[bytes], seal_of: Callable[..., int | None]
+    ) -> dict[bytes, tuple[Any, ...]]:
+        """Read entries of a table that are as they were stored."""
+        found: dict[bytes, tuple[Any, ...]] = {}
+        if not self._has_place() or not self.path.exists():
+            return found
+        try:
+            connection = self._open()
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(part))
+                for key, *values, seal in connection.execute(
+                    f"SELECT key, {columns}, checksum FROM {table} WHERE key IN ({marks})", part
+                ):
+                    if seal is None or seal_of(key, *values) != seal:
+                        self._damaged.add(key)
+                    else:
+                        found[key] = tuple(values)
+        except Exception as error:
+            self._give_up(error)
+            return {}
+        if self._damaged and not self._told:
+            self._told = True
+            logger.warning("the cache %s has damaged entries: their figures are computed again", self.path)
+        return found
+
+    def _add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write entries, the key first, in place of damaged ones."""
         if not rows or not self.in_use or not self._has_place():
             return
         try:
             connection = self._open()
             with transaction(connection):
                 damaged = [(key,) for key, *_ in rows if key in self._damaged]
-                connection.executemany("DELETE FROM entries WHERE key = ?", damaged)
-                connection.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?)", rows)
+                connection.executemany(f"DELETE FROM {table} WHERE key = ?", damaged)
+                connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?, ?)", rows)
             self._damaged -= {key for (key,) in damaged}
         except Exception as error:
             self._give_up(error)
@@ -145,7 +191,8 @@ class OutcomeCache:
                 f"cannot read {self.path}: {error.strerror}", hint="Set GEVAL_LOCAL_HOME to a directory of your own."
             ) from error
         with plain_errors(self.path):
-            entries = int(self._open().execute("SELECT COUNT(*) FROM entries").fetchone()[0])
+            asked = "SELECT (SELECT COUNT(*) FROM entries) + (SELECT COUNT(*) FROM thoughts)"
+            entries = int(self._open().execute(asked).fetchone()[0])
         return entries, sum(file.stat().st_size for file in self._files())
 
     def clear(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,9 +16,11 @@ from geval_local.runs.store import Origin, PlanRecord, Store
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
+    from geval_local.engine.backend import Draw
     from geval_local.engine.window import Unit
     from geval_local.judge.judge import Judge
     from geval_local.judge.thoughts import Thinker
+    from geval_local.thinking import Thought
     from geval_local.tokens.requests import Prepared, Request
 
 _Item = TypeVar("_Item")
@@ -157,14 +159,46 @@ class Worker:
 
         count, store, number = thinker.settings.count, self._store, self._number
         first = window.first * count * (len(entries) // max(1, len(window.samples)))
+        draws = thinker.draws(entries)
         known = store.thoughts(number, metric, first, first + count * len(entries))
         thoughts = {form - first: thought for form, thought in known.items()}
-        for batch in thinker.draw(entries, thoughts):
-            self._judge.check_files()
-            store.add_thoughts(number, metric, [(first + place, thought) for place, thought in batch])
+        for batch in self._thoughts(thinker, draws, thoughts):
+            store.add_thoughts(number, metric, [(first + place, thought) for place, thought in batch.items()])
             thoughts.update(batch)
             self._stop_if_asked()
         return after_thoughts(entries, thoughts, count)
+
+    def _thoughts(
+        self, thinker: Thinker, draws: Mapping[int, Draw], known: Mapping[int, Thought]
+    ) -> Iterator[dict[int, Thought]]:
+        """Give the thoughts that are not known, from the cache or as they are drawn.
+
+        The cache is asked before the first thought of a window is stored, and never again: else those that are left
+        would be drawn in other company when the run goes on.
+        """
+        missing = {place: draw for place, draw in draws.items() if place not in known}
+        if not known:
+            found = self._cached_thoughts(thinker, missing)
+            yield found
+            missing = {place: draw for place, draw in missing.items() if place not in found}
+        for batch in thinker.draw(missing):
+            self._judge.check_files()
+            yield batch
+            if self._cache is not None and self._cache.in_use:
+                keys = self._thought_keys(thinker, [draws[place] for place in batch])
+                self._cache.add_thoughts(dict(zip(keys, batch.values(), strict=True)))
+
+    def _cached_thoughts(self, thinker: Thinker, draws: Mapping[int, Draw]) -> dict[int, Thought]:
+        """Ask the cache for thoughts."""
+        if self._cache is None or not self._cache.in_use:
+            return {}
+        keys = self._thought_keys(thinker, list(draws.values()))
+        kept = self._cache.find_thoughts(keys)
+        return {place: kept[key] for place, key in zip(draws, keys, strict=True) if key in kept}
+
+    def _thought_keys(self, thinker: Thinker, draws: Sequence[Draw]) -> list[bytes]:
+        assert self._cache is not None
+        return self._cache.thought_keys(draws, self._judge.identity, thinker.drawing)
 
     def _begin(self, window: Window, metrics: Sequence[int], parts: Sequence[_Part]) -> list[Unit]:
         """Plan a window and write down that it is planned, with what needs no model."""

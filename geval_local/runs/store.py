@@ -27,7 +27,7 @@ import numpy as np
 from geval_local.errors import Cause, ErrorCode, OutputError, code_of
 from geval_local.files import network_disk
 from geval_local.score import Outcome
-from geval_local.thinking import Thought
+from geval_local.thinking import Ending, Thought
 
 logger = logging.getLogger("geval_local")
 
@@ -142,6 +142,17 @@ def plan_checksum(*numbers: int) -> int | None:
 def thought_checksum(values: Sequence[Any]) -> int:
     """Return the CRC-32 of a stored thought, its place included."""
     return zlib.crc32(repr(tuple(values)).encode("utf-8", "backslashreplace"))
+
+
+def thought_columns(thought: Thought) -> tuple[bytes, str, str]:
+    """Return a thought as the columns of a table: tokens, text and ending; see `thought_of`."""
+    text = thought.text.encode("utf-8", "backslashreplace").decode()
+    return np.array(thought.ids, dtype="<i4").tobytes(), text, thought.ending
+
+
+def thought_of(tokens: bytes, text: str, ending: Ending) -> Thought:
+    """Return the thought of three columns."""
+    return Thought(tuple(np.frombuffer(tokens, "<i4").tolist()), text, ending)
 
 
 def committed_pages(log: Path) -> int:
@@ -418,9 +429,7 @@ class Store:
         """Commit thoughts, by the number of the outcome that is to follow each; one that is there stays as it is."""
         records = []
         for row, thought in thoughts:
-            tokens = np.array(thought.ids, dtype="<i4").tobytes()
-            text = thought.text.encode("utf-8", "backslashreplace").decode()
-            values = (judge, metric, row, tokens, text, thought.ending)
+            values = (judge, metric, row, *thought_columns(thought))
             records.append((*values, thought_checksum(values)))
         with plain_errors(self.path), transaction(self._connection):
             self._connection.executemany("INSERT OR IGNORE INTO thoughts VALUES (?, ?, ?, ?, ?, ?, ?)", records)
@@ -433,10 +442,7 @@ class Store:
                 "WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
                 (judge, metric, first, stop),
             ).fetchall()
-        return {
-            row: Thought(tuple(np.frombuffer(tokens, "<i4").tolist()), text, ending)
-            for row, tokens, text, ending in rows
-        }
+        return {row: thought_of(*columns) for row, *columns in rows}
 
     def sync(self) -> None:
         """Flush committed data to disk, so that it survives a power cut."""

@@ -28,6 +28,13 @@ def dry(here: Path, *arguments: object, judge: object = "judge"):
     return run("score", "data.jsonl", "--judge", judge, "--dry-run", *arguments, home=here / "home")
 
 
+def test_a_judge_that_thinks_is_told_where_its_thoughts_are_shown(here):
+    done = dry(here, "-m", "clarity.yaml", "--think", "2")
+    assert done.exit_code == 0, done.stderr
+    assert "`geval-local judges check judge --think 1`" in " ".join(done.stderr.split())
+    assert "think" not in dry(here, "-m", "clarity.yaml").stderr
+
+
 def test_the_first_usable_form_is_shown_to_the_letter_without_weights(here):
     done = dry(here, "-m", "clarity.yaml")
     assert done.exit_code == 0, done.stderr

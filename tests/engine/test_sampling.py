@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import numpy as np
 import pytest
 import torch
+from architectures import STRANGE, unusual
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 
+from geval_local.engine import transformers_backend
 from geval_local.engine.backend import Draw, Sampling
 from geval_local.judge.judge import Judge
+from geval_local.models import continuous
 from geval_local.models.generate import drawn_token, end_tokens, generate_paragraphs
 from geval_local.models.load import own_sampling
 
@@ -56,14 +60,106 @@ def test_what_is_drawn_is_what_plain_passes_draw(tmp_path, kind):
         assert found[place][: len(expected)] == expected
 
 
-def test_batches_that_do_not_fit_are_halved_and_stay_the_same(tmp_path, monkeypatch):
-    tokenizer = byte_tokenizer()
-    directory = save_judge(tmp_path, tiny_model("llama", len(tokenizer)), tokenizer)
-    judge = Judge.load(directory, style="completion", dtype="float64", engine="padded")
-    sampling = Sampling(1.0, 1.0, TOKENS, lambda text, tokens: False)
-    whole = dict(one for batch in judge.backend.sample(draws(), sampling) for one in batch)
-    from geval_local.engine import transformers_backend
+def busy_draws():
+    """Prompts of all lengths with a common beginning, some of them several times, on both sides of sliding windows."""
+    rng = np.random.default_rng(1)
+    beginning = rng.integers(8, 250, size=6)
+    prompts = [
+        np.concatenate([beginning, rng.integers(8, 250, size=size)]).astype(np.int32) for size in range(1, 40, 4)
+    ]
+    return [
+        Draw(prompts[place], seed) for seed, place in enumerate((0, 1, 2, 2, 2, 3, 9, 4, 4, 5, 6, 6, 7, 8, 9, 0, 3))
+    ]
 
+
+def ends_anywhere(text, tokens):
+    """End a text between its first and its 40th token, by what it begins with."""
+    return tokens >= 1 + zlib.crc32(text[:1].encode()) % 40
+
+
+BUSY = Sampling(0.8, 0.95, 60, ends_anywhere)
+
+
+def finished(text, tokenizer):
+    """Cut a text where `ends_anywhere` ends it, if its end token does not."""
+    text = upto(text, end_tokens(tokenizer))
+    return next(
+        (text[:size] for size in range(1, len(text)) if ends_anywhere(tokenizer.decode(text[:size]), size)), text
+    )
+
+
+#: Models whose texts do not replace each other.
+END_TOGETHER = {"bloom", "falcon_h1", "falcon_mamba", "mamba", "mamba2", "mpt", "recurrent_gemma", "rwkv"}
+
+
+@pytest.mark.sweep("gemma3", "qwen3_next")
+@pytest.mark.parametrize("kind", sorted({*KINDS, *STRANGE} - {"rwkv"}))  # alone, its own loop writes other texts
+def test_a_thought_is_the_same_alone_and_in_a_busy_batch(tmp_path, monkeypatch, kind):
+    """Places are given to the next draw, prompts come in, and columns are made room for; in float64 no token moves."""
+    tokenizer = byte_tokenizer()
+    model = tiny_model(kind, len(tokenizer)) if kind in KINDS else unusual(kind, vocab_size=len(tokenizer)).double()
+    directory = save_judge(tmp_path, model, tokenizer)
+    backend = Judge.load(directory, style="completion", dtype="float64", engine="padded").backend
+    if kind != "jamba":  # by the version of transformers
+        assert backend._replaces == (kind not in END_TOGETHER)
+    asked = busy_draws()
+    alone = [finished(next(iter(backend.sample([draw], BUSY)))[0][1], tokenizer) for draw in asked]
+    monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr(continuous, "_SPARE", 7)
+    busy = dict(one for batch in backend.sample(asked, BUSY) for one in batch)
+
+    assert len({len(text) for text in alone}) > 3
+    assert [finished(busy[place], tokenizer) for place in range(len(asked))] == alone
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    tokenizer = byte_tokenizer()
+    directory = save_judge(tmp_path_factory.mktemp("llama"), tiny_model("llama", len(tokenizer)), tokenizer)
+    return Judge.load(directory, style="completion", engine="padded").backend
+
+
+def test_groups_are_a_function_of_the_draws(llama, monkeypatch):
+    """Without the draws of the first groups, those of the others have the same bits, also in float32."""
+    monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 2)
+    asked = busy_draws()
+    whole = list(llama.sample(asked, BUSY))
+    assert [len(batch) for batch in whole] == [8, 8, 1]
+    places = sorted(place for batch in whole[1:] for place, _ in batch)
+    rest = list(llama.sample([asked[place] for place in places], BUSY))
+    assert [[(places[place], text) for place, text in batch] for batch in rest] == whole[1:]
+
+
+def test_a_place_is_given_to_the_next_text(llama, monkeypatch):
+    """Eight texts with ends between 1 and 40 take the passes of the longest side, not of the longest in each batch."""
+    monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 2)
+    assert llama._replaces
+    read, rows = continuous._Batch.read, []
+    monkeypatch.setattr(continuous._Batch, "read", lambda own: rows.append(len(own._texts)) or read(own))
+    (texts,) = llama.sample(busy_draws()[:8], BUSY)
+    sizes = [len(text) for _, text in texts]
+    assert sum(rows) == sum(size - 1 for size in sizes)  # no pass computes a text that is over
+    assert rows.count(1) < max(sizes)
+
+
+def test_places_that_do_not_fit_are_halved_and_texts_stay_the_same(llama, monkeypatch):
+    whole = dict(one for batch in llama.sample(draws(), BUSY) for one in batch)
+    generate, sizes = transformers_backend.generate_continuously, []
+
+    def limited(*given, slots, **named):
+        sizes.append(slots)
+        if slots > 2:
+            raise MemoryError("out of memory")
+        return generate(*given, slots=slots, **named)
+
+    monkeypatch.setattr(transformers_backend, "generate_continuously", limited)
+    assert dict(one for batch in llama.sample(draws(), BUSY) for one in batch) == whole
+    assert sizes == [32, 3, 1, 1]
+
+
+def test_batches_that_end_together_are_halved_too(llama, monkeypatch):
+    monkeypatch.setattr(llama, "_replaces", False)
+    whole = dict(one for batch in llama.sample(draws(), BUSY) for one in batch)
     generate, sizes = transformers_backend.generate_samples, []
 
     def limited(model, tokenizer, prompts, *given, **named):
@@ -73,11 +169,10 @@ def test_batches_that_do_not_fit_are_halved_and_stay_the_same(tmp_path, monkeypa
         return generate(model, tokenizer, prompts, *given, **named)
 
     monkeypatch.setattr(transformers_backend, "generate_samples", limited)
-    parts = dict(one for batch in judge.backend.sample(draws(), sampling) for one in batch)
+    parts = dict(one for batch in llama.sample(draws(), BUSY) for one in batch)
     assert sizes == [6, 3, 1, 1, 1, 1, 1, 1]
-    ends = end_tokens(tokenizer)
-    assert {place: upto(new, ends) for place, new in parts.items()} == {
-        place: upto(new, ends) for place, new in whole.items()
+    assert {place: finished(new, llama.tokenizer) for place, new in parts.items()} == {
+        place: finished(new, llama.tokenizer) for place, new in whole.items()
     }
 
 

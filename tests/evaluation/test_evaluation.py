@@ -93,6 +93,21 @@ def test_all_of_it_is_done_with_the_figures_of_score(here, monkeypatch):
     assert read_rows(here / "out" / "second" / "scores.jsonl")[1]["geval"]["clarity"]["score"] is None
 
 
+def test_a_judge_thinks_as_the_file_says(here, monkeypatch):
+    monkeypatch.setattr(Judge, "load", lambda options: MockJudge(name=label_of(options), options=options))
+    thinking = "judges=[{name: tiny, think: 3, think_tokens: 40, think_seed: 5}]"
+    done = go(here, "--set", thinking, "--set", "report=false")
+    assert done.exit_code == 0, done.stderr
+    assert "gates: 6 of 6 hold" in done.stderr
+    assert done.stderr.count("thoughts of clarity: 3 per row; standard error of the mean from them") == 2
+    (scored, *_) = read_rows(here / "out" / "first" / "scores.jsonl")
+    assert scored["geval"]["clarity"]["thought_count"] == 3
+    options = JudgeOptions(name="tiny", think=3, think_tokens=40, think_seed=5)
+    alone = score_file("first.jsonl", "clarity.yaml", MockJudge(name="tiny", options=options), "alone.jsonl")
+    assert alone.files[0].read_bytes() == (here / "out" / "first" / "scores.jsonl").read_bytes()
+    assert "think was 3, is 2" in go(here, "--set", thinking.replace("think: 3", "think: 2")).stderr
+
+
 def test_the_manifests_hold_the_hash_of_the_file_and_what_was_set(here):
     assert go(here, "--set", "data.first.limit=2", "--set", "report=false").exit_code == 0
     record = read_manifest(here / "out" / "first").settings.evaluation

@@ -39,6 +39,7 @@ from deepeval.test_case import (
 from geval_local import Metric
 from geval_local.errors import MetricError
 from geval_local.hosts.deepeval import ConversationalGEvalLocal, GEvalLocal, LocalSystemOne, metric_from_terms
+from geval_local.options import JudgeOptions
 from geval_local.testing import MockEngine, MockJudge
 
 CLARITY = Metric(
@@ -100,6 +101,15 @@ def test_a_metric_whose_low_scores_are_good_is_turned_round(threshold):
     score = expected(1)[0]
     assert metric.measure(cases(1)[0]) == 1 - score.normalized
     assert metric.success is metric.geval.passed is bool(score.value <= threshold)
+
+
+def test_a_judge_that_thinks_scores_test_cases():
+    judge = MockJudge(options=JudgeOptions(think=3, think_tokens=40))
+    metric = GEvalLocal(CLARITY, judge)
+    (case,) = cases(1)
+    score = judge.score(CLARITY, source=case.input, output=case.actual_output)
+    assert metric.measure(case) == score.normalized
+    assert metric.geval.thoughts == score.thoughts
 
 
 def test_a_measure_fills_in_what_deepeval_reports():

@@ -13,6 +13,7 @@ from cli_run import judge_directory
 from geval_local import Metric, evaluator
 from geval_local.errors import ConfigurationError
 from geval_local.hosts.bound import release_judges
+from geval_local.options import JudgeOptions
 from geval_local.testing import MockJudge
 
 ANSWER = Metric(
@@ -55,6 +56,15 @@ def test_columns_come_in_all_shapes_and_the_figures_are_those_of_the_judge(row, 
     assert found["metadata"]["probabilities"] == SCORE.probabilities
     assert found["metadata"]["passed"] is bool(SCORE.value >= 2.0)
     assert evaluator(ANSWER, MockJudge(), normalized=True)(TEXTS)["score"] == SCORE.normalized
+
+
+def test_a_judge_that_thinks_names_the_error_of_its_score():
+    judge = MockJudge(options=JudgeOptions(think=3, think_tokens=40))
+    found = evaluator(ANSWER, judge)(TEXTS)
+    score = judge.score(ANSWER, **TEXTS)
+    assert found["score"] == score.value
+    assert found["metadata"]["thought_error"] == score.thoughts.error
+    assert "thinking:reason-first/1,k=3" in found["metadata"]["signature"]
 
 
 def test_what_cannot_be_scored_has_no_score():

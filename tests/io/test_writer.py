@@ -469,12 +469,12 @@ def chosen(path: Path, columns: list[str] | None, *, safe: bool = False, rows: A
 
 def test_csv_holds_the_input_and_the_scores_unless_more_is_asked_for(tmp_path: Path) -> None:
     header, first, second = chosen(tmp_path / "o.csv", None)
-    # calibrated only where there is such a figure, as here
-    figures = ("score", "calibrated", "label_mass", "error", "error_code")
+    # calibrated, and those of thoughts, only where there are such figures, as here
+    figures = ("score", "calibrated", "label_mass", "thought_error", "thoughts", "error", "error_code")
     scores = [f"{metric}.{figure}" for metric in ("coherence", "tone") for figure in figures]
     assert header == ["id", "source", "output", "late", *scores]
-    own = [str(FULL.value), str(FULL.calibrated), str(FULL.label_mass), "", ""]
-    assert first == ["a", "S", "O", "", *own, "", "", "", "=too(long)", "unknown"]
+    own = [str(FULL.value), str(FULL.calibrated), str(FULL.label_mass), "0.125", '["First.", "Then."]', "", ""]
+    assert first == ["a", "S", "O", "", *own, "", "", "", "", "", "=too(long)", "unknown"]
     with ResultWriter.open(tmp_path / "o.csv", ["coherence"]) as writer:
         writer.write(Sample({"id": "a"}, 1), {"coherence": Score.unscored("coherence", "too long")})
     header = "id,coherence.score,coherence.label_mass,coherence.error,coherence.error_code"

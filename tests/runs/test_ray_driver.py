@@ -752,6 +752,44 @@ def test_a_block_of_several_windows_keeps_those_that_are_finished(file, tmp_path
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
+def test_workers_draw_the_thoughts_of_their_blocks(file, tmp_path, workers):
+    """Blocks of several windows, each with its thoughts: those that are finished are kept, and figures are the same."""
+    from geval_local.runs.run_file import score_file
+
+    thinking = {"think": 3, "think_tokens": 40}
+    judge = MockJudge(MockEngine(batch_tokens=6000), options=JudgeOptions(**thinking))
+    files = [file, write_input(tmp_path / "short.jsonl", 4)]  # this one is scored first
+    expected = score_file(
+        files, list(METRICS), judge, tmp_path / "whole.jsonl", window=8, use_cache=False, keep_thoughts=True
+    )
+    drawn: list[int] = []
+
+    def load(record: JudgeRecord, *, dies_at: int = 1 << 30) -> MockJudge:
+        judge = mock(record)
+        sample = judge.backend.sample
+
+        def counted(draws, sampling):
+            for batch in sample(draws, sampling):
+                if len(drawn) >= dies_at:
+                    raise MemoryError
+                drawn.append(1)
+                yield batch
+
+        judge.backend.sample = counted
+        return judge
+
+    given = {"rows": None, "window": 8, "keep_thoughts": True, "thinking": thinking}
+    with pytest.raises(JudgeError, match="MemoryError"):
+        carry_out(tmp_path / "run", files, lambda record: load(record, dies_at=150), **given)
+    run = carry_out(tmp_path / "run", files, load, **given)
+    merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
+
+    found, whole_rows = read(tmp_path / "merged.jsonl"), read(tmp_path / "whole.jsonl")
+    assert [row["geval"] for row in found] == [row["geval"] for row in whole_rows]
+    assert run.summaries[0].to_dict()["thoughts"] == expected.summaries[0].to_dict()["thoughts"]
+    assert len(drawn) - 150 <= len(METRICS) * 3 * (ROWS - 16), "two windows were kept"
+
+
 def test_machines_that_join_a_cluster_later_have_room_in_the_pool():
     """On a real cluster, a machine that joined after the first part scored 36 of 120 windows."""
 

@@ -9,7 +9,9 @@ from run_kit import engine, read, write_input
 
 from geval_local import Metric, score_file
 from geval_local.errors import ConfigurationError, GevalError, Interrupted
+from geval_local.io.results import load_results
 from geval_local.options import JudgeOptions
+from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.events import RunEvents
 from geval_local.testing import MockJudge
 
@@ -50,8 +52,17 @@ def file(tmp_path):
     return write_input(tmp_path / "rows.jsonl", ROWS, holes=False)
 
 
-def score(file, place, judge, **options):
-    return score_file(file, METRIC, judge, place, use_cache=False, window=8, **options)
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+
+
+def score(file, place, judge, *, use_cache=False, **options):
+    return score_file(file, METRIC, judge, place, use_cache=use_cache, window=8, **options)
+
+
+def scores(file):
+    return [row["geval"][METRIC.name]["score"] for row in read(file)]
 
 
 def test_the_figures_of_a_run_are_those_of_python_and_name_their_error(file, tmp_path):
@@ -68,12 +79,22 @@ def test_the_figures_of_a_run_are_those_of_python_and_name_their_error(file, tmp
     assert result.manifest.settings.window == 8
 
 
-def test_kept_thoughts_are_those_of_the_row(file, tmp_path):
-    score(file, tmp_path / "out.jsonl", Counting(), keep_thoughts=True)
+def test_kept_thoughts_are_those_of_the_row_in_every_format(file, tmp_path):
+    score(file, tmp_path / "run/", Counting(), keep_thoughts=True, formats=["jsonl", "csv", "parquet"])
+    (tmp_path / "run/scores.jsonl").rename(tmp_path / "out.jsonl")
+    header = (tmp_path / "run/scores.csv").read_text().split("\n")[0]
+    assert f"{METRIC.name}.thought_error,{METRIC.name}.thoughts," in header
+    for other in ("csv", "parquet"):
+        for record, line in zip(
+            load_results(tmp_path / f"run/scores.{other}").records, read(tmp_path / "out.jsonl"), strict=True
+        ):
+            assert list(record.scores[METRIC.name].thoughts.texts) == line["geval"][METRIC.name]["thoughts"]
     judge = MockJudge(options=JudgeOptions(think=COUNT, think_tokens=40))
     for line in read(tmp_path / "out.jsonl"):
         thoughts = judge.score(METRIC, source=line["source"], output=line["output"]).thoughts
         assert line["geval"][METRIC.name]["thoughts"] == list(thoughts.texts)
+    plain = score(file, tmp_path / "plain.csv", MockJudge())
+    assert "thought" not in plain.files[0].read_text().split("\n")[0]
     with pytest.raises(ConfigurationError, match="`keep_thoughts` is for judges that think"):
         score(file, tmp_path / "other.jsonl", MockJudge(), keep_thoughts=True)
 
@@ -120,6 +141,73 @@ def test_a_damaged_thought_is_drawn_again_with_its_outcome(file, tmp_path):
     score(file, tmp_path / "run/", again)
     assert len(again.drawn) == 1
     assert (tmp_path / "run/scores.jsonl").read_bytes() == before
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------
+
+
+def test_a_grown_file_is_thought_about_where_it_has_grown(file, tmp_path):
+    first = Counting()
+    score(file, tmp_path / "first.jsonl", first, use_cache=True)
+    old = read(tmp_path / "first.jsonl")
+    write_input(file, ROWS + 5, holes=False)
+    second = Counting()
+    score(file, tmp_path / "second.jsonl", second, use_cache=True)
+
+    assert (len(first.drawn), len(second.drawn)) == (ROWS * COUNT, 5 * COUNT)
+    assert [row["geval"] for row in read(tmp_path / "second.jsonl")[:ROWS]] == [row["geval"] for row in old]
+    entries, _ = OutcomeCache().size()
+    assert entries == 2 * (ROWS + 5) * COUNT  # a thought, and the labels after it
+
+
+def test_more_thoughts_are_drawn_besides_those_that_are_there(file, tmp_path):
+    score(file, tmp_path / "first.jsonl", Counting(think=2), use_cache=True)
+    more, whole = Counting(think=5), Counting(think=5)
+    score(file, tmp_path / "more.jsonl", more, use_cache=True)
+    score(file, tmp_path / "whole.jsonl", whole)
+
+    assert (len(more.drawn), len(whole.drawn)) == (3 * ROWS, 5 * ROWS)
+    assert scores(tmp_path / "more.jsonl") == pytest.approx(scores(tmp_path / "whole.jsonl"), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "other", [{"think_tokens": 41}, {"think_temperature": 0.5}, {"think_top_p": 0.9}, {"think_seed": 1}]
+)
+def test_thoughts_of_other_settings_are_others(file, tmp_path, other):
+    score(file, tmp_path / "first.jsonl", Counting(), use_cache=True)
+    second = Counting(**other)
+    score(file, tmp_path / "second.jsonl", second, use_cache=True)
+    assert len(second.drawn) == ROWS * COUNT
+
+
+@pytest.mark.parametrize("damage", ["text = text || 'x'", "ending = 'mark', tokens = x'01'", "checksum = NULL"])
+def test_a_damaged_thought_in_the_cache_is_drawn_again(file, tmp_path, caplog, damage):
+    score(file, tmp_path / "first.jsonl", Counting(), use_cache=True)
+    with sqlite3.connect(OutcomeCache().path) as cache:
+        cache.execute(f"UPDATE thoughts SET {damage}")
+    second, third = Counting(), Counting()
+    score(file, tmp_path / "second.jsonl", second, use_cache=True)
+    score(file, tmp_path / "third.jsonl", third, use_cache=True)
+
+    assert (len(second.drawn), len(third.drawn)) == (ROWS * COUNT, 0)  # mended
+    assert (tmp_path / "second.jsonl").read_bytes() == (tmp_path / "first.jsonl").read_bytes()
+    assert caplog.text.count("damaged entries") == 1
+
+
+def test_a_run_that_goes_on_draws_what_it_would_have_drawn(file, tmp_path):
+    """The cache is asked before the first thought of a window; what others add to it later changes nothing."""
+    write_input(tmp_path / "half.jsonl", 4, holes=False)
+    score(tmp_path / "half.jsonl", tmp_path / "half-scores.jsonl", Counting(), use_cache=True)
+    judge = Counting()
+    with pytest.raises(Interrupted):
+        score(file, tmp_path / "run/", judge, use_cache=True, events=StopAt(judge, 5))
+    score(file, tmp_path / "other.jsonl", Counting(), use_cache=True)
+    again = Counting()
+    score(file, tmp_path / "run/", again, use_cache=True)
+
+    assert len(judge.drawn) == 5
+    assert len(again.drawn) == 4 * COUNT - 5  # the rest of the first window; those of the others are in the cache
+    assert scores(tmp_path / "run/scores.jsonl") == pytest.approx(scores(tmp_path / "other.jsonl"), rel=1e-9)
 
 
 def test_judges_with_and_without_thoughts_share_a_run(file, tmp_path):

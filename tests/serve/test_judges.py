@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -13,7 +14,9 @@ testclient = pytest.importorskip("fastapi.testclient", reason="fastapi's test cl
 
 from cli_run import run  # noqa: E402
 
+from geval_local import Metric  # noqa: E402
 from geval_local.errors import JudgeError  # noqa: E402
+from geval_local.options import JudgeOptions  # noqa: E402
 from geval_local.serve.app import create_app  # noqa: E402
 from geval_local.testing import MockJudge  # noqa: E402
 
@@ -72,6 +75,21 @@ def test_a_judge_that_cannot_be_loaded_is_told_and_serves_nothing():
         assert isinstance(told[0], JudgeError)
         assert client.get("/ready").status_code == 503
         assert client.post("/v1/decisions", json=DECISION).status_code == 503
+
+
+def test_a_judge_that_thinks_answers_with_the_figures_of_python():
+    judge = MockJudge(options=JudgeOptions(think=3, think_tokens=40))
+    metric = Metric.load("summarization/fluency").with_steps(())
+    row = {"source": "A tale.", "output": "It ends."}
+    with client_of({"mock": judge}) as client:
+        asked = {"metric": metric.model_dump(mode="json", exclude_none=True), "rows": [row]}
+        found = client.post("/v1/score", json=asked).json()
+        decided = client.post("/v1/decisions", json={**DECISION, "model": "mock"}).json()
+    figures = found["rows"][0]["geval"][metric.name]
+    assert figures == json.loads(json.dumps(judge.score(metric, **row).to_dict()))
+    assert "thinking:reason-first/1,k=3" in found["signature"]
+    (answer,) = judge.decide(DECISION["input"], DECISION["questions"]).answers
+    assert decided["answers"][0]["probability"] == answer.p[0]
 
 
 def test_a_judge_that_comes_after_the_end_is_not_used():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +15,7 @@ from run_kit import METRICS
 
 from geval_local.io.parts import PartRows
 from geval_local.metric import Metric
+from geval_local.options import JudgeOptions
 from geval_local.ray import driver
 from geval_local.ray.blocks import survey
 from geval_local.ray.driver import PartsRun, wanted_parts
@@ -26,7 +29,7 @@ from geval_local.testing import MockEngine, MockJudge
 
 
 def mock(record: JudgeRecord) -> MockJudge:
-    return MockJudge(MockEngine(batch_tokens=6000), name=record.name)
+    return MockJudge(MockEngine(batch_tokens=6000), name=record.name, options=JudgeOptions(**record.choice))
 
 
 class Workers:
@@ -85,6 +88,7 @@ def carry_out(
     rows: int | None = 12,
     metrics: list[Metric] = METRICS,
     judge: str = "mock",
+    thinking: Mapping[str, Any] = MappingProxyType({}),
     **settings,
 ) -> PartsRun:
     """Run to the end, or until so many blocks are finished."""
@@ -98,7 +102,7 @@ def carry_out(
 
     base = {"window": rows or 4096, "metrics": [definition(metric) for metric in metrics], "use_cache": False}
     asked = Settings(**(base | {"distributed": "ray", "workers": 2, "block_rows": rows} | settings))
-    wanted = wanted_parts(asked, given, [JudgeRecord(name=judge, choice={"name": judge})], metrics)
+    wanted = wanted_parts(asked, given, [JudgeRecord(name=judge, choice={"name": judge, **thinking})], metrics)
     run = PartsRun(wanted, str(directory), load, {}, Events())
     run.summaries = run.run(retry_errors=retry_errors, overwrite=overwrite).summaries
     return run

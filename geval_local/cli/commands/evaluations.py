@@ -161,6 +161,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         show_signatures,
         show_slices,
         show_summaries,
+        show_thoughts,
         show_trying,
         show_unscored,
         show_warnings,
@@ -190,6 +191,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
                     show_lowest(summary.metric, rows, LOWEST_SHOWN)
         for name, run in result.runs.items():
             show_unscored(run, f" of {name}")
+            show_thoughts(run)
         for run in result.runs.values():
             show_signatures(run)
         show_trying(result.runs.values())

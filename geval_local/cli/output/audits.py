@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -56,6 +57,12 @@ def show_forms(
     directory = resolve_directory(entry)
     identity = fingerprint(directory, entry.adapter, code=judge.trust_remote_code) if _is_complete(directory) else None
     records: dict[str, Any] = {}
+    if judge.think is not None:
+        note(
+            f"the judge is to think, and a thought takes its weights: these are its forms without one. See one by "
+            f"`geval-local judges check {shlex.quote(entry.name)} --think 1`",
+            "yellow",
+        )
     for metric in metrics:
         pinned = with_pinned_steps(metric, identity) if identity is not None else metric
         if pinned.needs_steps:

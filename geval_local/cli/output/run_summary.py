@@ -265,11 +265,16 @@ def _show_pace(result: RunResult) -> None:
     note("; ".join(told))
     for line in _interval_lines(result.summaries):
         note(line, "dim")
+    show_thoughts(result)
+    for precision in result.precisions:
+        note(f"precision: {precision}", "dim")
+
+
+def show_thoughts(result: RunResult) -> None:
+    """Say in one line for every result of a judge that thinks what its thoughts leave open."""
     for summary in result.summaries:
         if summary.thoughts and not summary.doubt:
             note(_thought_line(summary))
-    for precision in result.precisions:
-        note(f"precision: {precision}", "dim")
 
 
 def _thought_line(summary: Summary) -> str:
