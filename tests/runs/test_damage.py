@@ -6,12 +6,13 @@ import errno
 import random
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from run_kit import engine, execute, killed_after, wanted, write_input
+from run_kit import engine, execute, killed_when, wanted, write_input
 
 from geval_local import files
 from geval_local.errors import GevalError, Interrupted, OutputError
@@ -134,11 +135,16 @@ def test_outcomes_of_an_earlier_version_are_sealed_as_they_are_found(kept, expec
 def killed(file: Path, tmp_path: Path) -> Path:
     """A run whose process was killed, so that its log stays."""
     log = tmp_path / "run" / "scores.sqlite-wal"
-    for seconds in (0.4, 0.8, 1.6, 3.2):
-        killed_after(seconds, lambda: execute(tmp_path / "run", wanted(file), lambda: engine(seconds=0.05)))
-        if log.exists() and log.stat().st_size > 20_000:
-            return tmp_path / "run"
-    pytest.fail("the run was never killed in its middle")
+
+    def until_units_are_stored():
+        end = time.monotonic() + 60
+        while not (log.exists() and log.stat().st_size > 25 * FRAME) and time.monotonic() < end:
+            time.sleep(0.005)
+
+    assert killed_when(
+        until_units_are_stored, lambda: execute(tmp_path / "run", wanted(file), lambda: engine(seconds=0.05))
+    )
+    return tmp_path / "run"
 
 
 @pytest.mark.parametrize("harm", ["gone", "empty", "garbled", "middle", "cut"])

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from geval_local.metric import Metric
@@ -87,6 +88,11 @@ def kills_itself(work: Callable[[], object]) -> bool:
 
 def killed_after(seconds: float, work: Callable[[], object]) -> bool:
     """Do some work in a fork that gets SIGKILL; whether that came before its end, which has to be a good one."""
+    return killed_when(partial(time.sleep, seconds), work)
+
+
+def killed_when(wait: Callable[[], object], work: Callable[[], object]) -> bool:
+    """Do some work in a fork that gets SIGKILL when the wait is over; see `killed_after`."""
     child = os.fork()
     if child == 0:
         try:
@@ -94,7 +100,7 @@ def killed_after(seconds: float, work: Callable[[], object]) -> bool:
             os._exit(0)
         except BaseException:
             os._exit(1)
-    time.sleep(seconds)
+    wait()
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0
