@@ -4,6 +4,7 @@
     python benchmarks/scale.py measure --rows 10000000 --workers 2     # an hour
     python benchmarks/scale.py check                                   # the model, against runs at 1, 2 and 4 workers
     python benchmarks/scale.py predict                                 # the model: 8, 64 and 1,000 GPUs
+    python benchmarks/scale.py survey --before CHECKOUT --rounds 5     # 400 JSONL files: seconds until the first part
 
 Rows are made up: sixteen candidates of about 50 words for every source of about 300, in Parquet files. The judge is
 the mock, which costs about what tokenizing and packing cost. Each run is a process of its own with a cluster of its
@@ -299,18 +300,47 @@ def predict(arguments: argparse.Namespace) -> list[dict[str, object]]:
 def block_rows(rows: int, workers: int, bytes_in: float) -> int:
     """Ask the package how many rows a block of such an input has."""
     from geval_local.metric import Metric
-    from geval_local.ray.blocks import choose_cut
+    from geval_local.ray.blocks import Block
+    from geval_local.ray.survey import choose_cut
     from geval_local.runs.manifest import definition
     from geval_local.runs.settings import Settings
 
     settings = Settings(window=4096, metrics=[definition(Metric.load(METRIC).with_steps(()))], workers=workers)
-    cut = choose_cut(settings, int(rows * bytes_in), lambda: workers)
+    cut = choose_cut(settings, [Block("in", int(rows * bytes_in), 0)], lambda: workers)
     return min(cut.rows, int(cut.bytes // bytes_in))
+
+
+def survey(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Time JSONL files with this checkout and with one from before, in turns; compare seconds until the first part."""
+    write_files(place / "parquet", arguments.rows[0], arguments.files)
+    (place / "in").mkdir()
+    for path in sorted((place / "parquet").iterdir()):
+        lines = (json.dumps(row) + "\n" for row in pq.read_table(path).to_pylist())
+        (place / "in" / f"{path.stem}.jsonl").write_text("".join(lines))
+    megabytes = round(sum(path.stat().st_size for path in (place / "in").iterdir()) / 1e6)
+    checkouts, results = {"before": arguments.before, "after": Path(__file__).parents[1]}, []
+    for number in range(arguments.rounds):
+        for name, checkout in sorted(checkouts.items(), reverse=number % 2 == 0):
+            os.environ["PYTHONPATH"] = str(checkout)
+            output = place / f"out-{name}"
+            result = {"round": number, "checkout": name, "mb_in": megabytes}
+            result |= in_process(arguments, place / "in", output, arguments.workers[0])
+            if rows_in(output) != arguments.rows[0]:
+                raise SystemExit(f"{rows_in(output)} of {arguments.rows[0]} rows came out")
+            result["load_average"] = os.getloadavg()[0]
+            results.append(result)
+            print(result, flush=True)
+            shutil.rmtree(output)
+    for what in ("until_first_part", "seconds", "cpu_seconds_of_all"):
+        before, after = ([one[what] for one in results if one["checkout"] == name] for name in checkouts)
+        ratios = sorted(round(one / other, 2) for one, other in zip(after, before, strict=True))  # type: ignore[operator]
+        print(f"{what}: before {before}, after {after}; after / before {ratios}, median {statistics.median(ratios)}")
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["measure", "check", "predict", "one"])
+    parser.add_argument("what", choices=["measure", "check", "predict", "survey", "one"])
     parser.add_argument("--rows", type=int, nargs="+", help="200000; 50000 and 200000 for check")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, help="times that each run is done; 1, for check 3")
@@ -323,6 +353,7 @@ def main() -> None:
     parser.add_argument("--planned", type=float, default=0.15, help="predict: share of prompt tokens left by sharing")
     parser.add_argument("--bandwidth", type=float, default=2e9, help="predict: bytes a second of the storage")
     parser.add_argument("--driver-ms", type=float, default=6.7, help="predict: what a block costs the driver")
+    parser.add_argument("--before", type=Path, help="survey: a checkout of an earlier commit")
     parser.add_argument("--given")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--address")
@@ -341,13 +372,15 @@ def main() -> None:
         results = predict(arguments)
     else:
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="scale-") as place:
-            results = {"measure": measure, "check": check}[arguments.what](Path(place), arguments)
+            results = {"measure": measure, "check": check, "survey": survey}[arguments.what](Path(place), arguments)
     record = {
         "benchmark": f"scale {arguments.what}",
         "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
         "options": {
-            name: value for name, value in vars(arguments).items() if name not in ("given", "output", "directory")
+            name: value
+            for name, value in vars(arguments).items()
+            if name not in ("given", "output", "directory", "before")
         },
         "results": results,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,9 +21,12 @@ from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
-from geval_local.ray.blocks import Block, Cut, longest_first, survey
+from geval_local.ray.block_list import longest_first
+from geval_local.ray.blocks import Block
 from geval_local.ray.gather import rows_of_block, write_bucket
 from geval_local.ray.job import Job, PartReport
+from geval_local.ray.parts_directory import write_survey
+from geval_local.ray.survey import Cut, bundled, is_read_in_order, survey
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.settings import Settings
@@ -33,11 +37,10 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 
-#: Most bytes and most files that one task surveys, unless it is a single file.
-_BUNDLE_BYTES, _BUNDLE_FILES = 1 << 22, 200
-
-
 logger = logging.getLogger("geval_local")
+
+#: Seconds from which a survey is kept next to the parts when it has ended, for a later resume.
+_LONG_SECONDS = 30.0
 
 
 class WorkerShare(NamedTuple):
@@ -104,35 +107,47 @@ def check_gpus(share: WorkerShare, device: str | None, address: str | None, gpus
         )
 
 
-def survey_files(files: Sequence[Block], cut: Cut) -> Generator[list[Block], None, None]:
-    """Survey files on the connected cluster, in any order; see `geval_local.ray.blocks.survey`."""
-    with working("the survey of the input"):
-        for found in results_of(handed_out(list(_bundled(files))).map(partial(_survey, cut=cut))):
-            yield from found
+def survey_files(files: Sequence[Block], cut: Cut) -> Generator[Block, None, None]:
+    """Survey files on the connected cluster; yield their blocks in any order."""
+    with working("the survey of the input", **_ROW_BY_ROW):
+        yield from results_of(_blocks_of(files, cut))
 
 
-def _bundled(files: Sequence[Block]) -> Iterator[list[Block]]:
-    """Bundle small files, so that a task's overhead stays below its work."""
-    bundle: list[Block] = []
-    size = 0
-    for file in files:
-        if bundle and (size + file.bytes > _BUNDLE_BYTES or len(bundle) == _BUNDLE_FILES):
-            yield bundle
-            bundle, size = [], 0
-        bundle.append(file)
-        size += file.bytes
-    if bundle:
-        yield bundle
+def _blocks_of(items: Sequence[Block], cut: Cut | None, job: Job | None = None) -> ray.data.Dataset:
+    """Make a data set of blocks; the items are blocks, and files that its tasks survey first."""
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    known = longest_first(item for item in items if item.digest)
+    files = [item for item in items if not item.digest]
+    if not files or cut is None:
+        return handed_out(known)
+    # Large files first, but those whose blocks are only ready at their end last.
+    bundles = sorted(
+        bundled(files), key=lambda some: (not is_read_in_order(some[0]), -sum(file.bytes for file in some))
+    )
+    rows = handed_out([*([block] for block in known), *bundles])
+    tasks = max(1, min(len(bundles), int(ray.cluster_resources().get("CPU", 1))))
+    # Scoring may take all processors, and the survey must go on: it asks for none.
+    return rows.flat_map(partial(_survey, cut=cut, job=job), num_cpus=0, compute=TaskPoolStrategy(size=tasks))
 
 
-def _survey(row: dict[str, Any], cut: Cut) -> dict[str, list[list[Block]]]:
-    return {"item": [survey(file, cut) for file in row["item"]]}
+def _survey(row: dict[str, Any], cut: Cut, job: Job | None) -> Iterator[dict[str, Block]]:
+    items, found, begin = row["item"], list[Block](), time.monotonic()
+    if items[0].digest:
+        yield {"item": items[0]}
+        return
+    for block in survey(items, cut):
+        found.append(block)
+        yield {"item": block}
+    if job is not None and time.monotonic() > begin + _LONG_SECONDS:
+        write_survey(job.output, found, job.manifest)
 
 
 def score_blocks(
-    blocks: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job
+    items: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job
 ) -> Generator[PartReport, None, None]:
-    """Score blocks on the connected cluster, in any order."""
+    """Score blocks on the connected cluster, in any order, and blocks of files as soon as their survey yields them."""
     import ray
     from ray.data import ActorPoolStrategy
 
@@ -140,24 +155,29 @@ def score_blocks(
     settings = job.manifest.settings
     share = cluster_share(settings.workers, record)
     check_gpus(share, record.choice.get("device"), settings.address, ray.cluster_resources().get("GPU", 0))
-    with working(f"the workers of {record.name}"):
+    with working(f"the workers of {record.name}", **_ROW_BY_ROW):
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if job.alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
         if not job.alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
-        scored = handed_out(longest_first(blocks)).map(
+        count = len(items) if all(item.digest for item in items) else None
+        scored = _blocks_of(items, job.cut, job).map(
             BlockScorer,
             fn_constructor_args=(load, job, _nodes),
-            compute=ActorPoolStrategy(**pool_of(min(share.workers, len(blocks)), len(blocks), settings), **options),
+            compute=ActorPoolStrategy(**pool_of(share.workers, count, settings), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
         yield from results_of(scored)
 
 
-def pool_of(workers: int, blocks: int, settings: Settings) -> dict[str, int]:
-    """Return the size of the actor pool; in a cluster that may grow, up to one worker per block."""
+def pool_of(workers: int, blocks: int | None, settings: Settings) -> dict[str, int | None]:
+    """Return the size of the actor pool: at most one worker per block, and more workers in a cluster that may grow.
+
+    The number of blocks is unknown (None) before the survey; a worker without a block loads no judge.
+    """
+    workers = workers if blocks is None else min(workers, blocks)
     if settings.address is None or settings.workers is not None:
         return {"size": workers}
     return {"min_size": workers, "max_size": blocks}
@@ -191,18 +211,22 @@ def results_of(data: ray.data.Dataset) -> Iterator[Any]:
         yield from table.column("item").to_pylist()
 
 
+#: Setting of Ray Data: each row leaves its task by itself, so that the blocks of a file go to several workers at once.
+_ROW_BY_ROW = {"target_max_block_size": 1}
+
+
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str, **settings: Any) -> Iterator[None]:
     """Suppress Ray Data's progress bars and messages, and raise a worker's error of this package unchanged.
 
-    Ray's own errors become a `JudgeError` that names what failed.
+    Ray's own errors become a `JudgeError` that names what failed. `settings` are further ones of Ray Data.
     """
     import ray
     from ray.data import DataContext
 
     logger = logging.getLogger("ray.data")
     level = logger.level
-    settings: dict[str, Any] = {
+    settings |= {
         "enable_progress_bars": False,
         "print_on_execution_start": False,
         "raise_original_map_exception": True,

@@ -30,11 +30,13 @@ from geval_local.io.places import Place
 from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.ray import connection, driver
-from geval_local.ray.blocks import Block, choose_cut, longest_first
+from geval_local.ray.block_list import longest_first
+from geval_local.ray.blocks import Block, widened
 from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out
 from geval_local.ray.connection import PRIVATE_NAMES, own_settings, remove_abandoned, watched_head
 from geval_local.ray.job import Job, PartReport
 from geval_local.ray.merge import merge_parts
+from geval_local.ray.survey import choose_cut
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
@@ -206,7 +208,7 @@ def test_a_run_goes_on_from_the_parts_that_are_there(file, tmp_path, workers):
     carry_out(directory, [file])
     assert {path: path.stat().st_mtime_ns for path in there} == there
     assert sorted(workers.scored) == everything
-    assert workers.surveyed == surveyed
+    assert workers.surveyed == [*surveyed, file.name]  # not all blocks of the file had been reported
     assert not half.exists()
     for name in ("undisturbed", "pieces"):
         merge_parts(tmp_path / name, tmp_path / f"{name}.jsonl")
@@ -338,8 +340,9 @@ def test_an_input_that_changes_meanwhile_is_found_by_the_worker(file, tmp_path, 
     survey = driver.survey_files
 
     def then_changed(files, cut):
-        yield from survey(files, cut)
-        file.write_text(file.read_text() + "{}\n")
+        for block in survey(files, cut):
+            file.write_text(file.read_text() + "{}\n")
+            yield block
 
     monkeypatch.setattr(driver, "survey_files", then_changed)
     with pytest.raises(JudgeError, match=r"in\.jsonl was changed while it was scored"):
@@ -564,7 +567,7 @@ def test_too_small_a_cluster_is_refused(nodes, workers, choice, message):
 )
 def test_blocks_are_neither_too_many_for_the_driver_nor_too_large_for_workers(size, workers, least, most):
     settings = Settings(metrics=[definition(METRICS[0])], window=4096, workers=workers)
-    blocks = -(-size // choose_cut(settings, size, lambda: workers).bytes)
+    blocks = -(-size // choose_cut(settings, [Block("in", size, 0)], lambda: workers).bytes)
     assert least <= blocks <= most
 
 
@@ -686,7 +689,7 @@ def test_a_judge_that_wants_a_gpu_is_not_put_on_a_cpu_in_silence(caplog):
 
 def test_a_machine_that_is_taken_away_is_no_block_that_kills(file, tmp_path, workers):
     run = carry_out(tmp_path / "run", [file])
-    block = run.directory.blocks(run.manifest)[0]
+    block, *_, last = run.directory.blocks(run.manifest)
     part = tmp_path / "run" / block.part
     content = part.read_bytes()
 
@@ -695,7 +698,7 @@ def test_a_machine_that_is_taken_away_is_no_block_that_kills(file, tmp_path, wor
         part.unlink(missing_ok=True)
         for number, node in enumerate(nodes):
             (tmp_path / "run" / f".{block.part}.try{number}.{run.manifest.run}.tmp").write_text(node)
-        job = Job(run.manifest, Place(str(tmp_path / "run")))
+        job = Job(run.manifest, Place(str(tmp_path / "run")), schema=widened(None, last.schema))
         return BlockScorer(mock, job, lambda: ("here", frozenset({"here", "there"})))({"item": block})["item"]
 
     assert score("gone", "gone", "lost", "gone").error is None
