@@ -65,6 +65,11 @@ def write_files(directory: Path, rows: int, files: int, words: int = 300) -> Non
                 writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
+def write_lines(source: Path, target: Path) -> None:
+    """Write a Parquet file as JSONL."""
+    target.write_text("".join(json.dumps(row) + "\n" for row in pq.read_table(source).to_pylist()))
+
+
 def load_mock(record: object) -> object:
     """Load the mock on a worker."""
     from geval_local.testing import MockEngine, MockJudge
@@ -315,8 +320,7 @@ def survey(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]
     write_files(place / "parquet", arguments.rows[0], arguments.files)
     (place / "in").mkdir()
     for path in sorted((place / "parquet").iterdir()):
-        lines = (json.dumps(row) + "\n" for row in pq.read_table(path).to_pylist())
-        (place / "in" / f"{path.stem}.jsonl").write_text("".join(lines))
+        write_lines(path, place / "in" / f"{path.stem}.jsonl")
     megabytes = round(sum(path.stat().st_size for path in (place / "in").iterdir()) / 1e6)
     checkouts, results = {"before": arguments.before, "after": Path(__file__).parents[1]}, []
     for number in range(arguments.rounds):
@@ -377,11 +381,7 @@ def main() -> None:
         "benchmark": f"scale {arguments.what}",
         "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
-        "options": {
-            name: value
-            for name, value in vars(arguments).items()
-            if name not in ("given", "output", "directory", "before")
-        },
+        "options": {name: value for name, value in vars(arguments).items() if not isinstance(value, Path)},
         "results": results,
     }
     print(json.dumps(record))

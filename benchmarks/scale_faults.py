@@ -7,9 +7,9 @@
 `cluster` runs on a local cluster of a head and three nodes, with the mock judge; scores have to be those of a run that
 nobody disturbed. `files` uses the command line, kills first the driver, then all processes, then a worker, and compares
 the parts with the file of one process; `--given` takes rows of a file instead of made-up ones. `commands` uses the
-command line too, one fault a run, three times of each kind: killed workers, drivers, raylets and heads, of a cluster of
-the command's own and of one that it joined, and raylets that stop for a while. A command that cannot finish has to end
-by itself with code 3 and name the command that continues it, which has to give the table of an undisturbed run.
+command line too, one fault a run, on JSONL and Parquet files: killed workers, drivers, raylets and heads, of the
+command's own cluster and of one that it joined, and raylets that stop for a while. A command that cannot finish has to
+end by itself with code 3 and name the command that continues it, which has to give the table of an undisturbed run.
 The last line of the output is JSON.
 """
 
@@ -39,7 +39,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scale import METRIC, environment_of, ids_and_scores, write_files
+from scale import METRIC, environment_of, ids_and_scores, write_files, write_lines
 
 NODES = 3
 #: A cluster that the command joins has a token as it asks for.
@@ -359,6 +359,9 @@ def command_trial(arguments: argparse.Namespace, kind: str, rng: random.Random, 
 def commands(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Let one fault after the other happen to the command line."""
     write_files(place / "in", arguments.rows, arguments.files, words=60)
+    for path in sorted((place / "in").iterdir())[::2]:
+        write_lines(path, path.with_suffix(".jsonl"))
+        path.unlink()
     common = ["-m", METRIC, "-j", arguments.judge, "--window", str(arguments.block), "--distributed", "ray"]
     command = [sys.executable, "-m", "geval_local", "score", str(place / "in"), *common, "--workers", "2"]
     whole = [*command, "-o", f"{place / 'whole'}/"]
