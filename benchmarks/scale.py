@@ -326,6 +326,7 @@ def survey(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]
     for number in range(arguments.rounds):
         for name, checkout in sorted(checkouts.items(), reverse=number % 2 == 0):
             os.environ["PYTHONPATH"] = str(checkout)
+            os.chdir(checkout)  # workers import from there
             output = place / f"out-{name}"
             result = {"round": number, "checkout": name, "mb_in": megabytes}
             result |= in_process(arguments, place / "in", output, arguments.workers[0])

@@ -11,8 +11,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
@@ -41,6 +41,8 @@ logger = logging.getLogger("geval_local")
 
 #: Seconds from which a survey is kept next to the parts when it has ended, for a later resume.
 _LONG_SECONDS = 30.0
+#: Seconds between two questions for the number of surveyed rows.
+_ASK_SECONDS = 2.0
 
 
 class WorkerShare(NamedTuple):
@@ -89,9 +91,14 @@ def _largest_share(counts: Sequence[int], workers: int | None) -> int:
 
 def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
     """Divide the connected cluster; see `share_out`."""
+    return share_out(_nodes_resources(), workers, record.choice)
+
+
+def _nodes_resources() -> list[Mapping[str, float]]:
+    """Return the resources of the machines of the connected cluster."""
     import ray
 
-    return share_out([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, record.choice)
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def check_gpus(share: WorkerShare, device: str | None, address: str | None, gpus: float) -> None:
@@ -113,26 +120,33 @@ def survey_files(files: Sequence[Block], cut: Cut) -> Generator[Block, None, Non
         yield from results_of(_blocks_of(files, cut))
 
 
-def _blocks_of(items: Sequence[Block], cut: Cut | None, job: Job | None = None) -> ray.data.Dataset:
-    """Make a data set of blocks; the items are blocks, and files that its tasks survey first."""
-    import ray
+def _blocks_of(
+    items: Sequence[Block], cut: Cut | None, job: Job | None = None, rows: _SurveyedRows | None = None, busy: int = 0
+) -> ray.data.Dataset:
+    """Make a data set of blocks; the items are blocks, and files that its tasks survey first.
+
+    `busy` is the number of processors that the workers take.
+    """
     from ray.data import TaskPoolStrategy
 
     known = longest_first(item for item in items if item.digest)
-    files = [item for item in items if not item.digest]
-    if not files or cut is None:
+    bundles = list(bundled(item for item in items if not item.digest))
+    if not bundles or cut is None:
         return handed_out(known)
     # Large files first, but those whose blocks are only ready at their end last.
-    bundles = sorted(
-        bundled(files), key=lambda some: (not is_read_in_order(some[0]), -sum(file.bytes for file in some))
-    )
-    rows = handed_out([*([block] for block in known), *bundles])
-    tasks = max(1, min(len(bundles), int(ray.cluster_resources().get("CPU", 1))))
-    # Scoring may take all processors, and the survey must go on: it asks for none.
-    return rows.flat_map(partial(_survey, cut=cut, job=job), num_cpus=0, compute=TaskPoolStrategy(size=tasks))
+    bundles.sort(key=lambda some: (not is_read_in_order(some[0]), -sum(file.bytes for file in some)))
+    # A task per processor that is left, and at least one per machine: it asks Ray for none, since none may be left.
+    tasks = TaskPoolStrategy(size=min(len(bundles), survey_tasks(_nodes_resources(), busy)))
+    given, tally = handed_out([*([block] for block in known), *bundles]), rows and rows.begin(len(bundles))
+    return given.flat_map(partial(_survey, cut=cut, job=job, tally=tally), num_cpus=0, compute=tasks)
 
 
-def _survey(row: dict[str, Any], cut: Cut, job: Job | None) -> Iterator[dict[str, Block]]:
+def survey_tasks(nodes: Sequence[Mapping[str, float]], busy: int) -> int:
+    """Return how many files are surveyed at a time while workers take so many processors."""
+    return max(1, sum(node.get("CPU", 0) >= 1 for node in nodes), int(sum(node.get("CPU", 0) for node in nodes)) - busy)
+
+
+def _survey(row: dict[str, Any], cut: Cut, job: Job | None, tally: Any = None) -> Iterator[dict[str, Block]]:
     items, found, begin = row["item"], list[Block](), time.monotonic()
     if items[0].digest:
         yield {"item": items[0]}
@@ -140,8 +154,52 @@ def _survey(row: dict[str, Any], cut: Cut, job: Job | None) -> Iterator[dict[str
     for block in survey(items, cut):
         found.append(block)
         yield {"item": block}
+    if tally is not None:
+        failed = {block.address for block in found if block.error}
+        tally.add.remote(items[0].part, sum(block.all_rows for block in found if block.address not in failed))
     if job is not None and time.monotonic() > begin + _LONG_SECONDS:
         write_survey(job.output, found, job.manifest)
+
+
+class _Tally:
+    """Counts surveyed rows, as an actor: the driver receives a block only when it is scored."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+
+    def add(self, bundle: str, rows: int) -> None:
+        self._rows[bundle] = rows
+
+    def rows(self, bundles: int) -> int | None:
+        return sum(self._rows.values()) if len(self._rows) == bundles else None
+
+
+class _SurveyedRows:
+    """Number of rows of the files that a data set surveys, as soon as it is known."""
+
+    def __init__(self) -> None:
+        self._tally: Any = None
+        self._bundles = 0
+        self._next = 0.0
+
+    def begin(self, bundles: int) -> Any:
+        """Start counting; return the actor that counts."""
+        import ray
+
+        self._bundles = bundles
+        self._tally = ray.remote(num_cpus=0)(_Tally).remote()
+        return self._tally
+
+    def ask(self) -> int | None:
+        """Return the number of rows; None while it is not known."""
+        import ray
+
+        if self._tally is None or time.monotonic() < self._next:
+            return None
+        self._next = time.monotonic() + _ASK_SECONDS
+        with suppress(ray.exceptions.RayError):  # its machine is gone: the number stays unknown
+            return ray.get(self._tally.rows.remote(self._bundles), timeout=_ASK_SECONDS)  # type: ignore[no-any-return]
+        return None
 
 
 def score_blocks(
@@ -162,14 +220,16 @@ def score_blocks(
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
         count = len(items) if all(item.digest for item in items) else None
-        scored = _blocks_of(items, job.cut, job).map(
+        rows = _SurveyedRows()
+        scored = _blocks_of(items, job.cut, job, rows, busy=share.workers * share.cpus).map(
             BlockScorer,
             fn_constructor_args=(load, job, _nodes),
             compute=ActorPoolStrategy(**pool_of(share.workers, count, settings), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
-        yield from results_of(scored)
+        for report in results_of(scored):
+            yield replace(report, surveyed=rows.ask())
 
 
 def pool_of(workers: int, blocks: int | None, settings: Settings) -> dict[str, int | None]:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -87,7 +87,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
                 options["num_cpus"] = workers
         _initialize(options)
         stack.callback(ray.shutdown)
-        stack.enter_context(watched_head(ray.get_runtime_context().gcs_address))
+        stack.enter_context(watched_head(ray.get_runtime_context().gcs_address, look=_end_if_lost))
         yield
 
 
@@ -127,9 +127,27 @@ def _initialize(options: dict[str, Any]) -> None:
             signal.signal(number, handler)
 
 
+def _end_if_lost() -> None:
+    """End this process, as Ray does if its raylet dies, if the cluster has given up the machine that it runs on.
+
+    A driver whose raylet hangs waits for it in native code: it raises no error and handles no signal.
+    """
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    if any(node["NodeID"] == own and not node["Alive"] for node in ray.nodes()):
+        logger.error("the Ray cluster has lost this machine; finished blocks are kept: repeat the command")
+        os._exit(1)
+
+
 @contextmanager
-def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]:
-    """Log an error if a cluster's head at HOST:PORT stays silent: Ray soon ends this process without a message."""
+def watched_head(
+    address: str, seconds: float = _LOOK_SECONDS, look: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Log an error if a cluster's head at HOST:PORT stays silent: Ray soon ends this process without a message.
+
+    Call `look` as long as it answers.
+    """
     host, _, port = address.rpartition(":")
     is_over = threading.Event()
 
@@ -139,6 +157,7 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
             try:
                 socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
                 failed = 0
+                look()
             except OSError:
                 failed += 1
         if failed == _LOOKS:
@@ -154,7 +173,7 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
         yield
     finally:
         is_over.set()
-        thread.join()
+        thread.join(_ANSWER_SECONDS)  # it may wait for a head that hangs
 
 
 def own_settings() -> dict[str, str]:

@@ -85,7 +85,10 @@ class PartsRun:
         self._retry_errors = False
         #: The known blocks of the input, and the blocks to score: the same, unless rows are gathered.
         self._list = self._work = BlockList([])
-        self._is_surveyed = self._is_shown = False
+        self._is_surveyed = False
+        #: Number of rows of the input, if it became known during the survey; the total that was reported last.
+        self._rows: int | None = None
+        self._shown: tuple[int | None] | None = None
         #: Parts that are counted -> hash of the schema that they were written with.
         self._counted: dict[str, str] = {}
         #: Blocks for the next pass, by the names of their parts.
@@ -251,7 +254,8 @@ class PartsRun:
 
     def _total(self) -> int | None:
         """Return the number of scores; None before the survey has ended."""
-        return self._work.rows * len(self.metrics) if self._is_surveyed else None
+        rows = self._work.rows if self._is_surveyed else self._rows
+        return None if rows is None else rows * len(self.metrics)
 
     def _missing(self, blocks: Sequence[Block]) -> dict[str, Block]:
         """Add up the existing parts; return the blocks without one, by the names of their parts."""
@@ -295,10 +299,11 @@ class PartsRun:
 
     def _pass(self, files: Sequence[Block], metrics: Sequence[Metric], *, alone: bool) -> list[tuple[Block, str]]:
         items, self._left, failures = [*self._left.values(), *files], {}, list[tuple[Block, str]]()
-        job = replace(self._job(metrics, alone=alone), cut=self._cut() if files else None)
+        job, known = replace(self._job(metrics, alone=alone), cut=self._cut() if files else None), self._work.rows
         for report in self._until_stopped(score_blocks(items, self._load, job)):
             if reason := self._take(report, metrics, alone=alone):
                 failures.append((report.block, reason))
+            self._rows = self._rows if report.surveyed is None else known + report.surveyed
             self._show()
             if time.monotonic() > self._listed + max(_LIST_SECONDS, _LIST_SHARE * self._listing_seconds):
                 self._write_list()
@@ -323,11 +328,11 @@ class PartsRun:
         return ""
 
     def _show(self) -> None:
-        """Report the progress."""
-        done = self.totals.rows * len(self.metrics)
-        if done > self.there and not self._is_shown:
-            self._events.on_score(self.manifest.judges[0].name, self._total(), self.there, done)
-            self._is_shown = True
+        """Report the progress; begin again when the total is known."""
+        done, total = self.totals.rows * len(self.metrics), self._total()
+        if done > self.there and self._shown != (total,):
+            self._events.on_score(self.manifest.judges[0].name, total, done if self._shown else self.there, done)
+            self._shown = (total,)
         self._events.on_progress(done)
 
     def _rewritten(self) -> list[tuple[Block, str]]:

@@ -120,6 +120,8 @@ class PartReport:
     error: DataError | None = None
     #: Identity of the worker's judge; None if the part already existed.
     judge: Identity | None = None
+    #: Number of rows of the files that were still to be surveyed; None while it is not known.
+    surveyed: int | None = None
 
     @property
     def part(self) -> str:

@@ -32,7 +32,7 @@ from geval_local.metric import Metric
 from geval_local.ray import connection, driver
 from geval_local.ray.block_list import longest_first
 from geval_local.ray.blocks import Block, widened
-from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out
+from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out, survey_tasks
 from geval_local.ray.connection import PRIVATE_NAMES, own_settings, remove_abandoned, watched_head
 from geval_local.ray.job import Job, PartReport
 from geval_local.ray.merge import merge_parts
@@ -540,6 +540,13 @@ def test_a_cluster_is_shared_out(nodes, workers, choice, share):
     assert share.workers * share.cpus <= sum(node.get("CPU", 0) for node in nodes)
 
 
+def test_a_survey_takes_the_processors_that_workers_leave():
+    assert survey_tasks([CPU], busy=0) == 4
+    assert survey_tasks([CPU], busy=4) == 1
+    assert survey_tasks([CPU, CPU, {}], busy=8) == 2
+    assert survey_tasks([GPU, GPU], busy=8) == 24
+
+
 @pytest.mark.parametrize(
     ("nodes", "workers", "choice", "message"),
     [
@@ -652,6 +659,28 @@ def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_star
         process.kill()
         process.stdout.read()  # ends with the last process that could write
         assert process.wait(timeout=20) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_guarded_command_ends_although_its_driver_takes_no_signal():
+    """As a driver that waits for a raylet that hangs: it reads a socket in native code, and Python runs no handler."""
+    code = (
+        "import signal, time, geval_local.cli as cli\n"
+        "from geval_local.cli import guarded\n"
+        "guarded._ENDING_SECONDS = 1\n"
+        "def work():\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    print('begun', flush=True)\n"
+        "    time.sleep(60)\n"
+        "cli._run = work\ncli.main()"
+    )
+    command = [sys.executable, "-c", code, "score", "in.jsonl", "--distributed=ray", "-o", "runs/one/"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        words = process.communicate(timeout=20)[1]
+    assert process.returncode == 3
+    assert words.endswith("Continue with:\n  geval-local resume runs/one/\n")
 
 
 def test_a_cluster_that_never_answers_is_given_up(monkeypatch):

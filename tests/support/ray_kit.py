@@ -32,14 +32,14 @@ class WaitingSurvey:
     parts: Path
     log: Path
 
-    def __call__(self, row, cut, job):
+    def __call__(self, row, cut, job, tally):
         for file in row["item"]:
             if file.place.name == self.name:
                 end = time.monotonic() + 120
                 while not (count := len(list(self.parts.glob("part-*")))) and time.monotonic() < end:
                     time.sleep(0.05)
                 self.log.write_text(str(count))
-            yield from cluster._survey({"item": [file]}, cut, job)
+            yield from cluster._survey({"item": [file]}, cut, job, tally)
 
 
 @dataclass(frozen=True)
