@@ -8,8 +8,9 @@
 nobody disturbed. `files` uses the command line, kills first the driver, then all processes, then a worker, and compares
 the parts with the file of one process; `--given` takes rows of a file instead of made-up ones. `commands` uses the
 command line too, one fault a run, on JSONL and Parquet files: killed workers, drivers, raylets and heads, of the
-command's own cluster and of one that it joined, and raylets that stop for a while. A command that cannot finish has to
-end by itself with code 3 and name the command that continues it, which has to give the table of an undisturbed run.
+command's own cluster and of one that it joined, and processes that stop for a while or for good. A command that cannot
+finish has to end by itself with code 3 and name the command that continues it, which has to give the table of an
+undisturbed run.
 The last line of the output is JSON.
 """
 
@@ -241,6 +242,8 @@ FAULTS = {
     "slow raylet": ("raylet", signal.SIGSTOP),
     "slow head": ("gcs_server", signal.SIGSTOP),
     "slow start": ("raylet", signal.SIGSTOP),
+    "hung raylet": ("raylet", signal.SIGSTOP),
+    "hung head": ("gcs_server", signal.SIGSTOP),
     "joined head": ("gcs_server", signal.SIGKILL),
     "joined raylet": ("raylet", signal.SIGKILL),
     "joined slow raylet": ("raylet", signal.SIGSTOP),
@@ -292,13 +295,13 @@ def find(run: subprocess.Popen[str], joined: JoinedCluster | None, name: str) ->
 
 
 def strike(run: subprocess.Popen[str], joined: JoinedCluster | None, kind: str, seconds: float) -> bool:
-    """Send the signal of a fault; a stopped process continues after some seconds. False if there is no such process."""
+    """Send the signal of a fault; a slow process continues after some seconds. False if there is no such process."""
     name, number = FAULTS[kind]
     found = find(run, joined, name)
     for process in found[:1]:
         with suppress(psutil.Error):
             process.send_signal(number)
-            if number == signal.SIGSTOP:
+            if "slow" in kind:
                 time.sleep(seconds)
                 process.send_signal(signal.SIGCONT)
     return bool(found)
@@ -323,6 +326,7 @@ def command_trial(arguments: argparse.Namespace, kind: str, rng: random.Random, 
         else:
             struck = wait_for(run, lambda: parts_of(output) >= parts)
         at = parts_of(output)
+        hanging = find(run, joined, FAULTS[kind][0]) if struck and "hung" in kind else []
         struck = struck and strike(run, joined, kind, seconds)
         fault = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
@@ -330,6 +334,9 @@ def command_trial(arguments: argparse.Namespace, kind: str, rng: random.Random, 
         hung, took = run.poll() is None, time.monotonic() - fault
         if hung:
             run.kill()
+        for process in hanging:
+            with suppress(psutil.Error):
+                process.kill()
         told = run.communicate()[1]
         code, resumed = run.returncode, 0
         if joined:

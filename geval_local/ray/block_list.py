@@ -45,7 +45,7 @@ class BlockList:
             return True
         if known is not None and known.identity != block.identity:
             return False
-        self._blocks[block.part] = replace(block, schema=intern(block.schema) if block.sha256 else "")
+        self._blocks[block.part] = _slim(block)
         return True
 
     def split(self, block: Block) -> list[Block]:
@@ -81,9 +81,9 @@ class BlockList:
         known = complete_files(self._blocks.values())
         return [known.get(file.address, file) for file in self.files]
 
-    def schema(self) -> Any:
-        """Return the joint Arrow schema of the surveyed files; None if there are none."""
-        schema = None
+    def schema(self, first: Any = None) -> Any:
+        """Return the joint Arrow schema of the surveyed files, and of an earlier one; None if there are none."""
+        schema = first
         for text in dict.fromkeys(block.schema for block in self.described if block.schema):
             schema = widened(schema, text)
         return schema
@@ -105,6 +105,12 @@ class BlockList:
         found = BlockList([file for file in self.files if file.address in there or file.address in self._failed])
         found._blocks, found._failed = taken, self._failed
         return found
+
+
+def _slim(block: Block) -> Block:
+    """Keep the schema of a file in its last block only, and equal ones in memory once: an input has few."""
+    more = tuple(_slim(one) for one in block.more)
+    return replace(block, schema=intern(block.schema) if block.sha256 else "", more=more)
 
 
 def _place(block: Block) -> tuple[int, int, int]:

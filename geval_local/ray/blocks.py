@@ -182,7 +182,9 @@ def widened(schema: Any, text: str) -> Any:
     from geval_local.io.parquet import common_schema
 
     other = pa.ipc.read_schema(pa.py_buffer(b64decode(text)))
-    return other if schema is None else common_schema([schema, other])
+    if schema is None or schema.equals(other, check_metadata=True):
+        return other
+    return common_schema([schema, other])
 
 
 def kept_schema(schema: Any, columns: list[str] | None) -> Any:

@@ -155,9 +155,10 @@ class PartsRun:
             changed = changed_files(files, known, hashes, is_whole=wanted.settings.limit is None)
             self._refuse(changed, overwrite, "replaces the parts of what has changed")
             self.manifest = begun.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
-        elif before is not None:
-            directory.remove(before)
-        self.manifest.made = {} if begun is None else self.manifest.made
+        else:
+            self.manifest.made = {}
+            if before is not None:
+                directory.remove(before)
         self._list = BlockList(files, kept_blocks(files, known, hashes))
         if wanted.settings.limit is not None or wanted.settings.gather_by is not None:
             self._survey()
@@ -198,11 +199,9 @@ class PartsRun:
         """Record what is known of the input."""
         listed = self._list
         self._is_surveyed = not listed.waiting
-        self._schema = listed.schema()
+        self._schema = listed.schema(None if self._is_surveyed else first_schema(listed.files, ROWS_CHECKED))
         if self._is_surveyed:
             self.manifest.input = input_of(self.manifest.settings.inputs, listed.described, listed.rows)
-        elif self._schema is None:
-            self._schema = first_schema(listed.files, ROWS_CHECKED)
         self.directory.save(self.manifest)
         self._write_list()
 

@@ -89,8 +89,8 @@ def bundled(files: Iterable[Block]) -> Iterator[list[Block]]:
 
 
 def is_read_in_order(file: Block) -> bool:
-    """Whether the first blocks of a file are ready before its last byte is read."""
-    return format_of(file.place.name) == ".parquet" or has_a_line_a_row(file.place, file.bytes)
+    """Whether the first blocks of a file are ready before its last byte is read, judged by its name alone."""
+    return file.place.name.lower().endswith((".parquet", ".jsonl", ".ndjson"))
 
 
 def survey(files: Iterable[Block], cut: Cut) -> Iterator[Block]:

@@ -259,6 +259,28 @@ def test_parquet_files_whose_types_differ_give_parts_of_one_schema(tmp_path, wor
     assert rows_of(tmp_path / "found") == rows_of(tmp_path / "expected")
 
 
+def test_parquet_files_of_one_type_give_parts_that_are_written_once(tmp_path, workers, monkeypatch):
+    """Their types are not widened, and a description that each file has of its own rows does not matter."""
+    (tmp_path / "in").mkdir()
+    schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("source", "output")])
+    for number in range(4):
+        for name, metadata in (("same", {"a": "b"}), ("pandas", {"rows": str(number)})):
+            (tmp_path / name).mkdir(exist_ok=True)
+            table = pa.table([["A tale."] * 3, ["It ends."] * 3], schema=schema.with_metadata(metadata))
+            pq.write_table(table, tmp_path / name / f"{number}.parquet")
+    monkeypatch.setattr(BlockScorer, "_written_again", None)
+    for name, is_nullable in (("same", False), ("pandas", True)):
+        carry_out(tmp_path / f"{name}-run", [tmp_path / name], rows=2)
+        carry_out(tmp_path / f"{name}-expected", [tmp_path / name], rows=2, limit=1000)
+        found, expected = (
+            [pq.read_schema(path) for path in sorted((tmp_path / f"{name}-{kind}").glob("part-*"))]
+            for kind in ("run", "expected")
+        )
+        for one, other in zip(found, expected, strict=True):
+            assert one.equals(other)
+            assert one.field("source").nullable == is_nullable
+
+
 def test_parts_are_written_again_only_if_their_types_are_not_those_of_the_whole_input(tmp_path, workers, monkeypatch):
     rows = read(write_input(tmp_path / "rows.jsonl", 40))
     whole, half = [row | {"rating": row["id"]} for row in rows[:20]], [row | {"rating": 1.5} for row in rows[20:]]
