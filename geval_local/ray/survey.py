@@ -48,7 +48,7 @@ MOST_ROWS = 1 << 16
 #: Number of files from which small ones share blocks.
 MANY_FILES = 256
 #: Most bytes and most files that one task surveys, unless it is a single file; only they can share blocks.
-BUNDLE_BYTES, BUNDLE_FILES = 1 << 22, 200
+BUNDLE_BYTES, BUNDLE_FILES = BLOCK_TOKENS * BYTES_PER_TOKEN, 200
 
 
 class Cut(NamedTuple):
