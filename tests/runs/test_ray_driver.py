@@ -601,6 +601,21 @@ def test_a_head_that_is_gone_is_told_once(caplog):
     assert "repeat the command" in record.getMessage()
 
 
+def test_a_driver_whose_cluster_has_lost_it_ends_itself(caplog, monkeypatch):
+    """It cannot raise an error: it waits in native code for a raylet or a head that hangs."""
+    codes: list[int] = []
+    monkeypatch.setattr(connection.os, "_exit", codes.append)
+    reasons = iter(["", "the Ray cluster has lost this machine"])
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        with watched_head(address, seconds=0.02, look=lambda: next(reasons, "")):
+            end = time.monotonic() + 10
+            while not codes and time.monotonic() < end:
+                time.sleep(0.02)
+    assert codes == [1]
+    assert "has lost this machine; finished blocks are kept: repeat the command" in caplog.text
+
+
 # --- a cluster that is gone, or never there ---------------------------------------------------------------------------
 
 
