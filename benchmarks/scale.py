@@ -4,6 +4,7 @@
     python benchmarks/scale.py measure --rows 10000000 --workers 2     # an hour
     python benchmarks/scale.py check                                   # the model, against runs at 1, 2 and 4 workers
     python benchmarks/scale.py predict                                 # the model: 8, 64 and 1,000 GPUs
+    python benchmarks/scale.py survey --before CHECKOUT --rounds 5     # JSONL files: seconds until the first part
 
 Rows are made up: sixteen candidates of about 50 words for every source of about 300, in Parquet files. The judge is
 the mock, which costs about what tokenizing and packing cost. Each run is a process of its own with a cluster of its
@@ -64,6 +65,11 @@ def write_files(directory: Path, rows: int, files: int, words: int = 300) -> Non
                 writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
+def write_lines(source: Path, target: Path) -> None:
+    """Write a Parquet file as JSONL."""
+    target.write_text("".join(json.dumps(row) + "\n" for row in pq.read_table(source).to_pylist()))
+
+
 def load_mock(record: object) -> object:
     """Load the mock on a worker."""
     from geval_local.testing import MockEngine, MockJudge
@@ -71,8 +77,11 @@ def load_mock(record: object) -> object:
     return MockJudge(MockEngine(batch_tokens=32768))
 
 
-def one(given: list[str], output: Path, workers: int, block: int | None, address: str | None) -> dict[str, object]:
-    """Do one run in this process, and say what it took."""
+def one(
+    given: list[str], output: Path, workers: int, block: int | None, address: str | None, is_first_only: bool = False
+) -> dict[str, object]:
+    """Do one run in this process, to its end or its first part, and say what it took."""
+    from geval_local.errors import Interrupted
     from geval_local.metric import Metric
     from geval_local.ray.driver import PartsRun, wanted_parts
     from geval_local.runs.events import RunEvents
@@ -88,6 +97,9 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
             if not self.first:
                 self.first, self.cpu = time.perf_counter(), time.process_time()
 
+        def should_stop(self) -> bool:
+            return is_first_only and self.first > 0
+
     events = Events()
     settings = Settings(
         window=4096, metrics=[definition(one) for one in metrics], use_cache=False, distributed="ray", workers=workers,
@@ -96,13 +108,15 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
     begin, cpu = time.perf_counter(), time.process_time()
     wanted = wanted_parts(settings, given, [JudgeRecord(name="mock", choice={"name": "mock"})], metrics)
     run = PartsRun(wanted, str(output), load_mock, {}, events)
-    (summary,) = run.run().summaries
+    scored = None
+    with suppress(Interrupted):
+        scored = run.run().summaries[0].scored
     seconds = time.perf_counter() - begin
     tasks = run.totals.rows
     blocks = len(list(output.glob("part-*.parquet")))
     return {
         "rows": tasks,
-        "scored": summary.scored,
+        "scored": scored,
         "blocks": blocks,
         "workers": workers,
         "seconds": round(seconds, 2),
@@ -120,6 +134,7 @@ def in_process(arguments: argparse.Namespace, given: Path, output: Path, workers
     """Do one run in a process of its own."""
     command = [sys.executable, __file__, "one", "--given", str(given), "--output", str(output)]
     command += ["--workers", str(workers), *([] if arguments.block is None else ["--block", str(arguments.block)])]
+    command += ["--first"] if arguments.first else []
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment_of(output))
     watched = Watched(driver.pid)
     while driver.poll() is None:
@@ -299,18 +314,49 @@ def predict(arguments: argparse.Namespace) -> list[dict[str, object]]:
 def block_rows(rows: int, workers: int, bytes_in: float) -> int:
     """Ask the package how many rows a block of such an input has."""
     from geval_local.metric import Metric
-    from geval_local.ray.blocks import choose_cut
+    from geval_local.ray.blocks import Block
+    from geval_local.ray.survey import choose_cut
     from geval_local.runs.manifest import definition
     from geval_local.runs.settings import Settings
 
     settings = Settings(window=4096, metrics=[definition(Metric.load(METRIC).with_steps(()))], workers=workers)
-    cut = choose_cut(settings, int(rows * bytes_in), lambda: workers)
+    cut = choose_cut(settings, [Block("in", int(rows * bytes_in), 0)], lambda: workers)
     return min(cut.rows, int(cut.bytes // bytes_in))
+
+
+def survey(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Time JSONL files with this checkout and with one from before, in turns; compare seconds until the first part."""
+    write_files(place / "parquet", arguments.rows[0], arguments.files)
+    (place / "in").mkdir()
+    for path in sorted((place / "parquet").iterdir()):
+        write_lines(path, place / "in" / f"{path.stem}.jsonl")
+        for copy in range(1, arguments.copies):
+            os.link(place / "in" / f"{path.stem}.jsonl", place / "in" / f"{path.stem}-{copy}.jsonl")
+    megabytes = round(sum(path.stat().st_size for path in (place / "in").iterdir()) / 1e6)
+    checkouts, results = {"before": arguments.before, "after": Path(__file__).parents[1]}, []
+    for number in range(arguments.rounds):
+        for name, checkout in sorted(checkouts.items(), reverse=number % 2 == 0):
+            os.environ["PYTHONPATH"] = str(checkout)
+            os.chdir(checkout)  # workers import from there
+            output = place / f"out-{name}"
+            result = {"round": number, "checkout": name, "mb_in": megabytes}
+            result |= in_process(arguments, place / "in", output, arguments.workers[0])
+            if not arguments.first and rows_in(output) != arguments.rows[0]:
+                raise SystemExit(f"{rows_in(output)} of {arguments.rows[0]} rows came out")
+            result["load_average"] = os.getloadavg()[0]
+            results.append(result)
+            print(result, flush=True)
+            shutil.rmtree(output)
+    for what in ("until_first_part", "seconds", "cpu_seconds_of_all"):
+        before, after = ([one[what] for one in results if one["checkout"] == name] for name in checkouts)
+        ratios = sorted(round(one / other, 2) for one, other in zip(after, before, strict=True))  # type: ignore[operator]
+        print(f"{what}: before {before}, after {after}; after / before {ratios}, median {statistics.median(ratios)}")
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["measure", "check", "predict", "one"])
+    parser.add_argument("what", choices=["measure", "check", "predict", "survey", "one"])
     parser.add_argument("--rows", type=int, nargs="+", help="200000; 50000 and 200000 for check")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, help="times that each run is done; 1, for check 3")
@@ -323,6 +369,9 @@ def main() -> None:
     parser.add_argument("--planned", type=float, default=0.15, help="predict: share of prompt tokens left by sharing")
     parser.add_argument("--bandwidth", type=float, default=2e9, help="predict: bytes a second of the storage")
     parser.add_argument("--driver-ms", type=float, default=6.7, help="predict: what a block costs the driver")
+    parser.add_argument("--before", type=Path, help="survey: a checkout of an earlier commit")
+    parser.add_argument("--copies", type=int, default=1, help="survey: times that each file is there")
+    parser.add_argument("--first", action="store_true", help="survey: stop after the first part")
     parser.add_argument("--given")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--address")
@@ -330,7 +379,14 @@ def main() -> None:
     if arguments.what == "one":
         print(
             json.dumps(
-                one([arguments.given], arguments.output, arguments.workers[0], arguments.block, arguments.address)
+                one(
+                    [arguments.given],
+                    arguments.output,
+                    arguments.workers[0],
+                    arguments.block,
+                    arguments.address,
+                    arguments.first,
+                )
             )
         )
         return
@@ -341,14 +397,12 @@ def main() -> None:
         results = predict(arguments)
     else:
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="scale-") as place:
-            results = {"measure": measure, "check": check}[arguments.what](Path(place), arguments)
+            results = {"measure": measure, "check": check, "survey": survey}[arguments.what](Path(place), arguments)
     record = {
         "benchmark": f"scale {arguments.what}",
         "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
-        "options": {
-            name: value for name, value in vars(arguments).items() if name not in ("given", "output", "directory")
-        },
+        "options": {name: value for name, value in vars(arguments).items() if not isinstance(value, Path)},
         "results": results,
     }
     print(json.dumps(record))

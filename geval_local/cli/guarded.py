@@ -19,6 +19,8 @@ from typing import Any
 from geval_local.cli.ending import EXIT_INTERRUPTED
 
 _DISTRIBUTED = re.compile(r'"distributed":\s*"ray"')
+#: Seconds to end after a signal: a driver that waits for a hanging process of Ray does not handle signals.
+_ENDING_SECONDS = 60
 #: Makes a Linux process die with its parent (prctl(2)).
 _PR_SET_PDEATHSIG = 1
 
@@ -58,9 +60,11 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
 
     def forward(number: int, frame: Any) -> None:
         os.kill(child, number)
+        signal.alarm(_ENDING_SECONDS)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, forward)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     os.set_blocking(told, False)  # processes of the cluster may hold the other end
@@ -70,7 +74,8 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
         is_told = False
     if not is_told:
         print(
-            "the Ray cluster, or the machine that it ran on, is gone; finished blocks are kept. Continue with:\n"
+            "the Ray cluster, or the machine that it ran on, is gone or hangs; finished blocks are kept. Continue "
+            "with:\n"
             f"  {resume_command(arguments)}",
             file=sys.stderr,
         )

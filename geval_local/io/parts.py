@@ -32,6 +32,11 @@ def file_number(name: str) -> int:
     return int(name.split("-")[1])
 
 
+def part_place(name: str) -> int:
+    """Return the number of the block in its file from the name of a part."""
+    return int(name.split("-")[2].partition(".")[0])
+
+
 def is_part_name(name: str) -> bool:
     """Whether a file name is a part's."""
     return _NAME.fullmatch(name) is not None

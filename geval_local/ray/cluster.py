@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
@@ -21,9 +22,12 @@ from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.prompt import Prompt
-from geval_local.ray.blocks import Block, Cut, longest_first, survey
+from geval_local.ray.block_list import longest_first
+from geval_local.ray.blocks import Block
 from geval_local.ray.gather import rows_of_block, write_bucket
 from geval_local.ray.job import Job, PartReport
+from geval_local.ray.parts_directory import write_survey
+from geval_local.ray.survey import Cut, bundled, is_read_in_order, survey
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.settings import Settings
@@ -34,11 +38,12 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 
-#: Most bytes and most files that one task surveys, unless it is a single file.
-_BUNDLE_BYTES, _BUNDLE_FILES = 1 << 22, 200
-
-
 logger = logging.getLogger("geval_local")
+
+#: Seconds from which a survey is kept next to the parts when it has ended, for a later resume.
+_LONG_SECONDS = 30.0
+#: Seconds between two questions for the number of surveyed rows.
+_ASK_SECONDS = 2.0
 
 
 class WorkerShare(NamedTuple):
@@ -95,10 +100,14 @@ def _largest_share(counts: Sequence[int], workers: int | None) -> int:
 
 def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
     """Divide the connected cluster; see `share_out`."""
+    return share_out(_nodes_resources(), workers, JudgeOptions(**record.choice))
+
+
+def _nodes_resources() -> list[Mapping[str, float]]:
+    """Return the resources of the machines of the connected cluster."""
     import ray
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return share_out(nodes, workers, JudgeOptions(**record.choice))
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def check_gpus(share: WorkerShare, options: JudgeOptions, address: str | None, gpus: float) -> None:
@@ -118,35 +127,98 @@ def check_gpus(share: WorkerShare, options: JudgeOptions, address: str | None, g
         )
 
 
-def survey_files(files: Sequence[Block], cut: Cut) -> Generator[list[Block], None, None]:
-    """Survey files on the connected cluster, in any order; see `geval_local.ray.blocks.survey`."""
-    with working("the survey of the input"):
-        for found in results_of(handed_out(list(_bundled(files))).map(partial(_survey, cut=cut))):
-            yield from found
+def survey_files(files: Sequence[Block], cut: Cut) -> Generator[Block, None, None]:
+    """Survey files on the connected cluster; yield their blocks in any order."""
+    with working("the survey of the input", **_ROW_BY_ROW):
+        yield from results_of(_blocks_of(files, cut))
 
 
-def _bundled(files: Sequence[Block]) -> Iterator[list[Block]]:
-    """Bundle small files, so that a task's overhead stays below its work."""
-    bundle: list[Block] = []
-    size = 0
-    for file in files:
-        if bundle and (size + file.bytes > _BUNDLE_BYTES or len(bundle) == _BUNDLE_FILES):
-            yield bundle
-            bundle, size = [], 0
-        bundle.append(file)
-        size += file.bytes
-    if bundle:
-        yield bundle
+def _blocks_of(
+    items: Sequence[Block], cut: Cut | None, job: Job | None = None, rows: _SurveyedRows | None = None, busy: int = 0
+) -> ray.data.Dataset:
+    """Make a data set of blocks; the items are blocks, and files that its tasks survey first.
+
+    `busy` is the number of processors that the workers take.
+    """
+    from ray.data import TaskPoolStrategy
+
+    known = longest_first(item for item in items if item.digest)
+    bundles = list(bundled(item for item in items if not item.digest))
+    if not bundles or cut is None:
+        return handed_out(known)
+    # Large files first, but those whose blocks are only ready at their end last.
+    bundles.sort(key=lambda some: (not is_read_in_order(some[0]), -sum(file.bytes for file in some)))
+    # A task per processor that is left, and at least one per machine: it asks Ray for none, since none may be left.
+    tasks = TaskPoolStrategy(size=min(len(bundles), survey_tasks(_nodes_resources(), busy)))
+    given, tally = handed_out([*([block] for block in known), *bundles]), rows and rows.begin(len(bundles))
+    return given.flat_map(partial(_survey, cut=cut, job=job, tally=tally), num_cpus=0, compute=tasks)
 
 
-def _survey(row: dict[str, Any], cut: Cut) -> dict[str, list[list[Block]]]:
-    return {"item": [survey(file, cut) for file in row["item"]]}
+def survey_tasks(nodes: Sequence[Mapping[str, float]], busy: int) -> int:
+    """Return how many files are surveyed at a time while workers take so many processors."""
+    return max(1, sum(node.get("CPU", 0) >= 1 for node in nodes), int(sum(node.get("CPU", 0) for node in nodes)) - busy)
+
+
+def _survey(row: dict[str, Any], cut: Cut, job: Job | None, tally: Any = None) -> Iterator[dict[str, Block]]:
+    items, found, begin = row["item"], list[Block](), time.monotonic()
+    if items[0].digest:
+        yield {"item": items[0]}
+        return
+    for block in survey(items, cut):
+        found.append(block)
+        yield {"item": block}
+    if tally is not None:
+        failed = {block.address for block in found if block.error}
+        tally.add.remote(items[0].part, sum(block.all_rows for block in found if block.address not in failed))
+    if job is not None and time.monotonic() > begin + _LONG_SECONDS:
+        write_survey(job.output, found, job.manifest)
+
+
+class _Tally:
+    """Counts surveyed rows, as an actor: the driver receives a block only when it is scored."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+
+    def add(self, bundle: str, rows: int) -> None:
+        self._rows[bundle] = rows
+
+    def rows(self, bundles: int) -> int | None:
+        return sum(self._rows.values()) if len(self._rows) == bundles else None
+
+
+class _SurveyedRows:
+    """Number of rows of the files that a data set surveys, as soon as it is known."""
+
+    def __init__(self) -> None:
+        self._tally: Any = None
+        self._bundles = 0
+        self._next = 0.0
+
+    def begin(self, bundles: int) -> Any:
+        """Start counting; return the actor that counts."""
+        import ray
+
+        self._bundles = bundles
+        self._tally = ray.remote(num_cpus=0)(_Tally).remote()
+        return self._tally
+
+    def ask(self) -> int | None:
+        """Return the number of rows; None while it is not known."""
+        import ray
+
+        if self._tally is None or time.monotonic() < self._next:
+            return None
+        self._next = time.monotonic() + _ASK_SECONDS
+        with suppress(ray.exceptions.RayError):  # its machine is gone: the number stays unknown
+            return ray.get(self._tally.rows.remote(self._bundles), timeout=_ASK_SECONDS)  # type: ignore[no-any-return]
+        return None
 
 
 def score_blocks(
-    blocks: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job
+    items: Sequence[Block], load: Callable[[JudgeRecord], Judge], job: Job
 ) -> Generator[PartReport, None, None]:
-    """Score blocks on the connected cluster, in any order."""
+    """Score blocks on the connected cluster, in any order, and blocks of files as soon as their survey yields them."""
     import ray
     from ray.data import ActorPoolStrategy
 
@@ -154,24 +226,31 @@ def score_blocks(
     settings = job.manifest.settings
     share = cluster_share(settings.workers, record)
     check_gpus(share, JudgeOptions(**record.choice), settings.address, ray.cluster_resources().get("GPU", 0))
-    with working(f"the workers of {record.name}"):
+    with working(f"the workers of {record.name}", **_ROW_BY_ROW):
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if job.alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
         if not job.alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
-        scored = handed_out(longest_first(blocks)).map(
+        count = len(items) if all(item.digest for item in items) else None
+        rows = _SurveyedRows()
+        scored = _blocks_of(items, job.cut, job, rows, busy=share.workers * share.cpus).map(
             BlockScorer,
             fn_constructor_args=(load, job, _nodes),
-            compute=ActorPoolStrategy(**pool_of(min(share.workers, len(blocks)), len(blocks), settings), **options),
+            compute=ActorPoolStrategy(**pool_of(share.workers, count, settings), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
-        yield from results_of(scored)
+        for report in results_of(scored):
+            yield replace(report, surveyed=rows.ask())
 
 
-def pool_of(workers: int, blocks: int, settings: Settings) -> dict[str, int]:
-    """Return the size of the actor pool; in a cluster that may grow, up to one worker per block."""
+def pool_of(workers: int, blocks: int | None, settings: Settings) -> dict[str, int | None]:
+    """Return the size of the actor pool: at most one worker per block, and more workers in a cluster that may grow.
+
+    The number of blocks is unknown (None) before the survey; a worker without a block loads no judge.
+    """
+    workers = workers if blocks is None else min(workers, blocks)
     if settings.address is None or settings.workers is not None:
         return {"size": workers}
     return {"min_size": workers, "max_size": blocks}
@@ -205,18 +284,22 @@ def results_of(data: ray.data.Dataset) -> Iterator[Any]:
         yield from table.column("item").to_pylist()
 
 
+#: Setting of Ray Data: each row leaves its task by itself, so that the blocks of a file go to several workers at once.
+_ROW_BY_ROW = {"target_max_block_size": 1}
+
+
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str, **settings: Any) -> Iterator[None]:
     """Suppress Ray Data's progress bars and messages, and raise a worker's error of this package unchanged.
 
-    Ray's own errors become a `JudgeError` that names what failed.
+    Ray's own errors become a `JudgeError` that names what failed. `settings` are further ones of Ray Data.
     """
     import ray
     from ray.data import DataContext
 
     logger = logging.getLogger("ray.data")
     level = logger.level
-    settings: dict[str, Any] = {
+    settings |= {
         "enable_progress_bars": False,
         "print_on_execution_start": False,
         "raise_original_map_exception": True,

@@ -18,10 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 from unittest.mock import patch
 
@@ -54,6 +56,8 @@ _REMOVAL_SECONDS = 10.0
 #: Seconds between two checks of a cluster's head, and failed checks after which it counts as gone.
 _LOOK_SECONDS = 3.0
 _LOOKS = 3
+#: Seconds without an answer of a head that can be reached, after which it counts as gone.
+_SILENT_SECONDS = 120.0
 
 
 @contextmanager
@@ -87,7 +91,8 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
                 options["num_cpus"] = workers
         _initialize(options)
         stack.callback(ray.shutdown)
-        stack.enter_context(watched_head(ray.get_runtime_context().gcs_address))
+        here = ray.get_runtime_context()
+        stack.enter_context(watched_head(here.gcs_address, look=partial(_loss, here.get_node_id())))
         yield
 
 
@@ -127,9 +132,36 @@ def _initialize(options: dict[str, Any]) -> None:
             signal.signal(number, handler)
 
 
+def _loss(node: str) -> str:
+    """Return why a process on a node, named by its id, can no longer use its cluster; empty if it can.
+
+    A driver whose raylet or head hangs waits for it in native code: it raises no error and handles no signal.
+    """
+    import ray
+
+    answers: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(ray.nodes())
+        except Exception:  # of any kind, while the cluster ends; Ray says what matters
+            answers.put([])
+
+    threading.Thread(target=ask, name="asks-head", daemon=True).start()
+    try:
+        nodes = answers.get(timeout=_SILENT_SECONDS)
+    except Empty:
+        return f"the head of the Ray cluster has not answered for {_SILENT_SECONDS:g} s"
+    is_lost = any(one["NodeID"] == node and not one["Alive"] for one in nodes)
+    return "the Ray cluster has lost this machine" if is_lost else ""
+
+
 @contextmanager
-def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]:
-    """Log an error if a cluster's head at HOST:PORT stays silent: Ray soon ends this process without a message."""
+def watched_head(address: str, seconds: float = _LOOK_SECONDS, look: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Log an error if a cluster's head at HOST:PORT stays silent: Ray soon ends this process without a message.
+
+    As long as it can be reached, call `look`; end this process, as Ray does if its raylet dies, if that gives a reason.
+    """
     host, _, port = address.rpartition(":")
     is_over = threading.Event()
 
@@ -139,6 +171,9 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
             try:
                 socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
                 failed = 0
+                if (reason := look()) and not is_over.is_set():
+                    logger.error("%s; finished blocks are kept: repeat the command", reason)
+                    os._exit(1)
             except OSError:
                 failed += 1
         if failed == _LOOKS:
@@ -154,7 +189,7 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
         yield
     finally:
         is_over.set()
-        thread.join()
+        thread.join(seconds)  # it may wait for a head that hangs
 
 
 def own_settings() -> dict[str, str]:

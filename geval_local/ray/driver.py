@@ -12,10 +12,9 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,24 +28,13 @@ from geval_local.io.result_manifest import PARTS_MANIFEST, ResultManifest, Score
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions, RunOptions
-from geval_local.ray.blocks import (
-    Block,
-    block_samples,
-    changed_files,
-    choose_cut,
-    find_files,
-    joined,
-    limited,
-    named,
-    rows_in,
-    schema_of,
-    single,
-    to_lines,
-)
+from geval_local.ray.block_list import BlockList, changed_files, kept_blocks, numbered, rows_in, touched_files
+from geval_local.ray.blocks import Block, block_samples, find_files, first_schema, kept_schema, schema_hash
 from geval_local.ray.cluster import cluster_share, gather_blocks, score_blocks, steps_by_worker, survey_files
 from geval_local.ray.connection import connected
 from geval_local.ray.job import Counts, Job, PartReport, is_whole
 from geval_local.ray.parts_directory import BLOCKS_NAME, PartsDirectory
+from geval_local.ray.survey import Cut, choose_cut
 from geval_local.ray.worker import KilledError
 from geval_local.runs.completion import RunResult, add_resume_hint
 from geval_local.runs.events import Calibrator, RunEvents
@@ -65,6 +53,8 @@ _Item = TypeVar("_Item")
 
 #: Number of footers of parts read in parallel.
 _READERS = 16
+#: Least seconds between two writings of the list of blocks, and how many times as long as one takes.
+_LIST_SECONDS, _LIST_SHARE = 10.0, 20.0
 #: Most failed blocks that an error names.
 _NAMED = 20
 
@@ -93,8 +83,19 @@ class PartsRun:
         self._calibrations = calibrations
         self._events = events
         self._retry_errors = False
-        self._several = False
+        #: The known blocks of the input, and the blocks to score: the same, unless rows are gathered.
+        self._list = self._work = BlockList([])
+        self._is_surveyed = False
+        #: Number of rows of the input, if it became known during the survey; the total that was reported last.
+        self._rows: int | None = None
+        self._shown: tuple[int | None] | None = None
+        #: Parts that are counted -> hash of the schema that they were written with.
+        self._counted: dict[str, str] = {}
+        #: Blocks for the next pass, by the names of their parts.
+        self._left: dict[str, Block] = {}
         self._schema: Any = None
+        #: When the list was written last, and how many seconds that took.
+        self._listed, self._listing_seconds = 0.0, 0.0
         #: Whether the directory holds this run, and nothing else.
         self._has_begun = False
         self._cluster = ExitStack()
@@ -105,17 +106,18 @@ class PartsRun:
         self._retry_errors = retry_errors
         with self.directory.held(), self._cluster:
             try:
-                blocks = self._opened(overwrite=overwrite)
-                failures = [(block, block.error) for block in blocks if block.error]
-                blocks = [block for block in blocks if not block.error]
-                self._score(blocks if self.manifest.settings.gather_by is None else self._gathered(blocks), failures)
+                self._open(overwrite=overwrite)
+                self._score()
                 self._finish()
             except BaseException as error:
                 if not self._has_begun:
                     raise
                 if self.directory.is_empty():
                     self.directory.remove(self.manifest)
-                elif isinstance(error, GevalError):
+                    raise
+                with suppress(OutputError):
+                    self._write_list()
+                if isinstance(error, GevalError):
                     add_resume_hint(error, self.output)
                 elif isinstance(error, KeyboardInterrupt):
                     raise Interrupted(self.output) from error
@@ -136,8 +138,8 @@ class PartsRun:
 
     # --- the blocks of the input --------------------------------------------------------------------------------------
 
-    def _opened(self, *, overwrite: bool) -> list[Block]:
-        """Start the run, or continue the existing one if nothing has changed; return the blocks of the input."""
+    def _open(self, *, overwrite: bool) -> None:
+        """Start the run, or continue the existing one if nothing has changed."""
         directory, wanted = self.directory, self.manifest
         files = find_files(wanted.settings.inputs)
         before = directory.read()
@@ -146,25 +148,22 @@ class PartsRun:
             self._refuse(differences, overwrite, "replaces that run")
             begun = None
         known = [] if begun is None else directory.blocks(begun)
-        blocks = self._surveyed(files, known)
+        files = numbered(files, known)
+        self._list = BlockList(files)
+        hashes = self._hashes(touched_files(files, known))
         if begun is not None:
-            self._refuse(
-                changed_files(single(known), single(blocks)), overwrite, "replaces the parts of what has changed"
-            )
+            changed = changed_files(files, known, hashes, is_whole=wanted.settings.limit is None)
+            self._refuse(changed, overwrite, "replaces the parts of what has changed")
             self.manifest = begun.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
         else:
+            self.manifest.made = {}
             if before is not None:
                 directory.remove(before)
-            self.manifest.made = {}
-        described = {block.address: block for block in single(blocks)}.values()
-        self._several = len(described) > 1
-        self._schema = schema_of(single(blocks))
-        self.manifest.input = input_of(wanted.settings.inputs, described, rows_in(blocks))
-        directory.save(self.manifest)
+        self._list = BlockList(files, kept_blocks(files, known, hashes))
+        if wanted.settings.limit is not None or wanted.settings.gather_by is not None:
+            self._survey()
+        self._describe()
         self._has_begun = True
-        if blocks != known:
-            directory.write(BLOCKS_NAME, to_lines(blocks), self.manifest)
-        return blocks
 
     def _refuse(self, differences: Sequence[str], overwrite: bool, remedy: str) -> None:
         if differences and not overwrite:
@@ -174,33 +173,48 @@ class PartsRun:
                 f"{remedy}.",
             )
 
-    def _surveyed(self, files: Sequence[Block], known: Sequence[Block]) -> list[Block]:
-        """Have workers survey the files that are new or may have changed; list the blocks with the names of parts."""
-        state = attrgetter("address", "bytes", "changed")
-        before = {key: list(blocks) for key, blocks in groupby(single(known), state)}
-        # Survey failed files again: permissions or a disk may have been repaired.
-        before = {key: blocks for key, blocks in before.items() if not blocks[0].error}
-        found = {file.address: before[state(file)] for file in files if state(file) in before}
-        new = [file for file in files if file.address not in found]
+    def _cut(self) -> Cut:
         settings, judge = self.manifest.settings, self.manifest.judges[0]
-        surveyed, cut = {file.address for file in new}, None
-        while new and (settings.limit is None or sum(map(rows_in, found.values())) < settings.limit):
-            self._connect()
-            size = sum(file.bytes for file in files)
-            cut = choose_cut(settings, size, lambda: cluster_share(None, judge).workers)
-            # With a limit, do not read files beyond it.
-            step = len(new) if settings.limit is None else 1
-            some, new = new[:step], new[step:]
-            for blocks in self._until_stopped(survey_files(some, cut)):
-                found[blocks[0].address] = blocks
-        blocks = named((found[file.address] for file in files if file.address in found), single(known))
-        if settings.limit is not None:
-            return limited(blocks, settings.limit)
-        return joined(blocks, known, surveyed, cut)
+        return choose_cut(settings, self._list.files, lambda: cluster_share(None, judge).workers)
 
-    def _gathered(self, blocks: Sequence[Block]) -> list[Block]:
+    def _hashes(self, files: Sequence[Block]) -> dict[str, str]:
+        """Have workers hash files; a file that cannot be read has none."""
+        if not files:
+            return {}
+        self._connect()
+        blocks = list(self._until_stopped(survey_files(files, self._cut())))
+        return {block.address: block.sha256 for block in blocks if block.sha256 or block.error}
+
+    def _survey(self) -> None:
+        """Have workers survey the files before the first one is scored; with a limit, no files beyond it."""
+        limit = self.manifest.settings.limit
+        while (waiting := self._list.waiting) and (limit is None or self._list.rows < limit):
+            self._connect()
+            for block in self._until_stopped(survey_files(waiting if limit is None else waiting[:1], self._cut())):
+                self._list.note(block)
+        if limit is not None:
+            self._list = self._list.limited(limit)
+
+    def _describe(self) -> None:
+        """Record what is known of the input."""
+        listed = self._list
+        self._is_surveyed = not listed.waiting
+        self._schema = listed.schema(None if self._is_surveyed else first_schema(listed.files, ROWS_CHECKED))
+        if self._is_surveyed:
+            self.manifest.input = input_of(self.manifest.settings.inputs, listed.described, listed.rows)
+        self.directory.save(self.manifest)
+        self._write_list()
+
+    def _write_list(self) -> None:
+        """Write the list of blocks: what is surveyed and in the list is not surveyed again after an interruption."""
+        begin = time.monotonic()
+        self.directory.write(BLOCKS_NAME, self._list.to_lines(), self.manifest)
+        self._listed = time.monotonic()
+        self._listing_seconds = self._listed - begin
+
+    def _gathered(self) -> list[Block]:
         """Move the rows of a document into one block, unless all rows have been gathered already; list these blocks."""
-        found = self.directory.gathered(self.manifest)
+        found, blocks = self.directory.gathered(self.manifest), self._list.blocks
         if rows_in(found) != rows_in(blocks) or self._retry_errors:
             self._connect()
             self._events.on_load(None)
@@ -209,29 +223,38 @@ class PartsRun:
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
-    def _score(self, blocks: Sequence[Block], failures: list[tuple[Block, str]]) -> None:
-        """Have workers score the blocks without a part; `failures` are those of the survey."""
-        results, rows = len(self.metrics), self.manifest.input.rows or 0
-        remove_parts(self.directory.place, self.manifest.run, {block.part for block in blocks})
-        missing = self._missing(blocks)
-        self.there = self.totals.rows * results
+    def _score(self) -> None:
+        """Have workers score the blocks without a part, and survey the files that are not surveyed yet."""
+        self._work = self._list if self.manifest.settings.gather_by is None else BlockList([], self._gathered())
+        self._tidy(part_names(self.directory.place))
+        self._left, waiting = self._missing(self._work.blocks), self._list.waiting
+        self.there = self.totals.rows * len(self.metrics)
         if self.there:
-            self._events.on_resume(self.there, rows * results)
-        count = len(blocks) + len(failures)
-        if missing:
+            self._events.on_resume(self.there, self._total())
+        failures = [(block, block.error) for block in self._list.failed]
+        if self._left or waiting:
             self._connect()
             self._events.on_load(None)
-            metrics = self._with_steps()
-            for alone in (False, True):  # the second pass has only blocks whose workers died
-                if missing:
-                    failures += self._pass(missing, metrics, alone=alone)
+            failures += self._passes(waiting, self._with_steps())
+        if self._is_surveyed:
+            self._tidy(block.part for block in self._work.blocks)
+        failures += self._rewritten()
         if failures:
-            raise _undone(failures, count)
-        if self.totals.rows != rows:
+            raise _undone(failures, len(self._work.blocks) + len(self._list.failed))
+        if self.totals.rows != self._work.rows or not self._is_surveyed:
             raise JudgeError(
-                f"the parts in {self.directory.place} hold {self.totals.rows} rows, and the input has {rows}",
+                f"the parts in {self.directory.place} have {self.totals.rows} rows, and the input {self._work.rows}",
                 hint="Resume the run: it scores what is missing.",
             )
+
+    def _tidy(self, parts: Iterable[str]) -> None:
+        """Remove the run's parts except these, and half-written files and marks of killed workers."""
+        remove_parts(self.directory.place, self.manifest.run, set(parts))
+
+    def _total(self) -> int | None:
+        """Return the number of scores; None before the survey has ended."""
+        rows = self._work.rows if self._is_surveyed else self._rows
+        return None if rows is None else rows * len(self.metrics)
 
     def _missing(self, blocks: Sequence[Block]) -> dict[str, Block]:
         """Add up the existing parts; return the blocks without one, by the names of their parts."""
@@ -243,9 +266,12 @@ class PartsRun:
         with ThreadPoolExecutor(_READERS) as readers:
             for block, counts in zip(waiting, readers.map(is_whole_of, waiting), strict=True):
                 if counts is not None:
-                    self.totals.add(counts)
-                    del missing[block.part]
+                    self._count(missing.pop(block.part), counts)
         return missing
+
+    def _count(self, block: Block, counts: Counts) -> None:
+        self.totals.add(counts)
+        self._counted[block.part] = counts.schema
 
     def _job(self, metrics: Sequence[Metric], *, alone: bool = False) -> Job:
         settings = self.manifest.settings.model_copy(update={"metrics": list(map(definition, metrics))})
@@ -253,50 +279,71 @@ class PartsRun:
             self.manifest.model_copy(update={"settings": settings}),
             self.directory.place,
             self._calibrations,
-            several=self._several,
+            several=len(self._list.files) > 1,
             again=self._retry_errors,
             alone=alone,
             schema=self._schema,
+            is_surveyed=self._is_surveyed,
         )
 
-    def _pass(self, missing: dict[str, Block], metrics: Sequence[Metric], *, alone: bool) -> list[tuple[Block, str]]:
-        """Assign all missing blocks once; remove those that are finished or have failed."""
-        failures: list[tuple[Block, str]] = []
-        results, is_met = len(metrics), False
-        for report in self._until_stopped(
-            score_blocks(list(missing.values()), self._load, self._job(metrics, alone=alone))
-        ):
-            if report.part not in missing:
-                continue  # scored twice: both wrote the same part
-            if report.error is not None and missing[report.part].more:
-                self._split(missing, missing[report.part])  # the next pass scores each file by itself
-                continue
-            if report.error is not None:
-                # A worker died, either because of this block or of the other block that it was scoring.
-                if alone or not isinstance(report.error, KilledError):
-                    failures.append((missing.pop(report.part), report.error.message))
-                continue
-            assert report.counts is not None
-            if report.counts.rows != missing[report.part].all_rows:
-                continue  # report of a block that was split in the meantime
-            self._meet(report, metrics)
-            del missing[report.part]
-            self.totals.add(report.counts)
-            done = self.totals.rows * results
-            if not is_met:
-                total = (self.manifest.input.rows or 0) * results
-                self._events.on_score(self.manifest.judges[0].name, total, self.there, done)
-                is_met = True
-            self._events.on_progress(done)
+    def _passes(self, files: Sequence[Block], metrics: Sequence[Metric]) -> list[tuple[Block, str]]:
+        """Have all blocks scored that have no part, and those of the files; return what failed.
+
+        The second pass has only blocks whose workers died, and files that failed next to others in their block.
+        """
+        failures = self._pass(files, metrics, alone=False)
+        if files:
+            self._describe()
+        return [*failures, *(self._pass([], metrics, alone=True) if self._left else [])]
+
+    def _pass(self, files: Sequence[Block], metrics: Sequence[Metric], *, alone: bool) -> list[tuple[Block, str]]:
+        items, self._left, failures = [*self._left.values(), *files], {}, list[tuple[Block, str]]()
+        job, known = replace(self._job(metrics, alone=alone), cut=self._cut() if files else None), self._work.rows
+        for report in self._until_stopped(score_blocks(items, self._load, job)):
+            if reason := self._take(report, metrics, alone=alone):
+                failures.append((report.block, reason))
+            self._rows = self._rows if report.surveyed is None else known + report.surveyed
+            self._show()
+            if time.monotonic() > self._listed + max(_LIST_SECONDS, _LIST_SHARE * self._listing_seconds):
+                self._write_list()
         return failures
 
-    def _split(self, missing: dict[str, Block], block: Block) -> None:
-        """Replace a failed block by the blocks of its files, also in the recorded list."""
-        del missing[block.part]
-        missing.update((one.part, one) for one in block.members)
-        blocks = self.directory.blocks(self.manifest)
-        blocks = [own for one in blocks for own in (one.members if one.part == block.part else [one])]
-        self.directory.write(BLOCKS_NAME, to_lines(blocks), self.manifest)
+    def _take(self, report: PartReport, metrics: Sequence[Metric], *, alone: bool) -> str:
+        """Count what a worker did; return why its block cannot be scored, empty if it can."""
+        block = report.block
+        if (block.part in self._counted and not block.error) or not self._work.note(block):
+            return ""  # scored twice, or of a file that failed or a block that was split in the meantime
+        if report.counts is not None:
+            self._meet(report, metrics)
+            self._count(block, report.counts)
+        elif block.more:
+            self._left.update((one.part, one) for one in self._work.split(block))
+            self._write_list()
+        elif isinstance(report.error, KilledError) and not alone:
+            # A worker died, either because of this block or of the other block that it was scoring.
+            self._left[block.part] = block
+        else:
+            return block.error or str(report.error and report.error.message)
+        return ""
+
+    def _show(self) -> None:
+        """Report the progress; begin again when the total is known."""
+        done, total = self.totals.rows * len(self.metrics), self._total()
+        if done > self.there and self._shown != (total,):
+            self._events.on_score(self.manifest.judges[0].name, total, done if self._shown else self.there, done)
+            self._shown = (total,)
+        self._events.on_progress(done)
+
+    def _rewritten(self) -> list[tuple[Block, str]]:
+        """Have workers write parts again that were written before the types of all files were known."""
+        final = schema_hash(kept_schema(self._schema, self.manifest.settings.columns))
+        odd = [block for block in self._work.blocks if self._counted.get(block.part, final) != final]
+        if not odd or not self._is_surveyed:
+            return []
+        self._connect()
+        job = replace(self._job(self._with_steps()), again=False)
+        reports = self._until_stopped(score_blocks(odd, self._load, job))
+        return [(report.block, report.error.message) for report in reports if report.error is not None]
 
     def _meet(self, report: PartReport, metrics: Sequence[Metric]) -> None:
         """Check that all workers have the same judge; record its identity and its steps from the first report."""
@@ -326,7 +373,8 @@ class PartsRun:
         self._events.on_write()
         record, manifest, totals = self.manifest.judges[0], self.manifest, self.totals
         record.complete = True
-        manifest.columns = totals.columns
+        types = {field.name: str(field.type) for field in kept_schema(self._schema, manifest.settings.columns) or ()}
+        manifest.columns = totals.columns | {name: types[name] for name in totals.columns if name in types}
         manifest.results, manifest.ended = {}, now()
         (given, *more), scored = manifest.settings.inputs, dict[str, ScoredMetric]()
         local = Place(given).local
@@ -358,8 +406,7 @@ class PartsRun:
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
         remove_windows(self.directory.place, manifest.run)
-        # Remove half-written files of killed workers.
-        remove_parts(self.directory.place, manifest.run, set(part_names(self.directory.place)))
+        self._tidy(part_names(self.directory.place))
 
     def _result(self, seconds: float) -> RunResult:
         totals, target = self.totals, find_parts_target(self.output)

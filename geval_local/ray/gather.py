@@ -54,7 +54,7 @@ def write_bucket(table: pa.Table, job: Job) -> dict[str, list[Block]]:
     for text in rows:
         digest.update(text.as_py().encode())
     place, manifest = job.output.child(name), job.manifest
-    block = Block(place.address, 0, 0, digest.hexdigest(), rows=len(rows), part=name)
+    block = Block(place.address, 0, 0, digest=digest.hexdigest(), rows=len(rows), part=name)
     if is_whole(job, block) is None:
         about = {"run": manifest.run, "input": manifest.input.sha256, "block": block.identity}
         pq.write_table(pa.table({"row": rows}).replace_schema_metadata({PART_KEY: json.dumps(about)}), content)

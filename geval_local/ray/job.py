@@ -12,6 +12,7 @@ from geval_local.grouping import DocumentCounts
 from geval_local.io.parts import about_part
 from geval_local.io.places import Place
 from geval_local.ray.blocks import Block
+from geval_local.ray.survey import Cut
 from geval_local.runs.events import Calibrator
 from geval_local.runs.manifest import RunManifest
 from geval_local.runs.run import Identity
@@ -34,8 +35,12 @@ class Job:
     again: bool = False
     #: Whether a worker scores one block at a time, so that its block is the cause if it dies.
     alone: bool = False
-    #: Arrow schema of the input's columns, the same in every part.
+    #: Arrow schema of the input's columns, as far as it is known.
     schema: Any = None
+    #: Whether `schema` is that of the whole input: parts that were written with another one are written again.
+    is_surveyed: bool = False
+    #: Size of the blocks of files that are still to be surveyed; None if there are none.
+    cut: Cut | None = None
     #: Version of the driver.
     version: str = __version__
 
@@ -54,6 +59,8 @@ class Counts:
     failed: int = 0
     #: Input columns -> Arrow types.
     columns: dict[str, str] = field(default_factory=dict)
+    #: Of a part: hash of the schema of the input's columns that it was written with.
+    schema: str = ""
 
     @classmethod
     def none(cls, metrics: Sequence[str], group_by: str | None) -> Counts:
@@ -99,6 +106,7 @@ class Counts:
             int(record["rows"]),
             int(record["failed"]),
             dict(record["columns"]),
+            str(record["schema"]),
         )
 
 
@@ -106,12 +114,19 @@ class Counts:
 class PartReport:
     """The result of scoring a block."""
 
-    part: str
+    block: Block
     #: Sums over the rows of the part; None if there is no part, with the reason in `error`.
     counts: Counts | None = None
     error: DataError | None = None
     #: Identity of the worker's judge; None if the part already existed.
     judge: Identity | None = None
+    #: Number of rows of the files that were still to be surveyed; None while it is not known.
+    surveyed: int | None = None
+
+    @property
+    def part(self) -> str:
+        """Name of the block's part."""
+        return self.block.part
 
 
 def is_whole(job: Job, block: Block) -> Counts | None:

@@ -8,20 +8,23 @@ without locks (object stores) do not keep a second driver out; both drivers then
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from geval_local.errors import OutputError
-from geval_local.io.parts import about_part, part_names, remove_parts, remove_windows
+from geval_local.io.parts import about_part, file_number, part_names, remove_parts, remove_windows
 from geval_local.io.places import Place
-from geval_local.ray.blocks import Block, from_lines
+from geval_local.ray.block_list import from_lines, to_lines
+from geval_local.ray.blocks import Block
 from geval_local.runs.directory import clean_directory, look_at, make, remove_run
 from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord, RunManifest, manifest_text, parse_manifest
 from geval_local.runs.own_files import OwnFiles, changed_since, hold
 
 #: The blocks of the input. Readers of data sets skip names with a leading underscore.
 BLOCKS_NAME = "_blocks.jsonl"
+_SURVEY = re.compile(r"_part-\d+\.survey\..*")
 _ROOM = "Free some space, or choose a place that every worker may write to; existing parts are kept."
 
 
@@ -31,6 +34,13 @@ def write_file(place: Place, content: bytes | memoryview, manifest: RunManifest)
         place.write(content, mark=manifest.run)
     except OSError as error:
         raise OutputError(f"cannot write {place}: {error.strerror or error}", hint=_ROOM) from error
+
+
+def write_survey(directory: Place, blocks: Sequence[Block], manifest: RunManifest) -> None:
+    """Write the blocks of a file whose survey took long, until the driver has them in its list."""
+    name = f"_part-{file_number(blocks[0].part):06d}.survey.{manifest.run}.window"
+    with suppress(OutputError):  # then the file is surveyed again after an interruption
+        write_file(directory.child(name), to_lines(blocks), manifest)
 
 
 class PartsDirectory:
@@ -81,16 +91,19 @@ class PartsDirectory:
         write_file(self.place.child(MANIFEST_NAME), manifest_text(manifest).encode(), manifest)
 
     def write(self, name: str, content: bytes, manifest: RunManifest) -> None:
-        """Write a file of the run, after the manifest names it."""
+        """Write a file of the run, after the manifest names it, unless it has this content."""
         place = self.place.child(name)
         if self.local is not None:
             OwnFiles(self.local, manifest).check([name])
         elif place.entry() is not None and not self._is_own(name, manifest):
             raise changed_since(place)
+        if manifest.made.get(name) == [_sha256(content)] and self._is_own(name, manifest):
+            return
         made = list(dict.fromkeys([*manifest.made.get(name, []), _sha256(content)]))
         manifest.made = {**manifest.made, name: made}
         self.save(manifest)
         write_file(place, content, manifest)
+        manifest.made = {**manifest.made, name: [_sha256(content)]}  # a list that is written often keeps one hash
 
     def _is_own(self, name: str, manifest: RunManifest) -> bool:
         """Whether a file is unchanged since the run wrote it."""
@@ -98,13 +111,17 @@ class PartsDirectory:
         return place.entry() is not None and _sha256(place.read()) in manifest.made.get(name, [])
 
     def blocks(self, manifest: RunManifest) -> list[Block]:
-        """Read the list of blocks of the input."""
+        """Read the list of blocks of the input, and the surveys that ended after it was written."""
         place = self.place.child(BLOCKS_NAME)
         if not self._is_own(BLOCKS_NAME, manifest):
             raise OutputError(
                 f"{place} is missing, or was edited", hint="Restore it from a backup, or score into another directory."
             )
-        return from_lines(place.read())
+        blocks = {block.part: block for block in from_lines(place.read())}
+        for entry in self.place.entries():
+            if _SURVEY.fullmatch(entry.place.name) and entry.place.name.endswith(f".{manifest.run}.window"):
+                blocks |= {block.part: block for block in from_lines(entry.place.read())}
+        return list(blocks.values())
 
     def _footers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Read the records of the parts. Skip files that are damaged or not ours; writing to them reports it."""
@@ -118,7 +135,14 @@ class PartsDirectory:
         """List the parts of the run's input, scored or not."""
         known = {"run": manifest.run, "input": manifest.input.sha256}
         return [
-            Block(self.place.child(name).address, 0, 0, about["block"]["file"], rows=about["block"]["rows"], part=name)
+            Block(
+                self.place.child(name).address,
+                0,
+                0,
+                digest=about["block"]["file"],
+                rows=about["block"]["rows"],
+                part=name,
+            )
             for name, about in self._footers()
             if known.items() <= about.items()
         ]

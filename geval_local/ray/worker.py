@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
@@ -22,10 +22,11 @@ from geval_local import __version__
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.grouping import Documents
 from geval_local.io.columns import SCORES
-from geval_local.io.parts import PART_KEY, remove_windows
+from geval_local.io.parts import PART_KEY, part_rows, remove_windows
 from geval_local.io.places import Place
+from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
-from geval_local.ray.blocks import Block, block_columns, block_samples
+from geval_local.ray.blocks import Block, block_columns, block_samples, kept_schema, schema_hash, widened
 from geval_local.ray.gather import gathered_samples
 from geval_local.ray.job import Counts, Job, PartReport, is_whole
 from geval_local.ray.parts_directory import write_file
@@ -91,6 +92,8 @@ class BlockScorer:
         self._job = job
         self._nodes = nodes
         self._ready: tuple[Judge, Identity] | None = None
+        self._schema = job.schema
+        self._schemas: set[str] = set()
         self._loading = threading.Lock()
         # The next block is read and tokenized while the model computes, as in one process.
         self._reading = threading.Lock()
@@ -102,11 +105,11 @@ class BlockScorer:
         try:
             report = self.score(block)
         except DataError as error:
-            report = PartReport(block.part, error=error)
+            report = PartReport(block, error=error)
         except GevalError:
             raise
         except Exception as error:  # from outside the package
-            report = PartReport(block.part, error=DataError(f"{type(error).__name__}: {error}".strip()[:500]))
+            report = PartReport(block, error=DataError(f"{type(error).__name__}: {error}".strip()[:500]))
         return {"item": report}
 
     def score(self, block: Block) -> PartReport:
@@ -116,16 +119,34 @@ class BlockScorer:
                 f"a worker runs geval-local {__version__}, the driver {self._job.version}",
                 hint="Install the same version on every machine of the cluster.",
             )
-        found = is_whole(self._job, block)
-        if found is not None:
-            return PartReport(block.part, found)
-        judge, identity = self._met()
-        with _attempt(self._job, block, self._nodes):
-            content, counts = self._scored(block, judge, identity)
+        if block.error:
+            return PartReport(block)
+        schema, found = self._schema_with(block), is_whole(self._job, block)
+        if found is not None and (not self._job.is_surveyed or found.schema == schema_hash(schema)):
+            return PartReport(block, found)
+        content, counts, identity = self._content(block, found, schema)
         write_file(self._job.output.child(block.part), content, self._job.manifest)
         if self._is_long(block):
             remove_windows(self._job.output, self._job.manifest.run, block.part)
-        return PartReport(block.part, counts, judge=identity)
+        return PartReport(block, counts, judge=identity)
+
+    def _content(self, block: Block, found: Counts | None, schema: Any) -> tuple[memoryview, Counts, Identity | None]:
+        """Return a part's bytes and sums, and the judge's identity; `found` are the sums of a part with other types."""
+        if found is not None:
+            with _attempt(self._job, block, self._nodes):
+                return *self._written_again(block, found, schema), None
+        judge, identity = self._met()
+        with _attempt(self._job, block, self._nodes):
+            return *self._scored(block, judge, identity, schema), identity
+
+    def _schema_with(self, block: Block) -> Any:
+        """Return the joint schema of all blocks that this worker has met, which is that of the input in the end."""
+        with self._loading:
+            for one in block.members:
+                if one.schema and one.schema not in self._schemas:
+                    self._schemas.add(one.schema)
+                    self._schema = self._schema if self._job.is_surveyed else widened(self._schema, one.schema)
+            return kept_schema(self._schema, self._job.manifest.settings.columns)
 
     def _met(self) -> tuple[Judge, Identity]:
         """Load the judge once, and check that it is the one that the run started with."""
@@ -140,22 +161,14 @@ class BlockScorer:
                 self._ready = judge, identity
             return self._ready
 
-    def _scored(self, block: Block, judge: Judge, identity: Identity) -> tuple[memoryview, Counts]:
+    def _scored(self, block: Block, judge: Judge, identity: Identity, schema: Any) -> tuple[memoryview, Counts]:
         """Score a block; return its part's bytes, and the sums over its rows."""
-        from geval_local.io.parquet import ParquetSink
-        from geval_local.io.writer import ResultWriter
-
         job, settings = self._job, self._job.manifest.settings
-        run, buffer, spool = Run(job.manifest, MemoryStore(), None), io.BytesIO(), Path(tempfile.gettempdir())
+        run = Run(job.manifest, MemoryStore(), None)
         documents, tallies = Documents(settings.group_by), [Tally(key, low_mass=LOW_LABEL_MASS) for key in run.keys]
         counts = Counts.none(run.keys, settings.group_by)
-        with ExitStack() as stack:
-            source = stack.enter_context(block_columns(block, settings))
-            sink = ParquetSink(
-                buffer, run.keys, spool, source=source, schema=_kept_schema(job.schema, settings.columns)
-            )
-            stack.callback(sink.discard)
-            writer = ResultWriter(spool, ExitStack(), sink, run.keys, SCORES.column)
+
+        def rows() -> Iterator[tuple[Sample, dict[str, Score]]]:
             for window in self._windows(block, run, judge, identity):
                 for sample, scores in run.scored(window):
                     document = documents.add(sample.fields) if sample.error is None else None
@@ -163,7 +176,7 @@ class BlockScorer:
                     figures = {name: self._calibrated(name, score) for name, score in scores.items()}
                     for tally, score in zip(tallies, figures.values(), strict=True):
                         tally.add(sample.where, row, score, document)
-                    writer.write(_kept(sample, settings.columns), figures)
+                    yield sample, figures
                 _count(run, window, counts)
             if counts.rows != block.all_rows:
                 raise DataError(
@@ -171,18 +184,55 @@ class BlockScorer:
                     hint="Has the file changed? Restore its former content.",
                 )
             counts.sums, counts.documents = [tally.sums() for tally in tallies], documents.counts
+
+        return self._part(block, rows(), schema, counts, identity.signatures), counts
+
+    def _written_again(self, block: Block, counts: Counts, schema: Any) -> tuple[memoryview, Counts]:
+        """Write a part with the schema of the whole input: the block's rows again, with the part's figures."""
+        manifest, place = self._job.manifest, self._job.output.child(block.part)
+        keys, signatures = Run(manifest, MemoryStore(), None).keys, manifest.judges[0].signatures
+
+        def rows() -> Iterator[tuple[Sample, dict[str, Score]]]:
+            for sample, row in zip(block_samples(block, manifest.settings), part_rows(place), strict=True):
+                yield sample, {key: read_score(key, row["geval"][key], f"{place}, row {row.number}") for key in keys}
+
+        return self._part(block, rows(), schema, counts, signatures), counts
+
+    def _part(
+        self,
+        block: Block,
+        rows: Iterator[tuple[Sample, dict[str, Score]]],
+        schema: Any,
+        counts: Counts,
+        signatures: Mapping[str, str],
+    ) -> memoryview:
+        """Write rows and their scores as a part; `counts` are complete when the rows are."""
+        from geval_local.io.parquet import ParquetSink
+        from geval_local.io.writer import ResultWriter
+
+        manifest, buffer, spool = self._job.manifest, io.BytesIO(), Path(tempfile.gettempdir())
+        keys = Run(manifest, MemoryStore(), None).keys
+        with ExitStack() as stack:
+            source = stack.enter_context(block_columns(block, manifest.settings))
+            sink = ParquetSink(buffer, keys, spool, source=source, schema=schema)
+            stack.callback(sink.discard)
+            writer = ResultWriter(spool, ExitStack(), sink, keys, SCORES.column)
+            for sample, figures in rows:
+                writer.write(_kept(sample, manifest.settings.columns), figures)
             counts.columns = {name: str(kind) for name, kind in sink.settle().items()}
+            counts.schema = schema_hash(schema)
             about = {
-                "run": job.manifest.run,
+                "run": manifest.run,
                 "version": __version__,
-                "input": job.manifest.input.sha256,
                 "block": block.identity,
-                "signatures": identity.signatures,
+                "signatures": signatures,
                 "report": counts.to_record(),
             }
+            if manifest.settings.gather_by is not None:
+                about["input"] = manifest.input.sha256
             sink.about = {PART_KEY: json.dumps(about).encode()}
             sink.finish()
-        return buffer.getbuffer(), counts
+        return buffer.getbuffer()
 
     def _is_long(self, block: Block) -> bool:
         """Whether a block has several windows, each of which is kept when it is finished."""
@@ -254,12 +304,3 @@ def _kept(sample: Sample, columns: list[str] | None) -> Sample:
         return sample
     fields = {name: value for name, value in sample.fields.items() if name in columns or name == SCORES.column}
     return Sample(fields, sample.row, sample.origin)
-
-
-def _kept_schema(schema: Any, columns: list[str] | None) -> Any:
-    if schema is None or columns is None:
-        return schema
-    for place in reversed(range(len(schema))):
-        if schema.field(place).name not in columns:
-            schema = schema.remove(place)
-    return schema

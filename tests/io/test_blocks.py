@@ -15,22 +15,19 @@ from geval_local.errors import ConfigurationError, DataError, JudgeError, Output
 from geval_local.io.places import Place
 from geval_local.io.rows import read_rows
 from geval_local.ray import driver
-from geval_local.ray.blocks import (
-    MANY_FILES,
-    MOST_PIECES,
-    Cut,
-    block_rows,
-    find_files,
-    from_lines,
-    named,
-    survey,
-    to_lines,
-)
+from geval_local.ray.block_list import from_lines, to_lines
+from geval_local.ray.blocks import block_rows, find_files
+from geval_local.ray.survey import MANY_FILES, MOST_PIECES, Cut
+from geval_local.ray.survey import survey as survey_bundle
 
 pa = pytest.importorskip("pyarrow", reason="places are those of pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 ROWS = [{"id": number, "text": f"row {number} \u00e9 " * (number % 5)} for number in range(50)]
+
+
+def survey(file, cut: Cut) -> list:
+    return sorted(survey_bundle([file], cut), key=lambda block: block.part)
 
 
 def write(path: Path) -> Path:
@@ -65,7 +62,7 @@ def test_blocks_have_the_rows_of_the_file(tmp_path, name, cut):
     assert [len(list(block_rows(block))) for block in blocks] == [block.rows for block in blocks]
     assert max(block.rows for block in blocks) <= max(cut.rows, -(-len(expected) // MOST_PIECES))
     assert list(block_rows(replace(file, rows=3))) == expected[:3]
-    assert from_lines(to_lines(named([blocks]))) == named([blocks])
+    assert from_lines(to_lines(blocks)) == blocks
 
 
 def test_ids_that_are_there_twice_are_told_by_block(tmp_path):
@@ -77,7 +74,7 @@ def test_ids_that_are_there_twice_are_told_by_block(tmp_path):
     ids = [*[0] * 10_010, *range(1, 5_001)]
     path.write_text("".join(json.dumps({"id": one}) + "\n" for one in ids))
     (file,) = find_files([str(path)])
-    (block,) = survey(file, Cut(3, 1 << 60))
+    block = next(block for block in survey(file, Cut(3, 1 << 60)) if block.error)
     assert "10009 rows repeat the id of an earlier row, the first of them row 2" in block.error
 
 
@@ -111,7 +108,8 @@ def test_a_file_that_cannot_be_read_is_a_block_with_the_reason(tmp_path):
     assert [block.address for block in failed] == [str(paths[0])]
     assert failed[0].error.startswith(f"cannot read {paths[0]}: ")
     assert (failed[0].rows, failed[0].schema) == (0, "")
-    assert from_lines(to_lines(named(found))) == named(found)
+    together = [block for blocks in found for block in blocks]
+    assert from_lines(to_lines(together)) == together
     assert sum(block.rows for blocks in found for block in blocks) == 98
     # The survey reads no data pages but those of ids: who scores the block finds the damage.
     unreadable = []
@@ -196,10 +194,11 @@ def test_many_small_files_are_joined_and_one_that_fails_fails_alone(tmp_path, mo
     survey_files = driver.survey_files
 
     def damaging(files, cut):
-        yield from survey_files(files, cut)
+        blocks = list(survey_files(files, cut))
         state = paths[7].stat()
         paths[7].write_bytes(b"x" * state.st_size)  # as a disk does it
         os.utime(paths[7], ns=(state.st_atime_ns, state.st_mtime_ns))
+        yield from blocks
 
     with monkeypatch.context() as patch:
         patch.setattr(driver, "survey_files", damaging)

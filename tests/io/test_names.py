@@ -14,7 +14,8 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.io import input_files
 from geval_local.io.places import Place
 from geval_local.io.shares import has_a_line_a_row
-from geval_local.ray.blocks import Cut, block_rows, find_files, survey
+from geval_local.ray.blocks import block_rows, find_files
+from geval_local.ray.survey import Cut, survey
 
 pytest.importorskip("pyarrow.fs", reason="places are those of pyarrow")
 
@@ -51,7 +52,7 @@ def content(name: str) -> bytes:
 
 def read(given: str) -> list[str]:
     """Find, survey and read files, as workers do: from their addresses."""
-    blocks = [block for file in find_files([given]) for block in survey(file, Cut(100, 1 << 60))]
+    blocks = list(survey(find_files([given]), Cut(100, 1 << 60)))
     return [row.fields["id"] for block in pickle.loads(pickle.dumps(blocks)) for row in block_rows(block)]
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from parts_kit import carry_out, directory_of, rows_of
-from ray_kit import LoggedLoad
+from ray_kit import LoggedLoad, WaitingSurvey
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local.errors import JudgeError
 from geval_local.judge.judge import Judge
+from geval_local.ray import cluster as ray_cluster
 from geval_local.ray.merge import merge_parts
 from geval_local.runs.directory import open_run
 from geval_local.runs.exporter import Exporter, deliver
@@ -113,6 +114,15 @@ def test_two_workers_one_of_them_killed_score_as_one_process_does(cluster, files
                 assert one["geval"][key]["score"] == pytest.approx(other["geval"][key]["score"], abs=1e-5)
     signatures = [read_manifest(tmp_path / name).judges[0].signatures for name in ("run", "one")]
     assert signatures[0] == signatures[1]
+
+
+def test_blocks_are_scored_before_the_last_file_is_surveyed(cluster, files, tmp_path, monkeypatch):
+    survey = WaitingSurvey(files[-1].name, tmp_path / "run", tmp_path / "log")
+    monkeypatch.setattr(ray_cluster, "_survey", survey)
+    run = carry_out(tmp_path / "run", [tmp_path / "in"], rows=6)
+    assert int((tmp_path / "log").read_text()) > 0
+    assert run.totals.rows == ROWS
+    assert [row["id"] for row in rows_of(tmp_path / "run")] == list(range(ROWS))
 
 
 @pytest.mark.nightly

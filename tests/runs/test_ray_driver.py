@@ -31,11 +31,13 @@ from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.ray import connection, driver
-from geval_local.ray.blocks import Block, choose_cut, longest_first
-from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out
+from geval_local.ray.block_list import longest_first
+from geval_local.ray.blocks import Block, widened
+from geval_local.ray.cluster import WorkerShare, check_gpus, pool_of, share_out, survey_tasks
 from geval_local.ray.connection import PRIVATE_NAMES, own_settings, remove_abandoned, watched_head
 from geval_local.ray.job import Job, PartReport
 from geval_local.ray.merge import merge_parts
+from geval_local.ray.survey import choose_cut
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
@@ -207,7 +209,7 @@ def test_a_run_goes_on_from_the_parts_that_are_there(file, tmp_path, workers):
     carry_out(directory, [file])
     assert {path: path.stat().st_mtime_ns for path in there} == there
     assert sorted(workers.scored) == everything
-    assert workers.surveyed == surveyed
+    assert workers.surveyed == [*surveyed, file.name]  # not all blocks of the file had been reported
     assert not half.exists()
     for name in ("undisturbed", "pieces"):
         merge_parts(tmp_path / name, tmp_path / f"{name}.jsonl")
@@ -339,8 +341,9 @@ def test_an_input_that_changes_meanwhile_is_found_by_the_worker(file, tmp_path, 
     survey = driver.survey_files
 
     def then_changed(files, cut):
-        yield from survey(files, cut)
-        file.write_text(file.read_text() + "{}\n")
+        for block in survey(files, cut):
+            file.write_text(file.read_text() + "{}\n")
+            yield block
 
     monkeypatch.setattr(driver, "survey_files", then_changed)
     with pytest.raises(JudgeError, match=r"in\.jsonl was changed while it was scored"):
@@ -543,6 +546,13 @@ def test_a_cluster_is_shared_out(nodes, workers, choice, share):
     assert share.workers * share.cpus <= sum(node.get("CPU", 0) for node in nodes)
 
 
+def test_a_survey_takes_the_processors_that_workers_leave():
+    assert survey_tasks([CPU], busy=0) == 4
+    assert survey_tasks([CPU], busy=4) == 1
+    assert survey_tasks([CPU, CPU, {}], busy=8) == 2
+    assert survey_tasks([GPU, GPU], busy=8) == 24
+
+
 @pytest.mark.parametrize(
     ("nodes", "workers", "choice", "message"),
     [
@@ -572,7 +582,7 @@ def test_too_small_a_cluster_is_refused(nodes, workers, choice, message):
 )
 def test_blocks_are_neither_too_many_for_the_driver_nor_too_large_for_workers(size, workers, least, most):
     settings = Settings(metrics=[definition(METRICS[0])], window=4096, workers=workers)
-    blocks = -(-size // choose_cut(settings, size, lambda: workers).bytes)
+    blocks = -(-size // choose_cut(settings, [Block("in", size, 0)], lambda: workers).bytes)
     assert least <= blocks <= most
 
 
@@ -597,6 +607,21 @@ def test_a_head_that_is_gone_is_told_once(caplog):
     (record,) = caplog.records
     assert address in record.getMessage()
     assert "repeat the command" in record.getMessage()
+
+
+def test_a_driver_whose_cluster_has_lost_it_ends_itself(caplog, monkeypatch):
+    """It cannot raise an error: it waits in native code for a raylet or a head that hangs."""
+    codes: list[int] = []
+    monkeypatch.setattr(connection.os, "_exit", codes.append)
+    reasons = iter(["", "the Ray cluster has lost this machine"])
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        with watched_head(address, seconds=0.02, look=lambda: next(reasons, "")):
+            end = time.monotonic() + 10
+            while not codes and time.monotonic() < end:
+                time.sleep(0.02)
+    assert codes == [1]
+    assert "has lost this machine; finished blocks are kept: repeat the command" in caplog.text
 
 
 # --- a cluster that is gone, or never there ---------------------------------------------------------------------------
@@ -659,6 +684,28 @@ def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_star
         assert process.wait(timeout=20) == -signal.SIGKILL
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_guarded_command_ends_although_its_driver_takes_no_signal():
+    """As a driver that waits for a raylet that hangs: it reads a socket in native code, and Python runs no handler."""
+    code = (
+        "import signal, time, geval_local.cli as cli\n"
+        "from geval_local.cli import guarded\n"
+        "guarded._ENDING_SECONDS = 1\n"
+        "def work():\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    print('begun', flush=True)\n"
+        "    time.sleep(60)\n"
+        "cli._run = work\ncli.main()"
+    )
+    command = [sys.executable, "-c", code, "score", "in.jsonl", "--distributed=ray", "-o", "runs/one/"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        words = process.communicate(timeout=20)[1]
+    assert process.returncode == 3
+    assert words.endswith("Continue with:\n  geval-local resume runs/one/\n")
+
+
 def test_a_cluster_that_never_answers_is_given_up(monkeypatch):
     with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1:6379 has not answered for 0\.05 s") as caught:
         connection._check_answers("10.0.0.1:6379", seconds=0.05)
@@ -695,7 +742,7 @@ def test_a_judge_that_wants_a_gpu_is_not_put_on_a_cpu_in_silence(caplog):
 
 def test_a_machine_that_is_taken_away_is_no_block_that_kills(file, tmp_path, workers):
     run = carry_out(tmp_path / "run", [file])
-    block = run.directory.blocks(run.manifest)[0]
+    block, *_, last = run.directory.blocks(run.manifest)
     part = tmp_path / "run" / block.part
     content = part.read_bytes()
 
@@ -704,7 +751,7 @@ def test_a_machine_that_is_taken_away_is_no_block_that_kills(file, tmp_path, wor
         part.unlink(missing_ok=True)
         for number, node in enumerate(nodes):
             (tmp_path / "run" / f".{block.part}.try{number}.{run.manifest.run}.tmp").write_text(node)
-        job = Job(run.manifest, Place(str(tmp_path / "run")))
+        job = Job(run.manifest, Place(str(tmp_path / "run")), schema=widened(None, last.schema))
         return BlockScorer(mock, job, lambda: ("here", frozenset({"here", "there"})))({"item": block})["item"]
 
     assert score("gone", "gone", "lost", "gone").error is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,10 +18,10 @@ from geval_local.io.parts import PartRows
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.ray import driver
-from geval_local.ray.blocks import survey
 from geval_local.ray.driver import PartsRun, wanted_parts
 from geval_local.ray.gather import rows_of_block, write_bucket
 from geval_local.ray.job import PartReport
+from geval_local.ray.survey import bundled, survey
 from geval_local.ray.worker import BlockScorer, KilledError
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord, definition
@@ -55,9 +56,9 @@ class Workers:
         return nullcontext()
 
     def _survey(self, files, cut):
-        for file in reversed(files):
-            self.surveyed.append(file.place.name)
-            yield survey(file, cut)
+        for bundle in reversed(list(bundled(files)) if cut and cut.files > 1 else [[file] for file in files]):
+            self.surveyed += [file.place.name for file in bundle]
+            yield from survey(bundle, cut)
 
     def _gather(self, blocks, job):
         self.gathered += 1
@@ -66,14 +67,16 @@ class Workers:
         for bucket in sorted(set(rows.column("bucket").to_pylist()), reverse=True):
             yield from write_bucket(rows.filter(pc.field("bucket") == bucket), job)["item"]
 
-    def _score(self, blocks, load, job):
+    def _score(self, items, load, job):
         given = [BlockScorer(load, job) for _ in range(job.manifest.settings.workers or 1)]
-        for number, block in enumerate(reversed(blocks)):
+        known, files = ([item for item in items if bool(item.digest) == is_known] for is_known in (True, False))
+        for number, block in enumerate(chain(reversed(known), driver.survey_files(files, job.cut))):
             if block.part in self.deadly:
-                yield PartReport(block.part, error=KilledError("4 workers were killed while they scored it"))
+                yield PartReport(block, error=KilledError("4 workers were killed while they scored it"))
                 continue
             report = given[number % len(given)]({"item": block})["item"]
-            self.scored.append(block.part)
+            if report.judge is not None or report.error is not None:
+                self.scored.append(block.part)
             yield report
 
 

@@ -9,8 +9,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.judge.judge import Judge
+from geval_local.ray import cluster
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.testing import MockEngine, MockJudge
+
+
+@dataclass(frozen=True)
+class WaitingSurvey:
+    """A survey that reads one file only after the first part is there, or after two minutes.
+
+    Attributes
+    ----------
+    name : str
+        Name of the file.
+    parts : Path
+        The directory of parts.
+    log : Path
+        Takes the number of parts at that time.
+    """
+
+    name: str
+    parts: Path
+    log: Path
+
+    def __call__(self, row, cut, job, tally):
+        for file in row["item"]:
+            if file.place.name == self.name:
+                end = time.monotonic() + 120
+                while not (count := len(list(self.parts.glob("part-*")))) and time.monotonic() < end:
+                    time.sleep(0.05)
+                self.log.write_text(str(count))
+            yield from cluster._survey({"item": [file]}, cut, job, tally)
 
 
 @dataclass(frozen=True)
