@@ -3,6 +3,7 @@
     python benchmarks/thinking.py errors nano --rows 50 --seeds 40 --think-tokens 8
     python benchmarks/thinking.py errors smollm2 --style chat --rows 10 --seeds 12
     python benchmarks/thinking.py cost smollm2 --style chat --rows 4
+    python benchmarks/thinking.py cost DIR --style chat --engine vllm
     python benchmarks/thinking.py sampler DIRECTORY --style chat --rows 16 --think-tokens 128
 
 ``errors`` scores the same rows again and again, each time with other thoughts ("seeds"). The printed standard error
@@ -116,7 +117,8 @@ def outcomes(judge: Judge, rows: list[dict[str, Any]]) -> list[Any]:
 def cost(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Table]:
     """Measure tokens and seconds per row, without and with thoughts."""
     rows = samples(options.rows)
-    table = Table(title=f"{options.judge}: {options.rows} rows, thoughts of at most {options.think_tokens} tokens")
+    title = f"{options.judge} ({judge.engine.name}): {options.rows} rows, thoughts of at most"
+    table = Table(title=f"{title} {options.think_tokens} tokens")
     for name in ("thoughts", "prompt tokens a row", "thought tokens a row", "seconds a row"):
         table.add_column(name, justify="right")
     found = {}
@@ -174,6 +176,7 @@ def main() -> None:
     parser.add_argument("what", choices=("errors", "cost", "sampler"))
     parser.add_argument("judge")
     parser.add_argument("--style")
+    parser.add_argument("--engine", choices=("auto", "vllm"), default="auto")
     parser.add_argument("--rows", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--think", type=int, default=4)
@@ -182,11 +185,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="Absent: a dated name in benchmarks/results.")
     options = parser.parse_args()
     name = str(smollm2_file()) if options.judge == "smollm2" else options.judge
-    judge = Judge.load(name, **({} if options.style is None else {"style": options.style}))
+    loading: dict[str, Any] = {} if options.style is None else {"style": options.style}
+    if options.engine == "vllm":
+        loading |= {"engine": "vllm", "dtype": "float32", "vllm": {"enforce_eager": True}}
+    judge = Judge.load(name, **loading)
     found, table = {"errors": errors, "cost": cost, "sampler": sampler}[options.what](judge, options)
     console = Console(width=100, record=True)
     console.print(table)
-    name = f"{time.strftime('%Y-%m-%d')}-thinking-{options.what}-{Path(options.judge).name}.json"
+    kind = "" if options.engine == "auto" else f"-{options.engine}"
+    name = f"{time.strftime('%Y-%m-%d')}-thinking-{options.what}-{Path(options.judge).name}{kind}.json"
     save(console, options.output or RESULTS / name, [found])
 
 
