@@ -54,6 +54,7 @@ SOURCES = ["The library reopened on Monday after eight months of repairs. ", "A 
 ROWS = [{"source": SOURCES[number // 2], "output": f"It is open again, {number}."} for number in range(3)]
 TOLERANCE = 1e-4
 ENGINE = {"engine": "vllm", "dtype": "float32", "vllm": ["enforce_eager=true"]}
+OPTIONS = ["--engine", "vllm", "--dtype", "float32", "--vllm", "enforce_eager=true"]
 
 
 class Plain:
@@ -211,6 +212,13 @@ def test_thoughts_follow_their_seeds(which, request):
     assert judge.score_many(FIVE, ROWS[2:])[0].thoughts.texts == together[2]
 
 
+def test_thoughts_about_more_text_than_one_pass_takes(judge):
+    """vLLM begins texts with seeds when their prompts are whole: on a CPU it fails otherwise."""
+    own = judge.thinking_as(JudgeOptions(**THINK | {"think": 1, "think_tokens": 2}, think_temperature=1.0))
+    rows = [{"source": f"Number {number}. " + SOURCES[0] * 60, "output": "It is open."} for number in range(12)]
+    assert all(score.error is None for score in own.score_many(FIVE, rows))
+
+
 def test_what_vllm_computed_is_counted(judge, file, tmp_path):
     before = judge.engine.computed_tokens
     found = score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
@@ -249,8 +257,7 @@ def test_a_killed_command_ends_all_of_it(smollm2, tmp_path, processes):
     metric = tmp_path / "five.yaml"
     metric.write_text(json.dumps({"name": "five", "scale": "1-5", **BASE, "steps": list(BASE["steps"])}))
     command = [sys.executable, "-m", "geval_local", "score", rows, "-m", metric, "-j", smollm2, "--style", "completion"]
-    command += ["--engine", "vllm", "--dtype", "float32", "--vllm", "enforce_eager=true", "--batch-tokens", "1"]
-    command += ["--no-cache", "-o", tmp_path / "run"]
+    command += [*OPTIONS, "--batch-tokens", "1", "--no-cache", "-o", tmp_path / "run"]
     environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": processes}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     with subprocess.Popen([*map(str, command)], start_new_session=True, **pipes) as process:
@@ -293,9 +300,11 @@ def test_a_program_needs_no_guard(smollm2, tmp_path, expected):
 
 def test_workers_of_ray_load_it(smollm2, file, tmp_path, expected):
     pytest.importorskip("ray")
-    options = JudgeOptions(name=str(smollm2), style="completion", **ENGINE)
-    found = score_file(file, FIVE, options, tmp_path / "run", distributed="ray", workers=1, window=2)
-    assert found.rows == len(ROWS)
+    (tmp_path / "five.yaml").write_text(FIVE.model_dump_json(exclude_defaults=True))
+    command = ["score", file, "-m", tmp_path / "five.yaml", "-j", smollm2, "--style", "completion", *OPTIONS]
+    command += ["--distributed", "ray", "--workers", "1", "--window", "2", "-o", tmp_path / "run"]
+    told = subprocess.run([sys.executable, "-m", "geval_local", *map(str, command)], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
     rows = [row for part in sorted((tmp_path / "run").glob("*.parquet")) for row in pq.read_table(part).to_pylist()]
     joint = expected["completion", "five"]
     values = joint @ FIVE.scale.array / joint.sum(axis=1)
