@@ -140,7 +140,7 @@ class Distribution:
 
 _PLAIN = ("exact", "mode", "median")
 _MOST_DRAWS = 1 << 31
-_ESTIMATORS = "Choose exact, mode or median; `ablations` of meta-eval shows the mean of 20 draws."
+_ESTIMATORS = "Choose exact, mode or median; the ablations of meta-eval show the mean of 20 draws."
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def test_no_scored_row_at_all_fails_with_and_without_a_gate(here):
         (["--metric", "clarity.yaml"], "same name"),
         (["--scale", "1-5"], "--prompt-file"),
         (["--prompt-file", "p.txt", "--scale", "1-5"], "metric by itself"),
-        (["--estimator", "sample:5"], "`--ablations` of meta-eval"),
+        (["--estimator", "sample:5"], "the ablations of meta-eval"),
         (["--limit", "0"], "at least 1"),
         (["--metric", "summarization/coherense"], "did you mean summarization/coherence"),
         (["--dtype", "int8"], "int8"),

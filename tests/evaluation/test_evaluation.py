@@ -163,6 +163,8 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes_every_time(here, 
         return MockJudge(MockEngine(batch_tokens=600, sensitive=True, seconds=0.004), name=label_of(options))
 
     monkeypatch.setattr(Judge, "load", load)
+    for page in ("run_page", "comparison_page"):  # pages say to the minute when the results were written
+        monkeypatch.setattr(f"geval_local.report.{page}.written_on", lambda place: "today")
     write_rows(here / "first.jsonl", good_rows(60))
     begin = time.perf_counter()
     run_evaluation("evaluation.yaml", overrides=["outputs.directory=whole"])
