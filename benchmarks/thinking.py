@@ -187,7 +187,7 @@ def main() -> None:
     name = str(smollm2_file()) if options.judge == "smollm2" else options.judge
     loading: dict[str, Any] = {} if options.style is None else {"style": options.style}
     if options.engine == "vllm":
-        loading |= {"engine": "vllm", "dtype": "float32", "vllm": {"enforce_eager": True}}
+        loading |= {"engine": "vllm", "dtype": "float32", "vllm": {"enforce_eager": True}, "think": options.think}
     judge = Judge.load(name, **loading)
     found, table = {"errors": errors, "cost": cost, "sampler": sampler}[options.what](judge, options)
     console = Console(width=100, record=True)

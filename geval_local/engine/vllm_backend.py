@@ -286,8 +286,8 @@ def _arguments(checked: CheckedJudge) -> dict[str, Any]:
         "tensor_parallel_size": options.tensor_parallel or 1,
         "use_tqdm_on_load": False,
     }
-    if not torch.cuda.is_available():
-        # vLLM fails where a text with a seed of its own waits for the rest of its prompt, on a CPU (0.32).
+    if options.think is not None and not torch.cuda.is_available():
+        # On a CPU vLLM fails where a text with a seed of its own waits for the rest of its prompt (0.32).
         arguments["enable_chunked_prefill"] = False
     if options.gpu_memory_share is not None:
         arguments["gpu_memory_utilization"] = options.gpu_memory_share

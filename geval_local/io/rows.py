@@ -315,7 +315,8 @@ def rows_and_failure(rows: Iterator[RawRow]) -> Iterator[RawRow]:
     except ReadError:
         raise
     except DataError as error:
-        yield RawRow(number + 1, {}, Cause(error.message, ErrorCode.UNREADABLE_FILE))
+        told = f"{error.message.rstrip('.')}; mend the file, or leave it out"
+        yield RawRow(number + 1, {}, Cause(told, ErrorCode.UNREADABLE_FILE))
 
 
 def format_of(name: str) -> str | None:

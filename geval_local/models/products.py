@@ -23,7 +23,16 @@ _KEPT_SHAPES = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "
 
 @cache
 def uses_onednn() -> bool:
-    """Whether oneDNN computes float32 products on this machine: on AMD's processors with AVX-512."""
+    """Whether oneDNN computes float32 products on this machine; before the first one, this bounds what it keeps."""
+    if not _is_faster():
+        return False
+    for name, count in _KEPT_SHAPES.items():
+        os.environ.setdefault(name, count)
+    return True
+
+
+def _is_faster() -> bool:
+    """Whether this is a processor of AMD's with AVX-512."""
     backends: Any = torch.backends
     if not backends.mkldnn.is_available() or "AVX512" not in backends.cpu.get_cpu_capability():
         return False
@@ -62,8 +71,6 @@ class _Linear(nn.Linear):
 def use_faster_products(model: nn.Module) -> None:
     """Let the linear layers of a model on a CPU compute with `linear`; those of other classes stay as they are."""
     if uses_onednn():
-        for name, count in _KEPT_SHAPES.items():  # read at the first product
-            os.environ.setdefault(name, count)
         for module in model.modules():
             if type(module) is nn.Linear and module.weight.device.type == "cpu":
                 module.__class__ = _Linear

@@ -8,6 +8,7 @@ import re
 
 import pytest
 from cli_run import read_rows, run
+from object_store import store_in_memory
 from rated_runs import other_judge, prepare, score
 
 from geval_local.analysis.results import ScoredRun
@@ -55,6 +56,36 @@ def test_report_and_calibrate_take_one_too(here):
     done = run("calibrate", "one", "--human", "rating.clarity", "--group-by", "doc", "-o", "map.json", home=here)
     assert done.exit_code == 0, done.stderr
     assert (here / "map.json").exists()
+
+
+AT_ADDRESSES = {
+    "compare": ("compare", "A", "B", "--across", "judge"),
+    "jury": ("jury", "A", "B"),
+    "bias": ("bias", "A", "--side", "side"),
+    "estimate": ("estimate", "A", "--human", "rating.clarity"),
+    "calibrate": ("calibrate", "A", "--human", "rating.clarity", "--group-by", "doc", "-o", "map.json"),
+    "meta-eval": ("meta-eval", "DATA", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "A"),
+    "preferences": ("preferences", "A", "--human", "rating.clarity", "--group-by", "doc", "--system", "side"),
+}
+
+
+@pytest.mark.parametrize("verb", AT_ADDRESSES)
+def test_every_analysis_reads_addresses(here, verb):
+    score(here, "two/", judge=other_judge())
+    files = {"A": "one/scores.jsonl", "B": "two/scores.jsonl", "DATA": "data.jsonl"}
+    with store_in_memory() as store:
+        addresses = {}
+        for name, file in files.items():
+            addresses[name] = store.put(file, (here / file).read_bytes())
+            if name != "DATA":
+                store.put(f"{file}.meta.json", (here / f"{file}.meta.json").read_bytes())
+        done = []
+        for places in (files, addresses):
+            (here / "map.json").unlink(missing_ok=True)
+            done.append(run(*(places.get(part, part) for part in AT_ADDRESSES[verb]), "--json", home=here))
+    assert [one.exit_code for one in done] == [0, 0], done[1].stderr
+    records = [re.sub(r'"[^"]*(scores|data)\.jsonl"', '""', one.stdout) for one in done]
+    assert json.loads(records[0]) == json.loads(records[1])
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def compare(scores, expected, metric):
 
 @pytest.fixture(scope="module")
 def judge(smollm2, expected):
-    judge = Judge.load(smollm2, style="chat", batch_tokens=1, **ENGINE)
+    judge = Judge.load(smollm2, style="chat", batch_tokens=1, think=1, **ENGINE).thinking_as(JudgeOptions())
     yield judge
     judge.close()
 

@@ -102,7 +102,7 @@ def show_gates(gates: Sequence[GateOutcome]) -> None:
 def show_warnings(result: RunResult, prefix: str = "") -> None:
     """Warn of files that cannot be read, low label mass and rows that were cut; every line begins with `prefix`."""
     for file in result.unreadable[:REASONS_SHOWN]:
-        note(f"{prefix}warning: {file.rstrip('.')}; what could be read of it is scored", "yellow")
+        note(f"{prefix}warning: {file}; what could be read of it is scored", "yellow")
     if len(result.unreadable) > REASONS_SHOWN:
         note(f"{prefix}warning: {len(result.unreadable)} files in all cannot be read (--json lists them)", "yellow")
     is_plain = any(judge.choice.get("style") == "completion" for judge in result.manifest.judges)
