@@ -48,6 +48,7 @@ class Rules:
         "retry_errors",
         "use_cache",
         "shard",
+        "workers",
     )
 )
 def pairs(
