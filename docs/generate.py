@@ -1,6 +1,6 @@
 """Write the reference pages from what the package declares: verbs, evaluation file, metric file, public names.
 
-`python docs/generate.py` rewrites docs/reference/ and the tables between marks in other pages; a test compares them with
+`python docs/generate.py` rewrites docs/reference/ and the tables between marks; a test compares both with
 the package. Pages of single public names exist on the site only: site_hooks.py adds one for each.
 """
 
