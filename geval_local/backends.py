@@ -41,10 +41,12 @@ class BackendKind:
 
     #: Module of `geval_local.engine` with ``check(options)``, which reads no weights, and ``read(checked)``.
     module: str
-    #: Whether it serves a judge, by its name and the option `engine`.
+    #: Whether it serves a judge, by its name and the option `engine`; that of a package has the backend's key there.
     applies: Callable[[str | None, str], bool]
     #: Columns of the table of promises, by their heads: more than one where programs differ behind it.
     promises: Mapping[str, Promises]
+    #: Package that it needs besides those of this one.
+    package: str = ""
     #: Options that mean something for this backend alone, what they are for, and how it is chosen.
     own: tuple[str, ...] = ()
     own_for: str = ""
@@ -96,6 +98,7 @@ BACKENDS: Mapping[str, BackendKind] = {
     "vllm": BackendKind(
         module="vllm_backend",
         applies=lambda name, engine: engine == "vllm",
+        package="vllm",
         own=("tensor_parallel", "gpu_memory_share", "vllm"),
         own_for="vLLM",
         chosen_by="Add `engine=vllm`.",

@@ -372,6 +372,7 @@ class ServedBackend(AskedBackend):
             report=EngineReport("served"),
             batch_tokens=self.engine.batch_tokens,
             is_reproducible=False,
+            is_here=False,
             sampling=own_sampling(local_directory(entry)),
         )
 
