@@ -20,6 +20,7 @@ from geval_local.backends import promises_table
 from geval_local.cli.app import VERBS, app
 from geval_local.evaluation.model import schema
 from geval_local.metric import Metric
+from geval_local.metric_file import FRAME
 
 REFERENCE = Path(__file__).parent / "reference"
 WRITTEN = "<!-- written by docs/generate.py; do not edit -->\n"
@@ -162,7 +163,8 @@ def metric_file() -> str:
         "[Metrics](../metrics.md) explains how to write one, and `geval-local metrics new NAME` starts a file. "
         "An unknown key is an error."
     )
-    return f"{WRITTEN}{opening}\n\n{table(('key', 'value', 'meaning'), rows)}\n"
+    words = table(("key", "words without it"), [[f"`{key}`", text] for key, text in FRAME.items()])
+    return f"{WRITTEN}{opening}\n\n{table(('key', 'value', 'meaning'), rows)}\n\n## frame\n\n{words}\n"
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------
