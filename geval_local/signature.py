@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from geval_local.backends import BACKENDS
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 
@@ -86,8 +87,7 @@ class Signature:
 
 _OWN = tuple(one.name for one in fields(Signature) if one.name != "further")
 #: All keys that a signature may have.
-_FURTHER = "context thinking backend head quantization tensor_parallel batch_invariant vllm weights"
-KEYS = (*_OWN, *_FURTHER.split())
+KEYS = (*_OWN, "context", "thinking", "backend", *dict.fromkeys(key for one in BACKENDS.values() for key in one.keys))
 _DAMAGED = "The file is damaged or was edited. Score the rows again."
 #: What would end a value, or the line, is written as in a URL.
 _ESCAPED = {char: f"%{ord(char):02X}" for char in "%|\n\r"}
