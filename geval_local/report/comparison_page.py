@@ -89,11 +89,11 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
     metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
     page = RunPage(
         study.together.rows(),
+        study.together.documents,
         Described(metrics, told.facts if len(runs) == 1 else {}),
         title=" and ".join(run.name for run in runs),
         fields=runs[0].mapping,
         human=study.human,
-        group_by=study.together.document,
         system="system",
         only=tuple(study.systems),
         scales={metric: runs[0].rating_scale(metric) for metric in study.human},
@@ -148,8 +148,8 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         against_people=comparison_table(study.against_human) if study.against_human else None,
         overviews=[
             (name, overview_table(found), unscored_once(found), [one for one in found if one.shortened])
-            for name, run, own in zip(names, (first, second), described, strict=True)
-            for found in [summaries(run, own, group_by=study.runs[0].group_by)]
+            for name, run, own, scored in zip(names, (first, second), described, study.runs, strict=True)
+            for found in [summaries(run, scored.collected, own)]
         ],
         texts={
             name: replace(one, signature="")  # the figures already have both runs' signatures
