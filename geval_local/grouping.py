@@ -373,6 +373,7 @@ class Documents:
             codes = self._joined(used)
         if self._by is not None:
             named = self._columns[self._by].codes
+            named = np.where(named == 0, codes, named)  # a row without falls back to what it is about
             used, note = self._chosen(used, codes, named)
             codes = named if used == [self._by] else codes
         missing = codes == 0
@@ -419,8 +420,8 @@ class Documents:
         assert self._by is not None
         by, rows = self._by, self._rows
         same = " and ".join(self._shown[name] for name in item)
-        by_item, by_name = _kinds(codes[codes != 0]) + int((codes == 0).sum()), _kinds(named)
-        if not named.all() or (by == ID_FIELD and by_name > MOST_IDS * rows):
+        by_item, by_name = (_kinds(one[one != 0]) + int((one == 0).sum()) for one in (codes, named))
+        if by == ID_FIELD and by_name > MOST_IDS * rows:
             return item, ""
         if by_item == 1:  # all rows are about one item, and only names can part them
             return ([by], "") if 1 < by_name < rows else (item, "")

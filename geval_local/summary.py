@@ -402,8 +402,12 @@ class Tally:
             counts.passed += score.passed
             counts.judged += 1
 
-    def summary(self, documents: Documents) -> Summary:
-        """Summarize the rows so far; the figures are those of all values, not of sums over parts."""
+    def summary(self, documents: Documents | None = None) -> Summary:
+        """Summarize the rows so far; the figures are those of all values, not of sums over parts.
+
+        Without `documents`, every row is one.
+        """
+        documents = documents or Documents()
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)
         masses = masses[~np.isnan(masses)]  # of a table that holds scores only they are not known
@@ -531,7 +535,7 @@ class QuestionTally:
         else:
             self._total += answer.probability if isinstance(answer, PredicateAnswer) else answer.score
 
-    def summary(self, documents: Documents) -> QuestionSummary:
+    def summary(self, documents: Documents | None = None) -> QuestionSummary:
         """Sum up the rows so far; which of them are one document does not matter."""
         some, counts = self._answered, self._counts
         chosen = sorted(self._chosen.items(), key=lambda item: -item[1])

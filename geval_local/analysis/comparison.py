@@ -32,7 +32,7 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
@@ -112,6 +112,11 @@ class SystemRows:
     names: tuple[str | None, ...]
     documents: Documents
     grouping: str
+
+    @property
+    def rule(self) -> DocumentRule:
+        """What decided which rows are one document."""
+        return replace(self.runs[0].rule, used=self.documents.counts.used)
 
     def items(self, metric: str, *, human: HumanFields | None = None) -> list[ScoredItem]:
         """Return the scores of one metric, with systems and documents."""

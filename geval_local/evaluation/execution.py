@@ -498,8 +498,8 @@ def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -
     gates = [one.told for one in found if not one.passed] or ([f"{held} of {held} hold"] if held else [])
     page = RunPage(
         scored.path,
-        scored.collected,
         replace(told, facts={**({"gates": "; ".join(gates)} if gates else {}), **told.facts}),
+        rule=scored.rule,
         by=result.manifest.settings.by,
         title=run.name,
         fields=scored.mapping,

@@ -163,7 +163,7 @@ def log_results(
                 )
                 for metric, origin in described.metrics.items():
                     mlflow.set_tag(f"geval_local.signature.{_key(metric)}", origin.signature)
-            for summary in summaries(found, scored.collected, describe(scored)):
+            for summary in summaries(found, describe(scored), documents=scored.collected):
                 mlflow.log_metrics(_figures(summary))
             for file in (results, manifest_path(results), *artifacts):
                 if file.is_file():

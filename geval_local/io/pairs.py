@@ -229,7 +229,7 @@ class PairSample(Sample):
         return {name: outputs[name] if name in outputs else texts[name] for name in wanted}
 
 
-def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule) -> Iterator[Sample]:
+def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule | None = None) -> Iterator[Sample]:
     """Combine rows into pairs, document by document.
 
     After the pairs, the function yields every row that is unreadable or has no document or system, with the reason.
@@ -242,7 +242,7 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule) 
         yield from (given_sample(sample, plan.given) for sample in samples)
         return
     rows = list(samples)
-    found = Documents(replace(rule, group_by=plan.group_by), named=True)
+    found = Documents(replace(rule or DocumentRule(), group_by=plan.group_by), named=True)
     for sample in rows:
         found.add({} if sample.error is not None else sample.fields, _system_of(sample, plan.system))
     counts, documents, lost = found.counts, dict[str, list[tuple[str, Sample]]](), list[Sample]()

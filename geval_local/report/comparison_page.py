@@ -89,11 +89,11 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
     metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
     page = RunPage(
         study.together.rows(),
-        study.together.documents,
         Described(metrics, told.facts if len(runs) == 1 else {}),
         title=" and ".join(run.name for run in runs),
         fields=runs[0].mapping,
         human=study.human,
+        rule=study.together.rule,
         system="system",
         only=tuple(study.systems),
         scales={metric: runs[0].rating_scale(metric) for metric in study.human},
@@ -149,7 +149,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         overviews=[
             (name, overview_table(found), unscored_once(found), [one for one in found if one.shortened])
             for name, run, own, scored in zip(names, (first, second), described, study.runs, strict=True)
-            for found in [summaries(run, scored.collected, own)]
+            for found in [summaries(run, own, documents=scored.collected)]
         ],
         texts={
             name: replace(one, signature="")  # the figures already have both runs' signatures

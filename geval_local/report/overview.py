@@ -11,7 +11,7 @@ from typing import Any
 from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table, number
 from geval_local.errors import UnscorableError
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.io.results import Results
 from geval_local.io.samples import Sample
@@ -77,9 +77,15 @@ UNDESCRIBED = Described()
 
 
 def summaries(
-    results: Results, documents: Documents, described: Described = UNDESCRIBED, *, by: Sequence[str] = ()
+    results: Results,
+    described: Described = UNDESCRIBED,
+    *,
+    documents: Documents | None = None,
+    by: Sequence[str] = (),
 ) -> list[Summary]:
     """Summarize every metric of a run, with its slices; `documents` are those of its rows, in their order."""
+    if documents is None:
+        documents = Documents.of(DocumentRule(mapping=results.fields), (one.columns for one in results.records))
     ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
     tallies = [Tally(metric, ends=ends.get(metric)) for metric in results.metrics]
     slicings = find_slicings((one.columns for one in results.records), by, results.fields) if by else []

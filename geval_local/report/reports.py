@@ -131,9 +131,9 @@ def report(
         ratings = rating_fields(human, run.metrics)
         return RunPage(
             run.given,
-            run.collected,
             describe(run),
             human=ratings,
+            rule=run.rule,
             system=system_of_columns([run], system_columns, system) if system_columns else system,
             fields=run.mapping,
             ablation=_ablation(run, ratings, estimators),

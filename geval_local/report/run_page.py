@@ -24,7 +24,7 @@ from geval_local.analysis.ratings.values import (
 )
 from geval_local.analysis.results import grouped, joined, writer_of
 from geval_local.analysis.tables import Table, correlation_table, folded
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.report.answer import answer, matrix, tab_title, unscored_once, written_on
@@ -63,10 +63,10 @@ class RunPage:
     """The page of one run, with all of its metrics or some `only`: a self-contained HTML file."""
 
     results: ResultsInput
-    #: The documents of the rows, in their order.
-    documents: Documents
     described: Described = UNDESCRIBED
     human: HumanFields | None = None
+    #: What decides which rows are one document.
+    rule: DocumentRule = field(default_factory=DocumentRule)
     system: str | None = None
     #: Metric -> how its systems compare, where that is known already.
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
@@ -93,6 +93,11 @@ class RunPage:
     def ratings(self) -> dict[str, str]:
         """Metric -> field of its human ratings."""
         return rating_fields(self.human, self.run.metrics)
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The documents of the rows."""
+        return Documents.of(self.rule, (record.columns for record in self.run.records))
 
     @cached_property
     def groups(self) -> list[str] | None:
@@ -144,7 +149,7 @@ class RunPage:
     @cached_property
     def summaries(self) -> list[Summary]:
         """The figures of every metric."""
-        return summaries(self.run, self.documents, self.described, by=self.by)
+        return summaries(self.run, self.described, documents=self.documents, by=self.by)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""
