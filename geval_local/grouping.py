@@ -429,7 +429,7 @@ class Documents:
             if not self._counter.counts_within:
                 return [by], ""
             return item, f"{by} counts within documents: it has {by_name} values for {by_item} of {same}"
-        if by_name == by_item == _kinds(codes, named):
+        if by_name == by_item < rows:
             return [by], ""
         if by == ID_FIELD or by_item == rows:
             return item, ""
