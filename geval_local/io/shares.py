@@ -22,9 +22,8 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
-from geval_local.fields import lookup
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text, state_of
-from geval_local.grouping import EVERY_ROW, ID_FIELD, document_field
+from geval_local.grouping import DocumentRule
 from geval_local.io.columns import free_name
 from geval_local.io.input_files import FILE, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
@@ -128,6 +127,7 @@ def share_of(
     *,
     sizes: Iterable[int] | None = None,
     pairs: PairPlan | None = None,
+    documents: DocumentRule | None = None,
 ) -> Share:
     """Find the share that the options name, ``shard="3/8"``; parameters and errors as of `shares_of`.
 
@@ -137,7 +137,7 @@ def share_of(
         If no row is left for this share.
     """
     number, count = map(int, str(options.shard).split("/"))
-    found = shares_of(paths, options, count, [number], sizes=sizes, pairs=pairs)
+    found = shares_of(paths, options, count, [number], sizes=sizes, pairs=pairs, documents=documents)
     if not found:
         raise EmptyShareError(
             f"no row is left for the share {options.shard}: there are fewer rows, or windows, than shares",
@@ -154,6 +154,7 @@ def shares_of(
     *,
     sizes: Iterable[int] | None = None,
     pairs: PairPlan | None = None,
+    documents: DocumentRule | None = None,
 ) -> dict[int, Share]:
     """Find shares of an input in one pass, by their numbers from 1; those without rows are left out.
 
@@ -171,6 +172,8 @@ def shares_of(
         Number of rows of each window of an undivided run; shares then begin with windows.
     pairs : PairPlan, optional
         The plan of pairs; shares are then shares of the pairs.
+    documents : DocumentRule, optional
+        What decides which rows are one document; shares do not cut documents.
 
     Raises
     ------
@@ -179,7 +182,7 @@ def shares_of(
     """
     wanted = list(range(1, count + 1) if numbers is None else numbers)
     parts = sorted({part for number in wanted for part in (number - 1, number)})
-    given = _Input(paths, options)
+    given = _Input(paths, options, documents)
     is_shaped = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None).multiplies
     if pairs is not None or options.limit is not None or (is_shaped and sizes is not None):
         make = _shares_of_samples(given, parts, count, sizes, pairs)
@@ -216,7 +219,7 @@ def _shares_of_samples(
 
     def samples() -> Iterator[Sample]:
         found = read_input(given.paths, given.options)
-        return found if pairs is None else pair_samples(found, pairs)
+        return found if pairs is None else pair_samples(found, pairs, given.documents)
 
     borders = [0]
     total = sum(1 for _ in samples())
@@ -265,9 +268,10 @@ def _borders(rows: int, sizes: Iterable[int]) -> list[int]:
 class _Input:
     """The files of an input, read only as far as a cut needs."""
 
-    def __init__(self, paths: Sequence[File], options: RunOptions) -> None:
+    def __init__(self, paths: Sequence[File], options: RunOptions, documents: DocumentRule | None = None) -> None:
         self.paths = paths
         self.options = options
+        self.documents = documents or DocumentRule()
         self._names = names_of(paths) if len(paths) > 1 else [""] * len(paths)
         try:
             self._sizes = [state_of(path)[0] for path in paths]
@@ -292,10 +296,7 @@ class _Input:
 
     def document(self, fields: Any) -> Any:
         """Return the document of a row as far as the row alone shows it; None if no neighbour shares it."""
-        group_by = self.options.group_by
-        if group_by == EVERY_ROW and lookup(fields, EVERY_ROW) is None:
-            return None
-        return lookup(fields, document_field([fields], group_by) or ID_FIELD)
+        return self.documents.document(fields)
 
     def stretches(self, first: _Cut, last: _Cut) -> Iterator[Stretch]:
         """List the files between two cuts."""

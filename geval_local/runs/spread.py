@@ -116,7 +116,9 @@ class _Work:
         self._count = int(there[0].name.rpartition("-")[2]) if there else min(SHARES_EACH * workers.size, most)
         sizes = None if settings.block_rows is None else window_sizes(settings.window)
         paths = self._run.manifest.input.paths
-        self._shares = shares_of(paths, settings, self._count, sizes=sizes, pairs=settings.pairs)
+        self._shares = shares_of(
+            paths, settings, self._count, sizes=sizes, pairs=settings.pairs, documents=settings.documents
+        )
         none = {"output": None, "address": None, "workers": None}
         self._settings = settings.model_copy(update=none | {"inputs": list(map(str, paths))})
         #: Outcomes that are finished: of a judge and a share.

@@ -293,14 +293,11 @@ def _thought_line(summary: Summary) -> str:
 
 def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
     """Describe the basis of the intervals, once, and what is wrong with single ones."""
-    based = (
-        f"interval: {f'{one.interval.units} documents' if one.interval.units else 'none'}; {one.grouping}"
-        for one in summaries
-    )
+    based = (f"interval: {one.based_on}" for one in summaries)
     wrong = (
         f"interval of {one.metric}: {one.interval.warning}"
         for one in summaries
-        if one.interval.warning and not one.doubt
+        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.interval.units} documents"
     )
     return list(dict.fromkeys([*based, *wrong]))
 
@@ -376,7 +373,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
             given = str(choice.get("name") or "")
             # Results name neither the path of a judge nor the address of a server.
             is_elsewhere = given and given != result.judges[0] and Path(given).exists()
-            by_path = given if is_elsewhere else result.judges[0] if JudgeOptions(**choice).is_served else None
+            by_path = given if is_elsewhere else None if JudgeOptions(**choice).backend.has_files else result.judges[0]
             command = reasons_command(result.target.results, result.summaries[0].metric, lowest, by_path)
             note(f"  {why_worst(result.lowest[0]):<28} {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
