@@ -271,7 +271,7 @@ class _Input:
     def __init__(self, paths: Sequence[File], options: RunOptions, documents: DocumentRule | None = None) -> None:
         self.paths = paths
         self.options = options
-        self.documents = documents or DocumentRule()
+        self.documents = documents or DocumentRule.of(mapping=options.fields, group_by=options.group_by)
         self._names = names_of(paths) if len(paths) > 1 else [""] * len(paths)
         try:
             self._sizes = [state_of(path)[0] for path in paths]

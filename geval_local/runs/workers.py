@@ -105,7 +105,7 @@ def environments(workers: str, judges: Sequence[JudgeOptions]) -> list[dict[str,
                 hint=f"Leave `device` out; {_DEVICES} says which GPUs may be used.",
             )
     count = None if workers == "auto" else int(workers)
-    on_gpus = any(not one.is_served and one.device != "cpu" for one in judges)
+    on_gpus = any(one.backend.uses_devices and one.device != "cpu" for one in judges)
     devices = _devices() if on_gpus else []
     if devices:
         each = max(one.tensor_parallel or 1 for one in judges)
@@ -119,7 +119,7 @@ def environments(workers: str, judges: Sequence[JudgeOptions]) -> list[dict[str,
             )
         return [{_DEVICES: ",".join(devices[place * each :][:each])} for place in range(count or places)]
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = count or (max(1, processors // _PROCESSORS) if any(not one.is_served for one in judges) else 1)
+    count = count or (max(1, processors // _PROCESSORS) if any(one.backend.uses_devices for one in judges) else 1)
     return [{_THREADS: os.environ.get(_THREADS, str(max(1, processors // count)))}] * count
 
 
