@@ -289,8 +289,8 @@ class ParquetSink:
         schema = pa.schema(columns, metadata=self._metadata | self.about or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
-                columns = _columns_of(group)
-                fitted = {name: self._fitted(columns, name, group.num_rows) for name in self._types}
+                there = _columns_of(group)
+                fitted = {name: self._fitted(there, name, group.num_rows) for name in self._types}
                 figures = pa.StructArray.from_arrays([fitted[name] for name in results], fields=list(geval))
                 arrays = [*(fitted[name] for name in inputs), figures]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
