@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -545,6 +546,39 @@ def _scale(value: str | None) -> str | None:
     return value
 
 
+#: Most rows that may have no partner with a score, where a run is compared with its baseline.
+MAX_UNPAIRED = "10%"
+
+
+def _unpaired(value: object) -> object:
+    text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if re.fullmatch(r"\d+|\d{1,2}(\.\d+)?%|100%", text) is None:
+        raise ValueError(f"{value!r} is neither a count such as 5 nor a share such as 10%")
+    return text
+
+
+class BaselineOptions(Options):
+    """How a run is compared with its baseline."""
+
+    across: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Flag(metavar="KEY"),
+        Field(
+            description="Allowed differences of the signature: judge, metric, steps, estimator, style, ..., versions, "
+            "or any; may be repeated."
+        ),
+    ] = Field(default_factory=list)
+    max_unpaired: Annotated[
+        str,
+        BeforeValidator(_unpaired, json_schema_input_type=str | int),
+        Flag(metavar="N|SHARE"),
+        Field(
+            description="Most rows of either run, and of each slice, that may have no partner with a score: a count, "
+            "or a share. Absent: 10%."
+        ),
+    ] = MAX_UNPAIRED
+
+
 class RatingOptions(Options):
     """On which scale people rated."""
 
@@ -563,7 +597,7 @@ class RatingOptions(Options):
 
 
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-for _group in (JudgeOptions, RunOptions, RatingOptions):
+for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions):
     _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
     _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
     _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."
