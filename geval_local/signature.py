@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from geval_local.canary import Canary
 from geval_local.errors import DataError
 
 #: Keys that name versions of libraries: a change may shift scores by rounding only.
@@ -45,7 +46,7 @@ class Signature:
     further : mapping of str to str
         Settings that only some metrics or judges have, under keys of their own: ``context`` where a metric shortens a
         field, since the judge's context decides what is cut; ``thinking`` where the judge thinks; ``backend`` and
-        its settings where it is not transformers.
+        its settings where it is not transformers; ``canary`` where nobody verifies its weights.
     """
 
     judge: str
@@ -85,7 +86,7 @@ class Signature:
 
 _OWN = tuple(one.name for one in fields(Signature) if one.name != "further")
 #: All keys that a signature may have.
-_FURTHER = "context thinking backend head quantization tensor_parallel batch_invariant vllm weights"
+_FURTHER = "context thinking backend head quantization tensor_parallel batch_invariant vllm weights canary"
 KEYS = (*_OWN, *_FURTHER.split())
 _DAMAGED = "The file is damaged or was edited. Score the rows again."
 #: What would end a value, or the line, is written as in a URL.
@@ -125,11 +126,18 @@ def signature_parts(text: str) -> dict[str, str]:
 def signature_differences(first: str, second: str, *, missing: str = "-") -> dict[str, tuple[str, str]]:
     """List the differences of two written signatures: ``{key: (first, second)}``; `missing` for a key that one lacks.
 
-    Judges are compared by content: the same weights under another name or path are not a difference.
+    Judges are compared by content: the same weights under another name or path are not a difference. Canaries are
+    compared by their tolerance.
     """
     one, other = signature_parts(first), signature_parts(second)
     pairs = {key: (one.get(key, missing), other.get(key, missing)) for key in [*one, *other]}
-    return {key: pair for key, pair in pairs.items() if _content(key, pair[0]) != _content(key, pair[1])}
+    return {key: pair for key, pair in pairs.items() if not _is_same(key, *pair)}
+
+
+def with_canary_of(signature: str, before: str) -> str:
+    """Return a signature with the canary of an equal one: what is on record stays as it is."""
+    parts, known = signature_parts(signature), signature_parts(before).get("canary")
+    return signature if known is None else written_signature(parts | {"canary": known})
 
 
 def told_differences(differ: Mapping[str, tuple[str, str]], pair: str = "{} there, {} here") -> str:
@@ -142,5 +150,12 @@ def judge_name(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2] or name
 
 
-def _content(key: str, value: str) -> str:
-    return value.rpartition("@")[2] if key == "judge" else value
+def _is_same(key: str, first: str, second: str) -> bool:
+    if key == "judge":
+        return first.rpartition("@")[2] == second.rpartition("@")[2]
+    if key == "canary" and first != second:
+        try:
+            return Canary.parse(first).agrees(Canary.parse(second))
+        except ValueError:
+            return False
+    return first == second
