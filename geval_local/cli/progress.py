@@ -35,12 +35,19 @@ def _figures(task: Task) -> str:
         told.append(f"{done}{of} {unit}")
         rate = max(0, done - task.fields["there"]) / max(moved, 1e-9)
         told += [f"{rate:.3g} {unit}/s"] if rate else []
-    # Measured at the latest batch: during the next one the rate stays and the time left only shrinks.
-    left = 0.0 if total is None or not rate else max(0, total - done) / rate - (seconds - moved)
-    return ", ".join([*told, f"{_clock(left)} left" if left > 0 else f"{_clock(seconds)} so far"])
+    left = _seconds_left(task)
+    return ", ".join([*told, f"{clock(left)} left" if left > 0 else f"{clock(seconds)} so far"])
 
 
-def _clock(seconds: float) -> str:
+def _seconds_left(task: Task) -> float:
+    """Estimate the rest of a phase from its latest batch: during the next one the rate stays; 0 where nobody knows."""
+    done, moved = task.completed, task.fields["moved"]
+    rate = max(0, done - task.fields["there"]) / max(moved, 1e-9)
+    return 0.0 if task.total is None or not rate else max(0, task.total - done) / rate - ((task.elapsed or 0) - moved)
+
+
+def clock(seconds: float) -> str:
+    """Write a time as ``1:02:03`` or ``2:03``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -97,6 +104,11 @@ class Progress:
         for task in self.bar.tasks:
             if count != task.completed:
                 self.bar.update(task.id, completed=count, moved=task.elapsed or 0.0)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that the phase will take, as far as its latest batch tells; 0 if nothing does."""
+        return 0.0 if (phase := self._phase) is None else _seconds_left(phase)
 
     def read(self, done: int, total: int) -> None:
         """Show how much of a judge's weights has been read while it is loaded."""

@@ -15,7 +15,7 @@ import typer
 
 from geval_local.cli.output.console import note
 from geval_local.cli.output.run_summary import LOWEST_SHOWN, show_reasons, show_result
-from geval_local.cli.progress import Progress, show_progress
+from geval_local.cli.progress import Progress, clock, show_progress
 from geval_local.evaluation.gates import Gate, outcomes
 from geval_local.io.shares import EmptyShareError
 from geval_local.runs.completion import RunResult
@@ -77,6 +77,8 @@ EXIT_GATE = 1
 
 
 WORKERS_LOAD = "workers load the judge"
+#: Seconds from which a run is long: its user may want to know what else it could take.
+LONG_RUN = 600.0
 #: Of a resumed run whose judge does not give the same bits again.
 ROUNDED = "; figures equal those of an uninterrupted run to rounding, not to the byte"
 
@@ -139,6 +141,7 @@ class _Shown(RunEvents):
     _is_scoring: bool = False
     _loading: str = ""
     _is_resumed: bool = False
+    _may_tell: bool = False
 
     @property
     def _items(self) -> str:
@@ -168,6 +171,8 @@ class _Shown(RunEvents):
         self.progress.begin(label)
 
     def on_loaded(self, judge: Judge) -> None:
+        # The speed of a served judge is its server's.
+        self._may_tell = self.unit == "rows" and judge.backend.facts.is_here
         if self.unit == "rows":  # what is written is no read-out of an engine
             is_rounded = self._is_resumed and not judge.backend.facts.is_reproducible
             note(f"engine: {judge.engine_report.text}{ROUNDED if is_rounded else ''}", "dim")
@@ -186,8 +191,16 @@ class _Shown(RunEvents):
     def on_progress(self, done: int) -> None:
         if self._is_scoring:
             self.progress.reach(done)
+            self._tell_of_long_run()
         elif self._on_workers:  # shards are assigned, and their workers start by loading
             self.progress.begin(WORKERS_LOAD)
+
+    def _tell_of_long_run(self) -> None:
+        """Say once how long a long run by a judge of this process takes, and what shows the alternatives."""
+        left = self.progress.seconds_left
+        if self._may_tell and left >= LONG_RUN:
+            self._may_tell = False
+            note(f"about {clock(left)} at this rate; `geval-local judges check JUDGE --speed` times other settings")
 
     def on_write(self) -> None:
         self.stopper.is_working = False

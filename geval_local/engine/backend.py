@@ -82,6 +82,8 @@ class BackendFacts:
     batch_tokens: int
     #: Whether a unit gives the same bits whenever it is executed, so that a resumed run gives equal bytes.
     is_reproducible: bool = True
+    #: Whether it computes on this machine's devices, by settings that are chosen here.
+    is_here: bool = True
     #: How the model's own files say that it is to draw.
     sampling: Drawing = AS_IT_IS
 

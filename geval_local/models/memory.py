@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -122,6 +123,17 @@ def _left_by_limits(system: Path) -> Iterator[int]:
                     taken = int((group / use).read_text(encoding="ascii"))
                     told = (line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
                     yield most - taken + next(int(count) for key, count in told if key == cached)
+
+
+def peak_memory() -> tuple[int, int]:
+    """Return the most bytes of main memory that this process had, and of GPU memory that PyTorch held in it."""
+    gpu = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0, gpu
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, gpu
 
 
 def release_memory() -> None:

@@ -31,6 +31,7 @@ from geval_local.models.config_checks import numbers_in
 from geval_local.models.gguf_file import read_header
 from geval_local.models.head import Head, Trunk, exact_products, input_device
 from geval_local.models.memory import default_device, release_memory
+from geval_local.models.products import about_processor
 from geval_local.models.verdicts import verdict_of
 from geval_local.prompt import render_form
 
@@ -126,6 +127,18 @@ def decide(figures: ProbeResults) -> tuple[str, str]:
         return "bfloat16", f"float16 is no nearer to float32: {float16.mean:.2g} against {bfloat16.mean:.2g}"
     other = "" if bfloat16 is None else f"bfloat16 would move a score by {bfloat16.mean:.2g}, and "
     return "float16", f"{other}activations up to {figures.largest_activation:.3g} leave room"
+
+
+#: Words in Linux's description of a processor that computes products in a half precision.
+_HALF_UNITS = {"bfloat16": ("amx_bf16", "avx512_bf16", " bf16"), "float16": ("amx_fp16", "avx512_fp16", " asimdhp")}
+
+
+def native_dtypes(device: str | None) -> list[str]:
+    """List the dtypes in which a device computes products itself; float32 is the first, a GPU has them all."""
+    if torch.device(device or default_device()).type != "cpu":
+        return ["float32", *_HALF_UNITS]
+    about = about_processor()
+    return ["float32", *(name for name, words in _HALF_UNITS.items() if any(word in about for word in words))]
 
 
 def place_of(placement: Mapping[str, Any]) -> torch.device:

@@ -38,8 +38,12 @@ def _is_faster() -> bool:
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
-    about = _CPUINFO.read_text(encoding="utf-8", errors="replace") if _CPUINFO.is_file() else platform.processor()
-    return "AuthenticAMD" in about
+    return "AuthenticAMD" in about_processor()
+
+
+def about_processor() -> str:
+    """Return what the system says of its processor."""
+    return _CPUINFO.read_text(encoding="utf-8", errors="replace") if _CPUINFO.is_file() else platform.processor()
 
 
 def linear(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -23,6 +23,7 @@ PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
     "canary",
+    "backends",
     "conversation",
     "direction",
     "examples",

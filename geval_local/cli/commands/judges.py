@@ -136,6 +136,14 @@ def check(
             help="Check the device too, and a large judge on a CPU in full. Absent: unless it is a CPU.",
         ),
     ] = None,
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed",
+            help="Only time the judge: rows a minute, memory and how far scores move, for each dtype and engine that "
+            "this machine has.",
+        ),
+    ] = False,
     as_json: options.Json = False,
     *,
     judge_options: JudgeOptions,
@@ -166,6 +174,9 @@ def check(
     choice = judge_options.model_copy(update={"name": name})
     if (needs := _needs(entry_of(choice), choice.dtype)) is not None:
         note(f"takes about {needs.text}", "dim")
+    if speed:
+        _time(choice, chosen, as_json=as_json)
+        return
     judge = load_shown(choice)
     chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
@@ -201,6 +212,26 @@ def check(
             "red",
         )
         raise typer.Exit(EXIT_GATE)
+
+
+def _time(choice: JudgeOptions, metric: Metric, *, as_json: bool) -> None:
+    """Time a judge with every dtype and engine, and show how far it is."""
+    from geval_local.cli.output.audits import show_speed, speed_record
+    from geval_local.cli.progress import show_progress
+    from geval_local.judge.speed import measure
+
+    with show_progress() as progress:
+
+        def on_arm(done: int, total: int) -> None:
+            if not done:
+                progress.begin("timing", total, unit="settings")
+            progress.reach(done)
+
+        found = measure(choice, metric.with_steps(metric.steps or ()), on_arm=on_arm)
+    if as_json:
+        print_json({"metric": metric.name, "arms": [speed_record(one) for one in found]})
+    else:
+        show_speed(found, metric)
 
 
 def _audited(judge: Judge, metric: Metric, *, brief: bool) -> JudgeAudit:

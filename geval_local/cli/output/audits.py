@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from geval_local.io.samples import Sample
     from geval_local.judge.audit import JudgeAudit, PromptAudit, ThoughtAudit
     from geval_local.judge.reason_writer import WritingCheck
+    from geval_local.judge.speed import ArmSpeed
     from geval_local.metric import Metric
     from geval_local.models.registry import JudgeEntry
     from geval_local.options import JudgeOptions, RunOptions
@@ -225,6 +226,51 @@ def self_check_record(checked: SelfCheck) -> dict[str, Any]:
             for one in checked.findings
         ],
     }
+
+
+def speed_record(one: ArmSpeed) -> dict[str, Any]:
+    """Give the figures of one setting as plain JSON values."""
+    record: dict[str, Any] = plain(asdict(one))
+    del record["scores"]
+    arm: dict[str, Any] = record.pop("arm")
+    return arm | record
+
+
+def show_speed(found: Sequence[ArmSpeed], metric: Metric) -> None:
+    """Print the figures of every setting that was timed, and which one to take."""
+    from geval_local.judge.speed import recommended
+
+    rows = [
+        (
+            one.arm.dtype,
+            "own" if one.arm.engine == "auto" else one.arm.engine,
+            *(
+                (
+                    f"{one.tokens_per_minute:.3g}",
+                    f"{one.rows_per_minute:.3g}",
+                    " + ".join(readable(size) for size in (one.memory_bytes, one.gpu_bytes) if size) or "-",
+                    f"{one.moved:.2g}",
+                    f"{one.largest:.2g}",
+                    f"{one.minutes_per_thousand:.2g} min",
+                )
+                if one.error is None
+                else (f"not timed: {one.error}", "", "", "", "", "")
+            ),
+        )
+        for one in found
+    ]
+    figures = ["tokens/min", "rows/min", "memory", "moved", "largest", "1,000 rows"]
+    print_rows([("dtype", FOLDED), ("engine", FOLDED), *((name, FOLDED) for name in figures)], rows, narrow=False)
+    note(f"moved: from float32 by this engine, mean and largest of {len(found[0].scores)} rows on {metric.scale.text}")
+    note(f"the rows are built-in examples of {metric.name}; longer texts take longer, by their tokens")
+    best = recommended(found, metric.scale.high - metric.scale.low)
+    if best is found[0]:
+        say("recommended: float32, as it is")
+        return
+    times = best.rows_per_minute / found[0].rows_per_minute
+    engine = "" if best.arm.engine == found[0].arm.engine else f" --engine {best.arm.engine}"
+    dtype = "" if best.arm.dtype == "float32" else f" --dtype {best.arm.dtype}"
+    say(f"recommended:{dtype}{engine}, {times:.1f} times as fast; it moves a score by {best.moved:.2g} on average")
 
 
 #: Characters shown by `check` from the end of the rendered prompt.
