@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -258,6 +259,8 @@ class JudgeOptions(Options):
             given = [name for name in kind.own if getattr(self, name)]
             if given and kind is not self.backend:
                 raise ConfigurationError(f"`{given[0]}` is for {kind.own_for}", hint=kind.chosen_by)
+        if not self.backend.has_files:
+            _check_address(str(self.name))
 
     @property
     def backend(self) -> BackendKind:
@@ -275,6 +278,23 @@ class JudgeOptions(Options):
             for key, value in self.model_dump().items()
             if value is not None and value is not False and value != {}
         }
+
+
+def _check_address(text: str) -> None:
+    """Refuse what is no address of a server, and one with secrets: results and manifests hold addresses."""
+    try:
+        parts = urlsplit(text)
+        # Reading the port checks it.
+        is_address = bool(parts.hostname) and parts.port != 0 and text.isprintable() and " " not in text
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigurationError(f"{text!r} is no address", hint="Such as http://127.0.0.1:8000/v1.")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"the address {text!r} has a user, a password or options, which a server's address cannot have here",
+            hint="Set the environment variable VLLM_API_KEY to the server's key, and leave them out.",
+        )
 
 
 def _estimator(value: object) -> object:
