@@ -74,7 +74,7 @@ VERBS = {
     "estimate": ("estimate", "out.jsonl", "--human", "rating"),
     "bias": ("bias", "out.jsonl", "--side", "system"),
     "compare": ("compare", "out.jsonl", "--system", "system"),
-    "gate": ("compare", "out.jsonl", "out.jsonl", "--fail-if-worse"),
+    "gate": ("gate", "out.jsonl", "out.jsonl"),
     "jury": ("jury", "out.jsonl", "other.jsonl"),
 }
 
