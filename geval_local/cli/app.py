@@ -14,6 +14,7 @@ from geval_local.cli.commands import analyses, judges, metrics, pairs, runs, sco
 from geval_local.cli.commands.evaluations import init, run
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.ending import EXIT_CODES, Verbs
+from geval_local.cli.options import spread
 from geval_local.cli.output.console import set_verb, show_log
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
@@ -75,6 +76,10 @@ class Verb(TyperCommand):
         for parameter in self.params:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; some take several values."""
+        return super().parse_args(ctx, spread(args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb, and let messages name its options."""

@@ -104,6 +104,7 @@ _OPTIONS = (
     "use_cache",
     "limit",
     "encoding",
+    "rows",
     "shard",
 )
 
