@@ -587,7 +587,10 @@ class RatingOptions(Options):
         str | None,
         AfterValidator(_scale),
         Flag(metavar="SCALE"),
-        Field(description="The scale that people rated on, such as 0-100. Absent: the metric's."),
+        Field(
+            description="The scale that people rated on, such as 0-100; of words what they mean: "
+            "'{agree: 1, disagree: 0}'. Absent: the metric's."
+        ),
     ] = None
     skip_outside: Annotated[
         bool,

@@ -78,7 +78,11 @@ def test_any_number_of_systems(tmp_path, monkeypatch, given):
     done = run("score", *given, *judged, home=tmp_path / "home")
     assert done.exit_code == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(row["system"], row["output"], row["note"]) for row in rows] == [("a", "One.", "n"), ("b", "Two.", "n"), ("c", "Three.", "n")]
+    assert [(row["system"], row["output"], row["note"]) for row in rows] == [
+        ("a", "One.", "n"),
+        ("b", "Two.", "n"),
+        ("c", "Three.", "n"),
+    ]
 
 
 # --- code in cells ----------------------------------------------------------------------------------------------------

@@ -197,7 +197,10 @@ FORMS = {
     "anthropic": [
         {"role": "user", "content": "One?"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "dig", "input": {"at": 1}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "gold"}]}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "gold"}]}],
+        },
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "1."}]},
     ],
 }
@@ -235,7 +238,11 @@ def test_results_of_turns_have_question_and_output_and_are_scored_again(tmp_path
     )
     assert done.exit_code == 0, done.stderr
     lines = (tmp_path / "turns.csv").read_text().splitlines()
-    assert [line.split(",")[:3] for line in lines[1:]] == [["a#1", "One?", "1."], ["a#2", "Two?", "2."], ["b#1", "Go?", "No."]]
+    assert [line.split(",")[:3] for line in lines[1:]] == [
+        ["a#1", "One?", "1."],
+        ["a#2", "Two?", "2."],
+        ["b#1", "Go?", "No."],
+    ]
     turned = run("score", "chats.jsonl", *judged, "--turns", "assistant", "-o", "t.jsonl", home=tmp_path / "home")
     again = run("score", "t.jsonl", *judged, "-o", "again.jsonl", home=tmp_path / "home")
     assert (turned.exit_code, again.exit_code) == (0, 0), again.stderr
