@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import re
 import secrets
 import shutil
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import parse_qsl
 
 from geval_local.errors import ConfigurationError, DataError, first_line
 from geval_local.files import check_is_file, replacing, state_of
@@ -166,6 +168,19 @@ class Place:
     def local(self) -> Path | None:
         """The path on this machine; None if it is elsewhere."""
         return Path(self.path) if self._is_path or self.system.type_name == "local" else None
+
+    @property
+    def key(self) -> str:
+        """One text for all spellings of the place: with links, ``/./``, other credentials, options in another order."""
+        if (local := self.local) is not None:
+            return os.path.realpath(local)
+        scheme, _, rest = self.plain.partition("://")
+        authority, _, path = rest.partition("/")
+        options = dict(parse_qsl(self.address[len(self.plain) + 1 :]))
+        endpoint = options.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
+        server = endpoint.rpartition("//")[2].rstrip("/").lower()
+        normal = posixpath.normpath("/" + path.lstrip("/")).rstrip("/")
+        return f"{scheme}://{authority.rpartition('@')[2]}{normal}" + (f"?endpoint_override={server}" if server else "")
 
     def with_ending(self, ending: str) -> Place:
         """Return the place whose name is this one's, followed by an ending."""

@@ -48,8 +48,7 @@ def local_output(place: Place) -> Path:
     if place.local is not None:
         return place.local
     is_file = not place.plain.endswith("/") and Path(place.name).suffix.lower().removeprefix(".") in get_args(Format)
-    key = safe_file_name(place.address.replace(place.plain, place.plain.rstrip("/"), 1))
-    return home_directory() / "runs" / key / (place.name if is_file else _RUN)
+    return home_directory() / "runs" / safe_file_name(place.key) / (place.name if is_file else _RUN)
 
 
 def make_local_output(place: Place) -> str:

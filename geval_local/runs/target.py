@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.io.places import File, Place, is_address
+from geval_local.io.places import File, Place, address_of, is_address
 from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.addresses import local_output, make_local_output
@@ -53,14 +53,14 @@ class Target:
         return self.directory / export_name(self.formats[0], self.stem)
 
     def is_at(self, file: str) -> bool:
-        """Whether the result file has this absolute path or this address."""
+        """Whether the result file has this path or this address, however it is spelt."""
         if self.results is None or self.parts is not None:
             return False
-        return file == (str(self.results) if self.address is not None else str(Path(self.results).resolve()))
+        return Place(file).key == Place(str(self.results)).key
 
     def refuse_input(self, file: File) -> None:
         """Make sure that the results will not take the place of their own input."""
-        if self.is_at(str(file if isinstance(file, Place) else file.resolve())):
+        if self.is_at(address_of(file)):
             raise OutputError(f"cannot write {self.results}: it is the input", hint="Name another file.")
 
 

@@ -309,6 +309,58 @@ def test_only_a_run_is_continued_and_only_its_own_files_are_replaced(store):
     assert "scores.csv" not in store.names("runs/first"), "it was the former run's"
 
 
+def spellings(address: str) -> list[str]:
+    """Write an address in other ways."""
+    plain, mark, options = address.partition("?")
+    scheme, _, path = plain.partition("://")
+    bucket, _, name = path.partition("/")
+    paths = [f"{bucket}/./{name}", f"{bucket}/in/../{name}", f"{bucket}//{name}"]
+    other = [f"{scheme}://{one}{mark}{options}" for one in paths]
+    if options:
+        turned = "&".join(reversed(options.split("&")))
+        other += [f"{plain}?{turned}", f"{plain}?{options}&scheme=http", f"{scheme}://test:test@{path}?{turned}"]
+    return other
+
+
+def test_an_address_in_another_spelling_is_the_same_place(store):
+    content = jsonl(rows(8))
+    address = store.put("in/x.jsonl", content)
+    for other in spellings(address):
+        assert Place(other).key == Place(address).key, other
+        with pytest.raises(OutputError, match=r"it is the input|cannot open|Empty"):
+            score(address, other, overwrite=True)
+        assert store.get("in/x.jsonl") == content, other
+    for other in (store.at("in/y.jsonl"), store.at("x.jsonl"), store.at("in/x.jsonl", "other")):
+        assert Place(other).key != Place(address).key
+    target = store.at("out/scores.jsonl")
+    assert score(address, target).there == 0
+    assert {local_output(Place(other)) for other in spellings(target)} == {local_output(Place(target))}
+
+
+def test_paths_on_this_machine_and_file_addresses_are_one_place(tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(jsonl(rows(2)))
+    (tmp_path / "link").symlink_to(tmp_path)
+    for other in (f"file://{file}", f"file://{tmp_path}/./in.jsonl", str(tmp_path / "link" / "in.jsonl")):
+        assert Place(other).key == Place(str(file)).key
+        with pytest.raises(OutputError, match="it is the input"):
+            score(file, other, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        ("s3://b/k?region=eu&endpoint_override=HOST:9000&scheme=http", True),
+        ("s3://b/k?endpoint_override=http://host:9000/", True),
+        ("s3://b/k?endpoint_override=host:9001", False),
+        ("s3://b/k?region=eu", False),
+        ("gs://b/k?endpoint_override=host:9000", False),
+    ],
+)
+def test_the_server_belongs_to_the_place(other, is_same):
+    assert (Place(other).key == Place("s3://b/k?scheme=http&endpoint_override=host:9000&region=eu").key) is is_same
+
+
 def test_a_store_that_refuses_the_upload_loses_nothing(store, monkeypatch):
     address, target = store.put("in/x.jsonl", jsonl(rows(8))), store.at("out/scores.csv")
     put, calls = addresses._put, []
