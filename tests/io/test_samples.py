@@ -99,7 +99,7 @@ def test_two_columns_that_differ_by_case_only_are_not_guessed() -> None:
         (b"bytes", "the field 'output' is of type bytes, not text"),
         ([], "the field 'output' is an empty list"),
         (["a", None], "the field 'output', item 2 is null"),
-        ([" "], "the field 'output', item 1 is only white space"),
+        ([" "], "the field 'output' is only white space"),
         (["a", "b"], "the field 'output' is a list of 2 texts, and a judge rates one"),
         ("half \ud83d", "the field 'output' holds text that is not valid Unicode"),
     ],
