@@ -122,8 +122,10 @@ class Shape:
 def _candidates(values: Mapping[str, Any], prompt: Any) -> Iterator[tuple[str, Any]]:
     """Yield systems with their outputs: a list of texts is several candidates, or the turns that answer a prompt's."""
     for name, value in values.items():
-        if not isinstance(value, list | tuple) or is_messages(value) or len(value) < 2:
-            yield name, value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+        if not isinstance(value, list | tuple) or is_messages(value) or not value:
+            yield name, value
+        elif len(value) == 1:
+            yield name, value[0]
         elif isinstance(prompt, list | tuple) and len(prompt) == len(value) and not is_messages(prompt):
             said = zip(prompt, value, strict=True)
             yield (
@@ -153,7 +155,9 @@ def _by_turn(sample: Sample, speaker: str) -> Iterator[Sample]:
         return
     is_role = speaker == "assistant"
     own = [place for place, turn in enumerate(turns) if speaker in ((turn.role,) if is_role else turn[:2])]
-    if not own:
+    if not own and (broken := next((turn.lost for turn in turns if not turn.role), None)) is not None:
+        yield sample.lost(broken.message.removeprefix(f"{sample.where}: "), broken.code)
+    elif not own:
         speakers = ", ".join(dict.fromkeys(turn.speaker for turn in turns if turn.role))
         told = f"the column {column!r} has no turn of {speaker!r}; its speakers are: {speakers or 'none'}. If one has "
         yield sample.lost(f"{told}another name, map it: `roles=assistant=NAME`", ErrorCode.MISSING_FIELD)
