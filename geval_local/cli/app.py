@@ -84,7 +84,7 @@ class Verb(TyperCommand):
                 parameter.metavar = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options, of which some take several values; one that moved to another verb is refused by its place."""
+        """Read the options, some with several values; one that moved to another verb is refused by its place."""
         moved, verb = MOVED.get(str(self.name), ((), ""))
         for option in moved:
             if any(arg == option or arg.startswith(f"{option}=") for arg in args):
