@@ -26,7 +26,7 @@ from geval_local.questions.pair import pair_metric
 from geval_local.score import Estimator, Outcome, mean_over_thoughts
 from geval_local.summary import Sums, Tally
 from geval_local.testing import MockJudge
-from geval_local.thinking import Thought, Thoughts
+from geval_local.thinking import Drawing, Thought, Thoughts
 
 METRIC = Metric(name="quality", criteria="x y z", scale="1-2", steps=(), fields={"output": "Output"})
 MOCK = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=("Read.",), fields={"output": "Output"})
@@ -212,7 +212,9 @@ def test_a_token_is_drawn_with_its_probability():
     numbers = (np.arange(2_000) + 0.5) / 2_000
 
     def shares(temperature, top_p):
-        return np.bincount([drawn_token(logits, one, temperature, top_p) for one in numbers], minlength=5) / 2_000
+        return (
+            np.bincount([drawn_token(logits, one, Drawing(temperature, top_p)) for one in numbers], minlength=5) / 2_000
+        )
 
     np.testing.assert_allclose(shares(1.0, 1.0), [0.5, 0.04, 0.3, 0.01, 0.15], atol=1e-3)
     np.testing.assert_allclose(shares(1.0, 0.9), np.array([0.5, 0, 0.3, 0, 0.15]) / 0.95, atol=1e-3)
