@@ -24,6 +24,7 @@ from transformers import (
     StoppingCriteria,
 )
 
+from geval_local.models.guard import guarded
 from geval_local.models.head import Trunk
 
 #: Number of beams for a plain language model.
@@ -222,7 +223,7 @@ class _Draws(LogitsProcessor):
             for row, stream in zip(logits, self._streams, strict=True)
         ]
         left = torch.full_like(scores, -torch.inf)
-        left[torch.arange(len(tokens)), torch.tensor(tokens, device=scores.device)] = 0.0
+        left[torch.arange(len(tokens), device=scores.device), torch.tensor(tokens, device=scores.device)] = 0.0
         return left  # type: ignore[return-value]
 
 
@@ -287,7 +288,7 @@ def takes_positions(trunk: Trunk) -> bool:
     """
     if not {"past_key_values", "position_ids"} <= signature(trunk.module.forward).parameters.keys():
         return False
-    ids = torch.arange(4, 8)[None]
+    ids = torch.arange(4, 8, device=trunk.device)[None]
     found, told = (
         trunk(ids, **given).last_hidden_state.float()
         for given in ({}, {"position_ids": torch.arange(4, device=trunk.device)[None]})
@@ -310,6 +311,7 @@ def _shared_start(trunk: Trunk, ids: torch.Tensor, mask: torch.Tensor) -> dict[s
     return {"past_key_values": cache}
 
 
+@guarded
 def _generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
