@@ -6,6 +6,7 @@ whatever company it is drawn. What it costs is drawn once: a run stores a though
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from geval_local.tokens.thought_requests import ThoughtMaker, after_thoughts
 if TYPE_CHECKING:
     from geval_local.engine.backend import Backend
     from geval_local.tokens.requests import Prepared
+
+logger = logging.getLogger("geval_local")
 
 
 class Thinker:
@@ -50,6 +53,14 @@ class Thinker:
             options.think_seed or 0,
             self.encoder.kind,
         )
+        if self.encoder.kind != "template":
+            logger.warning(
+                "judge %s writes an analysis before the form (reason-first) instead of thoughts of its own, because %s",
+                backend.entry.name,
+                "a completion has no marks for them"
+                if plain.style == "completion"
+                else "its chat template does not show where they stand",
+            )
 
     def maker(self, metric: Metric, context: int) -> ThoughtMaker:
         """Return what fills a metric's forms up to the place of a thought."""
