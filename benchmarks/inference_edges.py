@@ -294,14 +294,14 @@ def gates(datasets: int) -> Iterator[Row]:
             margin = -float(np.mean(worse)) if name != "a tenth differ" else 0.1
         once = [[not_worse(own, margin, span=4.0) for own in table] for table in (worse, equal)]
         said = [one.detectable for one in once[1]]
-        at_detectable = np.mean([not_worse(own, float(np.median(said)), span=4.0).is_shown for own in equal])
-        looks = [[not_worse_so_far(own, margin) for own in table] for table in (worse, equal)]
+        at_detectable = np.mean([not_worse(own, float(np.nanmedian(said)), span=4.0).passed for own in equal])
+        looks = [[not_worse_so_far(own, margin, span=4.0) for own in table] for table in (worse, equal)]
         decided = [one.decided for one in looks[1] if one.verdict == "passed"]
         yield (
             name,
             documents,
             round(margin, 3),
-            *(float(np.mean([one.is_shown for one in table])) for table in once),
+            *(float(np.mean([bool(one.passed) for one in table])) for table in once),
             float(at_detectable),
             *(float(np.mean([one.verdict == "passed" for one in table])) for table in looks),
             float(np.mean([one.verdict == "failed" for one in looks[1]])),

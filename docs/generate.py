@@ -1,7 +1,7 @@
 """Write the reference pages from what the package declares: verbs, evaluation file, metric file, public names.
 
-`python docs/generate.py` rewrites docs/reference/; a test compares the pages with the package. Pages of single public
-names exist on the site only: site_hooks.py adds one for each.
+`python docs/generate.py` rewrites docs/reference/ and the tables between marks; a test compares both with
+the package. Pages of single public names exist on the site only: site_hooks.py adds one for each.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 import typer
 
 import geval_local
+from geval_local.backends import promises_table
 from geval_local.cli.app import VERBS, app
 from geval_local.evaluation.model import schema
 from geval_local.metric import Metric
+from geval_local.metric_file import FRAME
 
 REFERENCE = Path(__file__).parent / "reference"
 WRITTEN = "<!-- written by docs/generate.py; do not edit -->\n"
@@ -161,7 +163,8 @@ def metric_file() -> str:
         "[Metrics](../metrics.md) explains how to write one, and `geval-local metrics new NAME` starts a file. "
         "An unknown key is an error."
     )
-    return f"{WRITTEN}{opening}\n\n{table(('key', 'value', 'meaning'), rows)}\n"
+    words = table(("key", "words without it"), [[f"`{key}`", text] for key, text in FRAME.items()])
+    return f"{WRITTEN}{opening}\n\n{table(('key', 'value', 'meaning'), rows)}\n\n## frame\n\n{words}\n"
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------
@@ -196,12 +199,28 @@ PAGES = {
 }
 
 
+#: Page -> name of its marks, and the table between them.
+TABLES = {"engines.md": ("promises", promises_table)}
+
+
+def with_table(name: str) -> str:
+    """Return a page with its table as the package declares it."""
+    page = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    mark, rows = TABLES[name]
+    head, *body = rows()
+    start, _, rest = page.partition(f"<!-- {mark} -->\n")
+    return f"{start}<!-- {mark} -->\n{table(head, body)}\n<!-- /{mark} -->{rest.partition(f'<!-- /{mark} -->')[2]}"
+
+
 def main() -> None:
     """Rewrite the pages."""
     REFERENCE.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(page(), encoding="utf-8")
         sys.stdout.write(f"wrote docs/reference/{name}\n")
+    for name in TABLES:
+        (REFERENCE.parent / name).write_text(with_table(name), encoding="utf-8")
+        sys.stdout.write(f"wrote the table in docs/{name}\n")
 
 
 if __name__ == "__main__":

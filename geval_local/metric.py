@@ -16,7 +16,7 @@ from ruamel.yaml.error import YAMLError
 from geval_local.direction import Better, Direction
 from geval_local.errors import MetricError, ScaleError
 from geval_local.examples import Example, hashed
-from geval_local.metric_file import find_metric, find_problems, read_metric
+from geval_local.metric_file import FRAME, find_metric, find_problems, read_metric
 from geval_local.scale import Scale, label_text, shown_labels
 from geval_local.yaml_text import dump_yaml, edit_yaml
 
@@ -27,10 +27,7 @@ Please read these instructions carefully and keep to them while you rate."""
 
 
 #: Keys and values that do not change the hash.
-_UNASKED = (("pair", None), ("better", "high"))
-#: The words of a pair's form are part of its hash.
-PAIR_HEADING = "Evaluation Form ({labels} ONLY):"
-PAIR_CUE = ", the better one"
+_UNASKED: tuple[tuple[str, Any], ...] = (("pair", None), ("better", "high"), ("frame", {}))
 
 
 def _parse_scale(value: object) -> Scale:
@@ -113,6 +110,9 @@ class Metric(BaseModel):
     examples : list of Example or mapping, optional
         Rated rows that the form shows before the sample: a text for every field, a ``label`` of the scale and,
         optionally, a ``reason``.
+    frame : dict of str to str, optional
+        Other words for the prompt's own headings and requests, for instance in the metric's language: `FRAME` has the
+        keys and the English words.
     case_variants : bool
         Whether word labels also count in lower case, capitalised and in upper case.
     template : str, optional
@@ -143,6 +143,7 @@ class Metric(BaseModel):
     better: Better = "high"
     shorten: str | None = None
     examples: tuple[Example, ...] = ()
+    frame: dict[str, _Text] = {}
     case_variants: bool = True
     template: str | None = None
     pair: tuple[str, str] | None = None
@@ -236,6 +237,10 @@ class Metric(BaseModel):
         """The scale between the form's parentheses; for a pair just the labels, which judges read better."""
         return self.scale.shown if self.pair is None else shown_labels(self.scale.labels)
 
+    def phrase(self, key: str) -> str:
+        """Return the words of the prompt for a key of `FRAME`."""
+        return self.frame.get(key, FRAME[key])
+
     @property
     def hash(self) -> str:
         """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
@@ -248,7 +253,7 @@ class Metric(BaseModel):
             label.lower() != label.upper() for label in self.scale.labels
         )
         if self.pair is not None:
-            record["wording"] = [PAIR_HEADING, PAIR_CUE, self.shown_scale]
+            record["wording"] = [FRAME["pair_form"], FRAME["pair_cue"], self.shown_scale]
         elif self.template is None and self.shown_scale != self.scale.text:
             record["wording"] = [self.shown_scale]
         # Canonical JSON sorts its keys, so the hash also lists everything that has an order in the prompt.

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml.nodes import Node
 
 from geval_local.errors import MetricError
-from geval_local.examples import find_example_problems
+from geval_local.examples import HEADING, ONE, REASON, SAMPLE_HEADING, find_example_problems
 from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_field, split_cue
 from geval_local.scale import Scale
 from geval_local.yaml_model import MOST_PROBLEMS, parse_file, problem_in_words, read_file
@@ -74,9 +74,32 @@ scale: 1-5
 # threshold or below it.
 # better: low
 
+# Other words for the prompt's own headings, for instance in the language of the criteria.
+# frame: {criteria: "Kriterien:", steps: "Schritte:", form: "Bewertungsbogen (nur Zahlen):"}
+
 # The one field that may lose its end when a prompt is too long for the judge.
 # shorten: source
 """
+
+
+#: The words of a prompt that are not the metric's own, by the keys of `Metric.frame`.
+FRAME = {
+    "criteria": "Evaluation Criteria:",
+    "steps": "Evaluation Steps:",
+    "form": "Evaluation Form (scores ONLY):",
+    "pair_form": "Evaluation Form ({labels} ONLY):",
+    "pair_cue": ", the better one",
+    "answer": "Which of these lines fits? Copy it as your answer, and write nothing else:",
+    "examples": HEADING,
+    "example": ONE,
+    "reason": REASON,
+    "sample": SAMPLE_HEADING,
+    "write_steps": (
+        "How would a careful reader rate this by these criteria? Write instructions for this reader: a short numbered "
+        "list of steps, one per line, from reading to giving the score. Do not rate anything yourself, and give no "
+        "examples."
+    ),
+}
 
 
 # --- lookup -----------------------------------------------------------------------------------------------------------
@@ -135,6 +158,7 @@ _BASES = {
     "examples": ("fields", "scale", "template", "pair"),
     "pair": ("fields", "scale"),
     "scale": ("pair",),
+    "frame": ("template",),
 }
 
 
@@ -191,6 +215,11 @@ def find_problems(parts: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("name",), f"has {len(name)} characters, at most {MAX_NAME} are possible")
     if parts["template"] is None and not parts["criteria"]:
         yield Problem(("criteria",), "must not be empty")
+    for key in parts["frame"]:
+        if key not in FRAME:
+            yield Problem(("frame", key), f"unknown key {key!r}{nearest(key, FRAME)}; known: {', '.join(FRAME)}")
+    if parts["frame"] and parts["template"] is not None:
+        yield Problem(("frame",), "a template has no frame: it is used verbatim")
     for place, step in enumerate(parts["steps"] or ()):
         if not step:
             yield Problem(("steps", place), "a step is empty")

@@ -26,6 +26,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from geval_local.backends import BACKENDS, BackendKind, backend_of
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.fields import nearest, read_mapping
 from geval_local.scale import Scale
@@ -250,24 +251,17 @@ class JudgeOptions(Options):
         Raises
         ------
         ConfigurationError
-            If an option is for vLLM or for a server, and another backend serves the judge.
+            If an option is for another backend than the judge's.
         """
-        given = [name for name in ("tensor_parallel", "gpu_memory_share", "vllm") if getattr(self, name)]
-        if given and self.engine != "vllm":
-            raise ConfigurationError(f"`{given[0]}` is for vLLM", hint="Add `engine=vllm`.")
-        theirs = [
-            name for name in ("served_model", "tokenizer", "requests_at_once", "allow_remote") if getattr(self, name)
-        ]
-        if theirs and not self.is_served:
-            raise ConfigurationError(
-                f"`{theirs[0]}` is for a judge that a server computes",
-                hint="Name its address: `judge=http://HOST:PORT/v1`.",
-            )
+        for kind in BACKENDS.values():
+            given = [name for name in kind.own if getattr(self, name)]
+            if given and kind is not self.backend:
+                raise ConfigurationError(f"`{given[0]}` is for {kind.own_for}", hint=kind.chosen_by)
 
     @property
-    def is_served(self) -> bool:
-        """Whether the judge is an address, whose server computes."""
-        return self.name is not None and self.name.startswith(("http://", "https://"))
+    def backend(self) -> BackendKind:
+        """What there is to know of the judge's backend before it is open."""
+        return backend_of(self.name, self.engine)
 
     def thinking(self) -> dict[str, Any]:
         """Return the options of thinking that are given."""

@@ -12,24 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import DataError, MetricError
-from geval_local.examples import HEADING, ONE, REASON, SAMPLE_HEADING
 from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
-from geval_local.metric import PAIR_CUE, PAIR_HEADING, Metric
+from geval_local.metric import Metric
 from geval_local.scale import Scale
 
-FORM_HEADING = "Evaluation Form (scores ONLY):"
-ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
 #: Edition of the request to chat models next to the paper's form; part of every signature of a chat style.
 CHAT_FORM = 3
 #: Larger scales are shown by their first two labels and the last: every line is computed again for every sample.
 LABELS_SHOWN = 10
-STEPS_HEADING = "Evaluation Steps:"
-STEPS_REQUEST = (
-    "How would a careful reader rate this by these criteria? Write instructions for this reader: a short numbered list "
-    "of steps, one per line, from reading to giving the score. Do not rate anything yourself, and give no examples."
-)
-
 REASON_REQUEST = (
     "Why does it get this score? Answer in one to three sentences, and quote the words that decided it in quotation "
     "marks, exactly as they stand above."
@@ -81,13 +72,13 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     if metric.template is not None:
         template = metric.template
         return lambda fields: _fill_template(template, lambda name: fields[placeholder_field(name, fields)])
-    cue = f"- {metric.title}:" if metric.pair is None else f"- {metric.title}{PAIR_CUE}:"
+    cue = f"- {metric.title}:" if metric.pair is None else f"- {metric.title}{metric.phrase('pair_cue')}:"
     names = list(metric.fields)
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
     openings = [headings[0], *(f"\n\n{heading}" for heading in headings[1:])]
-    heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", metric.shown_scale)
+    heading = metric.phrase("form" if metric.pair is None else "pair_form").replace("{labels}", metric.shown_scale)
     ending = f"\n\n{heading}\n\n"
-    request = _answer_request(cue, metric.scale.labels)
+    request = _answer_request(metric.phrase("answer"), cue, metric.scale.labels)
     outline = "the evaluation steps" if metric.steps else "the evaluation criteria"
 
     def filled(fields: Mapping[str, str]) -> str:
@@ -96,17 +87,18 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
 
     before = _instructions(metric)
     if metric.examples:
-        before += [*_examples(metric, filled, cue), SAMPLE_HEADING]
+        before += [*_examples(metric, filled, cue), metric.phrase("sample")]
     start = "\n\n".join([*before, ""])
     return lambda fields: Prompt(start + filled(fields), cue, request, f"{heading}\n\n", outline)
 
 
 def _examples(metric: Metric, filled: Callable[[Mapping[str, str]], str], cue: str) -> list[str]:
     """Show every example as the form that a judge has filled in, with the reason behind the label, if it has one."""
-    blocks = [HEADING]
+    blocks = [metric.phrase("examples")]
     for number, one in enumerate(metric.examples, start=1):
         form = f"{filled(one.texts)}{cue} {one.label}"
-        blocks += [ONE.format(number=number), form, *([f"{REASON} {one.reason}"] if one.reason else [])]
+        why = [f"{metric.phrase('reason')} {one.reason}"] if one.reason else []
+        blocks += [metric.phrase("example").replace("{number}", str(number)), form, *why]
     return blocks
 
 
@@ -146,7 +138,8 @@ def render_form(metric: Metric, fields: Mapping[str, str]) -> Prompt:
 def render_steps_prompt(metric: Metric, *, instruct: bool = False) -> Prompt:
     """Compose the prompt of the auto chain-of-thought pass: the model continues the numbered list."""
     blocks = _instructions(metric.with_steps(()))
-    return Prompt("\n\n".join([*blocks, *([STEPS_REQUEST] if instruct else []), STEPS_HEADING, ""]), "1.")
+    asked = [metric.phrase("write_steps")] if instruct else []
+    return Prompt("\n\n".join([*blocks, *asked, metric.phrase("steps"), ""]), "1.")
 
 
 def render_reason_prompt(metric: Metric, fields: Mapping[str, str], label: str) -> Prompt:
@@ -210,9 +203,9 @@ def _shown(labels: Sequence[str], lead: str) -> list[str]:
     return lines if len(lines) <= LABELS_SHOWN else [*lines[:2], "...", lines[-1]]
 
 
-def _answer_request(cue: str, labels: Sequence[str]) -> str:
+def _answer_request(request: str, cue: str, labels: Sequence[str]) -> str:
     """Show a chat model the lines that it may answer with: what it sees written it writes, in the same words."""
-    return "\n".join([ANSWER_REQUEST, "", *_shown(labels, f"{cue} ")])
+    return "\n".join([request, "", *_shown(labels, f"{cue} ")])
 
 
 def _instructions(metric: Metric) -> list[str]:
@@ -220,10 +213,10 @@ def _instructions(metric: Metric) -> list[str]:
     criteria = f"{metric.title} ({metric.shown_scale}) - {metric.criteria}"
     if metric.rubric:
         criteria += "".join(f"\n- {label}: {text}" for label, text in metric.rubric.items())
-    blocks = [metric.introduction, "Evaluation Criteria:", criteria]
+    blocks = [metric.introduction, metric.phrase("criteria"), criteria]
     if metric.steps:
         numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(metric.steps, start=1))
-        blocks += [STEPS_HEADING, numbered]
+        blocks += [metric.phrase("steps"), numbered]
     return blocks
 
 

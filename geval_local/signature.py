@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from geval_local.backends import BACKENDS
 from geval_local.errors import DataError
+from geval_local.scale import Scale
 
 #: Keys that name versions of libraries: a change may shift scores by rounding only.
 LIBRARIES = ("transformers", "torch", "version")
@@ -85,8 +87,7 @@ class Signature:
 
 _OWN = tuple(one.name for one in fields(Signature) if one.name != "further")
 #: All keys that a signature may have.
-_FURTHER = "context thinking backend head quantization tensor_parallel batch_invariant vllm weights"
-KEYS = (*_OWN, *_FURTHER.split())
+KEYS = (*_OWN, "context", "thinking", "backend", *dict.fromkeys(key for one in BACKENDS.values() for key in one.keys))
 _DAMAGED = "The file is damaged or was edited. Score the rows again."
 #: What would end a value, or the line, is written as in a URL.
 _ESCAPED = {char: f"%{ord(char):02X}" for char in "%|\n\r"}
@@ -120,6 +121,18 @@ def signature_parts(text: str) -> dict[str, str]:
             raise DataError(f"the signature {text!r} has the key {key!r} twice", hint=_DAMAGED)
         parts[key] = re.sub("|".join(_UNESCAPED), lambda match: _UNESCAPED[match[0]], value)
     return parts
+
+
+#: The rounding of scores as a share of their scale: in float32 what docs/exactness.md promises, in half precision the
+#: largest that was measured there.
+_ROUNDING = {"bfloat16": 0.016, "float16": 0.0005, "": 1e-5}
+
+
+def rounding_of(signature: str, scale: Scale | None = None) -> float:
+    """Return the largest difference of scores that rounding alone makes under a signature, in units of the scale."""
+    dtype = signature_parts(signature).get("dtype", "")
+    share = next(share for name, share in _ROUNDING.items() if name in dtype)
+    return share if scale is None else share * (scale.high - scale.low)
 
 
 def signature_differences(first: str, second: str, *, missing: str = "-") -> dict[str, tuple[str, str]]:

@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from geval_local.prompt import ANSWER_REQUEST, LABELS_SHOWN
+from geval_local.metric_file import FRAME
+from geval_local.prompt import LABELS_SHOWN
 from geval_local.scale import listed_labels
 from training import wordings
 from training.wordings import Concept
@@ -117,7 +118,7 @@ class Form:
         """Write what follows the judged text in a chat: heading, request, end of the turn, cue."""
         lines = [f"{self.cue} {label}" for label in self.scale.shown]
         lines = lines if len(lines) <= LABELS_SHOWN else [*lines[:2], "...", lines[-1]]
-        return "\n".join([f"{self.heading}\n\n{ANSWER_REQUEST}", "", *lines]) + after + self.cue
+        return "\n".join([f"{self.heading}\n\n{FRAME['answer']}", "", *lines]) + after + self.cue
 
     def field(self, role: str) -> str:
         """Write the heading of a field, up to its text."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from geval_local.prompt import STEPS_REQUEST
+from geval_local.metric_file import FRAME
 from training import candidates, corpus, damage, dialogues, forms, style, traps, wordings
 from training.candidates import Candidate, Grader
 from training.corpus import Corpus, Document
@@ -199,7 +199,7 @@ class Maker:
     def steps(name: str, form: forms.Form, chat: tuple[str, str]) -> Tree:
         """Turn a form into the request for its steps, with the answer; a tree without leaves."""
         instructions, line, _ = form.head[: form.steps[0]].rpartition(wordings.STEPS_LINE)
-        asked = f"{chat[0]}{instructions.rstrip()}\n\n{STEPS_REQUEST}\n\n{line}{chat[1]}1."
+        asked = f"{chat[0]}{instructions.rstrip()}\n\n{FRAME['write_steps']}\n\n{line}{chat[1]}1."
         trunk = asked + form.head[slice(*form.steps)].replace("\r\n", "\n") + END_OF_TURN
         return Tree(name, trunk, [], form.scale, (len(asked), len(trunk)))
 

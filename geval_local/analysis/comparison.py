@@ -87,6 +87,13 @@ def differences(
     )
 
 
+def _rounded(first: Sequence[ScoredItem], second: Sequence[ScoredItem], smallest: float) -> list[ScoredItem]:
+    """Give the second run's items the scores of the first where they differ by no more than rounding."""
+    known = {item.key: item.predicted for item in first}
+    apart = ((item, known.get(item.key, math.nan)) for item in second)
+    return [replace(i, predicted=score) if 0 < abs(i.predicted - score) <= smallest else i for i, score in apart]
+
+
 def difference_table(differences: Mapping[str, Difference]) -> Table:
     """Build a table with one row per metric shared by two runs."""
     columns: dict[str, Callable[[Difference], Any]] = {
@@ -552,6 +559,7 @@ def compare_systems(
             together.items(name, human=rated),
             baseline=baseline,
             tie=tie,
+            smallest=max(run.rounding(name) for run in scored),
             seed=seed,
             direction=scored[0].direction(name),
         )
@@ -624,7 +632,8 @@ def compare_runs(
     pilots: dict[str, Interval] = {}
     systems: dict[str, Interval] = {}
     for name in names:
-        sides = tuple(run.items(name, human=rated, group_by=documents) for run in (one, other))
+        items, others = (run.items(name, human=rated, group_by=documents) for run in (one, other))
+        sides = items, _rounded(items, others, max(run.rounding(name) for run in (one, other)))
         found[name] = differences(*sides, count=largest)
         doubt[name] = doubt_of(sides[0]), doubt_of(sides[1])
         if name in rated:

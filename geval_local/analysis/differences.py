@@ -23,6 +23,7 @@ from geval_local.analysis.tables import Table, digits, interval, interval_warnin
 from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
+from geval_local.signature import rounding_of
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem, mean_mass
 from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
@@ -33,8 +34,8 @@ from geval_local.statistics.significance import LEVEL, corrected, how_corrected
 SHARED = 2
 WELCH, ADJUSTED = "Welch t", "t (adjusted means)"
 Floats = NDArray[np.float64]
-# Rounding: means of equal scores, summed in another order, differ by less.
-_EQUAL = 1e-9
+#: Scores that differ by less are equal, unless the run's own rounding is larger.
+ROUNDING = rounding_of("")
 #: With more pairs than this, a short table lists only the most informative ones.
 MOST_PAIRS = 15
 
@@ -112,7 +113,7 @@ class Gap:
     @property
     def is_equal(self) -> bool:
         """Whether both sides have the same score on every shared document."""
-        return self.wins is not None and max(map(abs, self.by_document.values())) <= _EQUAL
+        return self.wins is not None and not any(self.by_document.values())
 
     @property
     def better(self) -> str | None:
@@ -208,12 +209,20 @@ def _drawn_interval(value: float, drawn: Floats, units: int) -> Interval:
     return t_interval(value, error, units)
 
 
-def gap(items: Sequence[ScoredItem], first: str, second: str, *, tie: float = 0.0, seed: int = 0) -> Gap:
+def gap(
+    items: Sequence[ScoredItem],
+    first: str,
+    second: str,
+    *,
+    tie: float = 0.0,
+    smallest: float = ROUNDING,
+    seed: int = 0,
+) -> Gap:
     """Test whether one side (a system of the items) scores higher than another.
 
     If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel: it flips the
     signs of the documents' differences at random. Otherwise it is Welch's t test of the documents' means. A document is
-    tied if its scores differ by at most `tie`.
+    tied if its scores differ by at most `tie`; differences up to `smallest` are 0.
     """
     means = [document_means(items, side) for side in (first, second)]
     for side, own in zip((first, second), means, strict=True):
@@ -229,10 +238,11 @@ def gap(items: Sequence[ScoredItem], first: str, second: str, *, tie: float = 0.
         ends = float(a.mean()), float(b.mean())
         return Gap(first, second, ends, difference, p, math.nan, difference.detectable(), WELCH, documents, 0)
     a, b = (np.array([own[name] for name in shared]) for own in means)
-    by_document = dict(zip(shared, (a - b).tolist(), strict=True))
-    difference = mean_interval(a - b)
+    apart = np.where(np.abs(a - b) <= smallest, 0.0, a - b)
+    by_document = dict(zip(shared, apart.tolist(), strict=True))
+    difference = mean_interval(apart)
     p, test = paired_test(by_document, difference, seed=seed)
-    wins, losses = int((a - b > tie + _EQUAL).sum()), int((b - a > tie + _EQUAL).sum())
+    wins, losses = int((apart > tie + smallest).sum()), int((-apart > tie + smallest).sum())
     return Gap(
         first,
         second,
@@ -323,10 +333,14 @@ def rank_systems(
     *,
     baseline: str | None = None,
     tie: float = 0.0,
+    smallest: float = ROUNDING,
     seed: int = 0,
     direction: Direction = Direction.HIGH,
 ) -> Ranking:
-    """Compare systems by the scores of one judge on one metric; `direction` says which scores are good."""
+    """Compare systems by the scores of one judge on one metric; `direction` says which scores are good.
+
+    Differences up to `smallest` are rounding, and count as 0.
+    """
     nameless = [item.key for item in items if not item.system]
     if nameless:
         raise DataError(
@@ -359,7 +373,7 @@ def rank_systems(
     tests = []
     for one, other in combinations(ranked, 2):
         if baseline in (None, one, other):
-            test = gap([*by_system[one], *by_system[other]], one, other, tie=tie, seed=seed)
+            test = gap([*by_system[one], *by_system[other]], one, other, tie=tie, smallest=smallest, seed=seed)
             test = _adjusted(test, adjusted) if adjusted and test.test == WELCH else test
             tests.append(test.judged(direction))
     holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"

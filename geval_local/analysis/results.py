@@ -39,7 +39,7 @@ from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, estimate
-from geval_local.signature import signature_parts, written_signature
+from geval_local.signature import rounding_of, signature_parts, written_signature
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, probability_matrix, word_count
 
@@ -374,6 +374,12 @@ class ScoredRun:
     def direction(self, metric: str) -> Direction:
         """Return which scores of a metric are good; high ones, unless its description says otherwise."""
         return self.origin(metric).definition.direction if self.is_described(metric) else Direction.HIGH
+
+    def rounding(self, metric: str) -> float:
+        """Return the largest difference between scores of a metric that rounding alone makes, see `rounding_of`."""
+        if not self.is_described(metric):
+            return rounding_of("")
+        return rounding_of(self.origin(metric).signature, self.origin(metric).definition.scale)
 
     def origin(self, metric: str) -> ScoredMetric:
         """Return the origin of a metric's scores."""

@@ -2,6 +2,7 @@
 
 Without a margin a metric fails if its scores dropped significantly. With a margin it fails unless the test shows that
 the scores are not lower by that margin or more (non-inferiority). Both use `geval_local.statistics.noninferiority`.
+Scores that differ by no more than rounding are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from geval_local.grouping import documents_of
 from geval_local.io.samples import Sample
 from geval_local.slices import Slicing, find_slicings
 from geval_local.statistics.interval import FEW_UNITS
-from geval_local.statistics.noninferiority import FIRST_LOOK, NotWorse, NotWorseSoFar, not_worse, not_worse_so_far
+from geval_local.statistics.noninferiority import TOO_FEW, NotWorse, NotWorseSoFar, missed, not_worse, not_worse_so_far
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import LEVEL
 
@@ -66,8 +67,8 @@ class Change:
         Mean over documents of new minus old, in units of the scale; NaN if nothing is shared or the judge does not
         answer.
     test : NotWorse, optional
-        The test: with a margin, of the new run's advantage; without one, of the baseline's advantage. None if there is
-        nothing to test.
+        The test, of the new run's advantage: new minus old if high scores are good, else old minus new. None if there
+        is nothing to test.
     new, old : float
         Means over the shared documents.
     rows, documents : int
@@ -193,7 +194,7 @@ def is_worse(
         Keys of the signature in which the two may differ, ``versions`` or ``any``.
     sequential : bool
         Use the sequential test, whose error level covers repeated looks at a growing file. The order of the rows must
-        not depend on their scores, and there is no verdict before 50 documents.
+        not depend on their scores.
     **reading
         As in `geval_local.analysis.comparison.compare`.
 
@@ -248,9 +249,12 @@ def changes(
         chosen = None
         if question.column is not None:
             chosen = [value == question.value for value in slices[question.column]]
-        span, direction = _span(new, question.metric), new.direction(question.metric)
-        pair = items[question.metric]
-        change = _change(question, pair, keys, chosen, span, level, direction=direction, sequential=sequential)
+        pair, direction = items[question.metric], new.direction(question.metric)
+        span = _span(new, question.metric, pair)
+        smallest = max(run.rounding(question.metric) for run in (new, old))
+        change = _change(
+            question, pair, keys, chosen, span, level, smallest, direction=direction, sequential=sequential
+        )
         found[question] = change
     return WorseStudy((new, old), differ, pairing, grouping, found, list(slicings))
 
@@ -306,12 +310,13 @@ def _texts(run: ScoredRun, row: Mapping[str, Any], fields: Sequence[str]) -> str
         return None
 
 
-def _span(run: ScoredRun, metric: str) -> float:
-    """Return the length of the metric's scale; NaN without a manifest."""
-    if not run.is_described(metric):
-        return math.nan
-    scale = run.origin(metric).definition.scale
-    return scale.high - scale.low
+def _span(run: ScoredRun, metric: str, items: Iterable[Iterable[ScoredItem]]) -> float:
+    """Return the length of the metric's scale; without a manifest, the range of the scores of both runs."""
+    if run.is_described(metric):
+        scale = run.origin(metric).definition.scale
+        return scale.high - scale.low
+    found = [item.predicted for own in items for item in own if math.isfinite(item.predicted)]
+    return max(found) - min(found) if found else math.nan
 
 
 def _change(
@@ -321,6 +326,7 @@ def _change(
     chosen: Sequence[bool] | None,
     span: float,
     level: float,
+    smallest: float,
     *,
     direction: Direction,
     sequential: bool,
@@ -340,7 +346,8 @@ def _change(
     by_document: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for key in after:
         if key in before:
-            by_document[group[key]].append((after[key], before[key]))
+            is_equal = abs(after[key] - before[key]) <= smallest
+            by_document[group[key]].append((before[key] if is_equal else after[key], before[key]))
     if not by_document:
         if question.column is not None and not {key for key, _ in pairs} & set(keys[1]):
             return Change(True, "no row of this slice is in the baseline: nothing is compared", margin=question.margin)
@@ -348,15 +355,11 @@ def _change(
     means = np.array([np.mean(pairs, axis=0) for pairs in by_document.values()])
     differences = means[:, 0] - means[:, 1]
     gains = direction.sign * differences
-    if question.margin is None:
-        test = not_worse(-gains, 0.0, span=span, level=level)
-        passed = not test.is_shown
-    else:
-        test = not_worse(gains, question.margin, span=span)
-        passed = test.is_shown
-    so_far = None
+    level = level if question.margin is None else LEVEL
+    test = not_worse(gains, question.margin, span=span, level=level)
+    passed, so_far = bool(test.passed), None
     if sequential:
-        so_far = not_worse_so_far(gains, question.margin or 0.0, level=level if question.margin is None else LEVEL)
+        so_far = not_worse_so_far(gains, question.margin or 0.0, span=span, level=level)
         passed = so_far.verdict != "failed" if question.margin is None else so_far.verdict == "passed"
     mean, (after_mean, before_mean) = float(differences.mean()), means.mean(axis=0).tolist()
     figures = (after_mean, before_mean, rows, len(differences), question.margin, so_far, direction)
@@ -377,7 +380,7 @@ def _turned(change: Change) -> Any:
     """Return the interval of new minus old."""
     assert change.test is not None
     one = change.test.difference
-    if change.direction.sign * (1 if change.margin is not None else -1) > 0:
+    if change.direction.sign > 0:
         return one
     return replace(one, value=-one.value, low=-one.high, high=-one.low)
 
@@ -386,7 +389,7 @@ def _verdict(change: Change) -> str:
     if change.test is None:
         return "new" if change.passed else "not known"
     if change.margin is None:
-        return "not shown to be worse" if change.passed else "worse"
+        return "not shown to be worse" if change.passed else "worse" if change.test.passed is False else "cannot decide"
     return "not worse" if change.passed else "not shown"
 
 
@@ -399,30 +402,34 @@ def _sentence(change: Change) -> str:
     on = f"on {counted(change.documents, 'shared document')}"
     d = f"{change.difference:+.{places}f}"
     p = f", p {p_value(test.p)}" if math.isfinite(test.p) else ""
-    found = number(test.detectable, places)
-    if not math.isfinite(test.detectable):
-        could = "what such a test can find is not known without the scale of the metric"
-    elif change.margin is None:
-        could = f"a {direction.loss} of {found} would be found with 80 % probability"
-    else:
-        could = f"a margin of {found} could be shown with 80 % probability"
-    few = ""
+    found, could, few = number(test.detectable, places), "", ""
+    if math.isfinite(test.detectable) and change.margin is None:
+        could = f"; a {direction.loss} of {found} would be found with 80 % probability"
+    elif math.isfinite(test.detectable):
+        could = f"; a margin of {found} could be shown with 80 % probability"
     if change.documents < FEW_UNITS:
         few = f"; with only {counted(change.documents, 'document')}, smaller changes go unseen"
     if change.so_far is not None:
         return _sentence_so_far(change, f"the mean changed by {d} ({means}) {on}")
+    if test.passed is None:
+        return (
+            f"cannot decide: the mean changed by {d} ({means}) {on}, and no test of so few can show a "
+            f"{direction.loss}; at least {TOO_FEW + 1} are needed"
+        )
     if change.margin is None:
         if change.passed:
-            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}; {could}{few}"
+            unseen = missed(change.documents)
+            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{could}{few}{unseen}"
         by = number(abs(change.difference), places)
-        return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}"
+        doubt = "; few documents and skewed differences: not certain" if test.difference.warning else ""
+        return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}{doubt}"
     worst = f"at worst {direction.sign * test.low:+.{places}f}"
     if not math.isfinite(test.low):
         worst = f"it may be {direction.behind} by any amount"
     told = f"the mean changed by {d} ({means}), {worst}, {on}"
     if change.passed:
         return f"not {direction.behind} by {change.margin:g} or more: {told}{p}"
-    return f"not shown to be less than {change.margin:g} {direction.behind}: {told}; {could}{few}"
+    return f"not shown to be less than {change.margin:g} {direction.behind}: {told}{could}{few}"
 
 
 def _sentence_so_far(change: Change, told: str) -> str:
@@ -430,8 +437,7 @@ def _sentence_so_far(change: Change, told: str) -> str:
     found = change.so_far
     assert found is not None
     if found.verdict == "open":
-        need = "" if found.documents >= FIRST_LOOK else f", and no verdict falls before {FIRST_LOOK} documents"
-        return f"not decided yet: {told}; add rows and look again{need}"
+        return f"not decided yet: {told}; add rows and look again"
     than = "" if change.margin is None else f" by {change.margin:g} or more"
     behind = change.direction.behind
     shown = f"{behind}{than}" if found.verdict == "failed" else f"not {behind}{than}"

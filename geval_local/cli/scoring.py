@@ -172,7 +172,7 @@ class _Shown(RunEvents):
 
     def on_loaded(self, judge: Judge) -> None:
         # The speed of a served judge is its server's.
-        self._may_tell = self.unit == "rows" and judge.engine_report.engine != "served"
+        self._may_tell = self.unit == "rows" and judge.backend.facts.is_here
         if self.unit == "rows":  # what is written is no read-out of an engine
             is_rounded = self._is_resumed and not judge.backend.facts.is_reproducible
             note(f"engine: {judge.engine_report.text}{ROUNDED if is_rounded else ''}", "dim")

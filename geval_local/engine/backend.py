@@ -80,6 +80,8 @@ class BackendFacts:
     batch_tokens: int
     #: Whether a unit gives the same bits whenever it is executed, so that a resumed run gives equal bytes.
     is_reproducible: bool = True
+    #: Whether it computes on this machine's devices, by settings that are chosen here.
+    is_here: bool = True
     #: Temperature and top-p that the model's own files name, else 1.
     sampling: tuple[float, float] = (1.0, 1.0)
 

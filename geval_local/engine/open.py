@@ -1,30 +1,24 @@
-"""Choose and open the backend of a judge: the only module that knows all backends."""
+"""Choose and open the backend of a judge, by the table of backends."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+from geval_local.backends import BackendKind
 from geval_local.engine.backend import Backend
-from geval_local.engine.served_backend import check_served, read_served
-from geval_local.engine.transformers_backend import check_transformers, read_transformers
 from geval_local.engine.unread_backend import UnreadBackend, keep_facts, kept_facts
-from geval_local.engine.vllm_backend import check_vllm, read_vllm
-from geval_local.models.load import CheckedJudge
 from geval_local.options import JudgeOptions
 
 #: Wraps the reading of weights: called with the function that reads them, returns its result.
 OnRead = Callable[[Callable[[], Backend]], Backend]
 
 
-def check_backend(options: JudgeOptions) -> None:
+def check_backend(options: JudgeOptions) -> Any:
     """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
-    if options.is_served:
-        check_served(options)
-    elif options.engine == "vllm":
-        check_vllm(options)
-    else:
-        check_transformers(options)
+    return _module(options.backend).check(options)
 
 
 def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backend:
@@ -38,18 +32,21 @@ def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backen
         Called with the function that reads the weights. If an earlier start recorded the judge's identity, that is when
         the first figure is needed that no cache has; else at once.
     """
-    if options.is_served or options.engine == "vllm":
-        found = partial(read_served, options) if options.is_served else partial(read_vllm, check_vllm(options))
-        return found() if on_read is None else on_read(found)
-    checked = check_transformers(options)
-    read = partial(_read, checked)
+    kind = options.backend
+    checked = check_backend(options)
+    read = partial(_read, kind, checked)
     if on_read is None:
         return read()
-    facts = kept_facts(checked)
+    facts = kept_facts(checked) if kind.may_wait else None
     return on_read(read) if facts is None else UnreadBackend(checked, facts, partial(on_read, read))
 
 
-def _read(checked: CheckedJudge) -> Backend:
-    backend = read_transformers(checked)
-    keep_facts(backend.facts, checked)
+def _module(kind: BackendKind) -> Any:
+    return importlib.import_module(f"geval_local.engine.{kind.module}")
+
+
+def _read(kind: BackendKind, checked: Any) -> Backend:
+    backend: Backend = _module(kind).read(checked)
+    if kind.may_wait:
+        keep_facts(backend.facts, checked)
     return backend

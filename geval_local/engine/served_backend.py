@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from geval_local import __version__
+from geval_local.backends import BACKENDS
 from geval_local.engine.asked import Answer, Answers, AskedEngine, Question
 from geval_local.engine.asked_backend import AskedBackend
 from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Sampling
@@ -38,9 +39,11 @@ from geval_local.errors import ConfigurationError, GevalError, JudgeError, Token
 from geval_local.models.fingerprint import tokenizer_hash
 from geval_local.models.load import check_style, load_tokenizer, own_sampling
 from geval_local.models.precision import Precision
-from geval_local.models.registry import SERVED, JudgeEntry, entry_of, has_chat_template, local_directory
+from geval_local.models.registry import JudgeEntry, entry_of, has_chat_template, local_directory
 from geval_local.options import JudgeOptions
 
+#: Names of its judges begin so.
+_PREFIX = BACKENDS["served"].prefix
 #: The variable that vLLM's own server reads its key from.
 KEY_VARIABLE = "VLLM_API_KEY"
 REQUESTS_AT_ONCE = 8
@@ -246,9 +249,8 @@ class _Model:
     version: str
 
 
-def read_served(options: JudgeOptions) -> ServedBackend:
+def read(options: JudgeOptions) -> ServedBackend:
     """Ask a server what it serves, and check that it can answer here; errors as for `Judge.load`."""
-    check_served(options)
     server = Server(str(options.name))
     model = _model(server, options.served_model)
     entry = _entry(options, model)
@@ -258,7 +260,7 @@ def read_served(options: JudgeOptions) -> ServedBackend:
     return backend
 
 
-def check_served(options: JudgeOptions) -> None:
+def check(options: JudgeOptions) -> JudgeOptions:
     """Check what can be checked without the server."""
     options.check_backend()
     for name in ("adapter", "device", "device_map", "dtype", "attention", "quantization"):
@@ -269,6 +271,7 @@ def check_served(options: JudgeOptions) -> None:
     if options.engine != "auto":
         raise ConfigurationError("a server has its own engine", hint="Leave `engine` out.")
     check_address(options)
+    return options
 
 
 def _model(server: Server, wanted: str | None) -> _Model:
@@ -304,7 +307,7 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
         root = Path(model.root)
     if root is not None:
         style = options.style or ("chat" if has_chat_template(root) else "completion")
-        return JudgeEntry(name=f"{SERVED}{model.name}", path=root, context=model.context or None, style=style)
+        return JudgeEntry(name=f"{_PREFIX}{model.name}", path=root, context=model.context or None, style=style)
     try:
         found = entry_of(JudgeOptions(name=model.root, style=options.style, models_file=options.models_file))
     except GevalError as error:
@@ -312,7 +315,7 @@ def _entry(options: JudgeOptions, model: _Model) -> JudgeEntry:
             f"the server serves {model.root}, whose tokenizer is not on this machine",
             hint="Name the directory of its tokenizer.json: `tokenizer=DIR`.",
         ) from error
-    return found.model_copy(update={"name": f"{SERVED}{model.name}", "adapter": None})
+    return found.model_copy(update={"name": f"{_PREFIX}{model.name}", "adapter": None})
 
 
 class ServedBackend(AskedBackend):
@@ -369,6 +372,7 @@ class ServedBackend(AskedBackend):
             report=EngineReport("served"),
             batch_tokens=self.engine.batch_tokens,
             is_reproducible=False,
+            is_here=False,
             sampling=own_sampling(local_directory(entry)),
         )
 

@@ -52,12 +52,12 @@ VERSIONS: Mapping[str, str] = {
 _T = TypeVar("_T")
 
 
-def check_transformers(options: JudgeOptions) -> CheckedJudge:
+def check(options: JudgeOptions) -> CheckedJudge:
     """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
     return check_judge(entry_of(options), options)
 
 
-def read_transformers(checked: CheckedJudge) -> TransformersBackend:
+def read(checked: CheckedJudge) -> TransformersBackend:
     """Read the weights of a checked judge, and choose its engine."""
     options = checked.options
 

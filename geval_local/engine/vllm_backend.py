@@ -57,7 +57,7 @@ _REFUSED = {
 }
 
 
-def check_vllm(options: JudgeOptions) -> CheckedJudge:
+def check(options: JudgeOptions) -> CheckedJudge:
     """Check that vLLM can be asked to load a judge; errors as for `Judge.load`."""
     for name, remedy in _REFUSED.items():
         if getattr(options, name) is not None:
@@ -72,7 +72,7 @@ def check_vllm(options: JudgeOptions) -> CheckedJudge:
     return check_files(entry_of(options), options)
 
 
-def read_vllm(checked: CheckedJudge) -> VllmBackend:
+def read(checked: CheckedJudge) -> VllmBackend:
     """Let vLLM load a checked judge."""
     content = fingerprint(checked.directory, checked.entry.adapter, code=checked.options.trust_remote_code)
     llm = _loaded(checked)

@@ -1,9 +1,9 @@
 """Shares: the rows of an input that one of several runs scores; all shares together contain every row exactly once.
 
 Each run finds its own share; runs exchange nothing. A cut is at a fixed fraction of the files' bytes, moved to the next
-row that begins a new document. A run therefore reads its own rows, and the earlier bytes of its first file, to know the
-numbers of its rows. With windows, a run counts the rows of all files, and cuts are at the window borders of an
-undivided run.
+row that begins a new document; a document that is larger than a share is cut at a row. A run therefore reads its own
+rows, and the earlier bytes of its first file, to know the numbers of its rows. With windows, a run counts the rows of
+all files, and cuts are at the window borders of an undivided run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ At = tuple[Count, Count]
 
 
 class EmptyShareError(DataError):
-    """A share without rows: there are fewer documents than shares."""
+    """A share without rows: there are fewer rows than shares, or some rows are larger than a share."""
 
 
 class _Record(BaseModel):
@@ -195,7 +195,12 @@ def _share_of_samples(
                 borders.append(place)
             before = document
         borders.append(total)
-    ends = [0 if part == 0 else borders[bisect_left(borders, total * part // count)] for part in (number - 1, number)]
+    ends = []
+    for part in (number - 1, number):
+        target = total * part // count
+        border = borders[bisect_left(borders, target)] if part else 0
+        is_far = sizes is None and part < count and (border - target > total // count or border == total)
+        ends.append(target if is_far else border)
     if ends[0] == ends[1]:
         raise _empty(given.options)
     if sizes is not None:
@@ -213,7 +218,7 @@ def _share_of_samples(
 
 def _empty(options: RunOptions) -> EmptyShareError:
     return EmptyShareError(
-        f"no row is left for the share {options.shard}: there are fewer documents, or windows, than shares",
+        f"no row is left for the share {options.shard}: there are fewer rows, or windows, than shares",
         hint="`merge` does without it; fewer shares would leave none idle.",
     )
 
@@ -286,37 +291,48 @@ class _Input:
         offset = 0 if file >= len(self.paths) else target - self._before[file]
         if part in (0, count) or offset == 0:
             return _Cut(0 if part == 0 else file if part < count else len(self.paths))
-        found = self._byte_cut(file, offset) if self._is_by_bytes(file) else self._row_cut(file, offset)
+        cut = self._byte_cut if self._is_by_bytes(file) else self._row_cut
+        found = cut(file, offset, self._before[-1] // count)
         return _Cut(file + 1) if found is None else _Cut(file, *found)
 
-    def _byte_cut(self, file: int, offset: int) -> tuple[int, int] | None:
-        """Find a line, and its number, at or after a byte; None if there is none."""
+    def _byte_cut(self, file: int, offset: int, bound: int) -> tuple[int, int] | None:
+        """Find a line, and its number, at or after a byte; None if there is none.
+
+        Without a new document within `bound` bytes, or before the end of the input, it is the first line.
+        """
         with self._open(file) as source:
-            start = _line_at(source, offset)
+            start = first = _line_at(source, offset)
             source.seek(_line_before(source, start))
             before = self._document_in(source.readline())
             while line := source.readline():
+                if start > offset + bound:
+                    return first, 1 + _lines_before(source, first)
                 document = None if is_blank(line) else self._document_in(line)
                 if not is_blank(line) and (document is None or document != before):
                     return start, 1 + _lines_before(source, start)
                 start += len(line)
-        return None
+            is_end = file + 1 == len(self.paths) and first < self._sizes[file]
+            return (first, 1 + _lines_before(source, first)) if is_end else None
 
     def _document_in(self, line: bytes) -> Any:
         row = next(line_rows([line.decode("utf-8-sig", "surrogateescape")]), None)
         return None if row is None or row.error is not None else self.document(row.fields)
 
-    def _row_cut(self, file: int, offset: int) -> tuple[int, int] | None:
-        """Find a row, as its place from 0, and its number, at or after a byte, as if rows were of equal size."""
-        start = max(1, self._rows(file) * offset // max(1, self._sizes[file]))
-        rows = self._read(file, start - 1)
-        before = next(rows, None)
-        for place, row in enumerate(rows, start=start):
+    def _row_cut(self, file: int, offset: int, bound: int) -> tuple[int, int] | None:
+        """Find a row, as its place from 0, and its number, as `_byte_cut` does if rows were of equal size."""
+        rows, size = self._rows(file), max(1, self._sizes[file])
+        start = max(1, rows * offset // size)
+        found = self._read(file, start - 1)
+        before, first = next(found, None), None
+        for place, row in enumerate(found, start=start):
+            first = first or (start, row.number)
+            if place > start + rows * bound // size:
+                return first
             document = None if row.error is not None else self.document(row.fields)
             if document is None or before is None or before.error or document != self.document(before.fields):
                 return place, row.number
             before = row
-        return None
+        return first if file + 1 == len(self.paths) else None
 
     def _rows(self, file: int) -> int:
         """Count the rows of a file."""

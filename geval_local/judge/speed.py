@@ -17,6 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
+from geval_local.backends import BACKENDS
 from geval_local.errors import GevalError, JudgeError, first_line
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import STORY, example_samples
@@ -68,8 +69,11 @@ def arms_here(options: JudgeOptions) -> list[Arm]:
     """List what this machine can compute a judge with; float32 by this package's engine comes first."""
     from geval_local.models.precision import native_dtypes  # brings torch
 
-    own = "auto" if options.engine == "vllm" else options.engine
-    engines = [own, *(["vllm"] if importlib.util.find_spec("vllm") else [])]
+    own = "auto" if options.backend.package else options.engine
+    engines = [
+        own,
+        *(name for name, kind in BACKENDS.items() if kind.package and importlib.util.find_spec(kind.package)),
+    ]
     return [Arm(engine, dtype) for engine in engines for dtype in native_dtypes(options.device)]
 
 
@@ -111,7 +115,7 @@ def measure(
     JudgeError
         If a server computes the judge, or if the first arm has no scores.
     """
-    if options.is_served:
+    if not options.backend.uses_devices:
         raise JudgeError(
             "the speed of a served judge is that of its server", hint="Time a run with `limit`, which shows its rate."
         )

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from geval_local.backends import BACKENDS
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.files import expanded, home_directory, no_such_file
 from geval_local.models.fingerprint import ADAPTER_CONFIG, check_pointers, resume_hint
@@ -33,8 +34,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _parsed = lru_cache(maxsize=4)(parse_file)
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
-#: Names of judges that a server computes begin so.
-SERVED = "served:"
 #: Size of one weight in each dtype of a judge; ``auto`` counts as half precision.
 BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 
@@ -251,8 +250,8 @@ def find_judge(
 def entry_of(options: JudgeOptions) -> JudgeEntry:
     """Find the entry of a judge, in the prompt style that is asked for, for steps too; errors as by `find_judge`."""
     options.check_backend()
-    if options.is_served:
-        # Its model is known when the server was asked.
+    if not options.backend.has_files:
+        # Its model is known when the backend is open.
         entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path())
     else:
         entry = find_judge(options.name, options.models_file, adapter=options.adapter)
@@ -348,11 +347,9 @@ def _unknown(registry: Registry, wanted: str) -> JudgeError:
     if wanted.lower().endswith(".gguf"):
         missing = no_such_file(Path(wanted))
         return JudgeError(missing.message, hint="A judge is a name of `judges list`, a model directory or a GGUF file.")
-    if wanted.startswith(SERVED):
-        return JudgeError(
-            f"the judge {wanted!r} is on a server, and results do not name its address",
-            hint="Name the address as the judge, such as http://127.0.0.1:8000/v1.",
-        )
+    elsewhere = next((one for one in BACKENDS.values() if one.prefix and wanted.startswith(one.prefix)), None)
+    if elsewhere is not None:
+        return JudgeError(f"the judge {wanted!r} {elsewhere.named_by}", hint=elsewhere.chosen_by)
     near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
     return JudgeError(
         f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),

@@ -70,7 +70,7 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, options
             )
         return WorkerShare(workers, 0, each)
     gpus, cpus = ([int(node.get(name, 0)) for node in nodes] for name in ("GPU", "CPU"))
-    on_gpus = sum(gpus) > 0 and options.device != "cpu" and not options.is_served
+    on_gpus = sum(gpus) > 0 and options.device != "cpu" and options.backend.uses_devices
     units = gpus if on_gpus else cpus
     if not on_gpus or options.device_map is not None:
         each = _largest_share(units, workers)
@@ -117,13 +117,12 @@ def check_gpus(share: WorkerShare, options: JudgeOptions, address: str | None, g
             f"`{_wanted_gpus(options)}` asks for GPUs, and this machine has none",
             hint="Leave it out to compute on CPUs.",
         )
-    if not share.gpus and options.device is None and address is not None and not options.is_served:
-        ask = "tensor_parallel=1" if options.engine == "vllm" else "device=cuda"
+    if not share.gpus and options.device is None and address is not None and options.backend.uses_devices:
         logger.warning(
             "no machine of the cluster has a GPU: the judge computes on CPUs. If an autoscaler is to bring GPUs, add "
             "`%s` and `workers`%s",
-            ask,
-            "" if options.engine == "vllm" else "; `device=cpu` says that CPUs are meant",
+            options.backend.gpu_option,
+            "; `device=cpu` says that CPUs are meant" if options.backend.takes_device else "",
         )
 
 

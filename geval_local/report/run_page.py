@@ -33,6 +33,7 @@ from geval_local.report.overview import UNDESCRIBED, Described, overview_table, 
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
+from geval_local.signature import rounding_of
 from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.levels import Level
@@ -160,6 +161,7 @@ class RunPage:
                 named=self.system is not None,
                 human=self.ratings.get(metric),
                 direction=self.run.direction(metric),
+                smallest=rounding_of(self.described.signatures.get(metric, ""), self.described.scales.get(metric)),
             )
             for metric, own in self.items.items()
         ]

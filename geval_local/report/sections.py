@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from geval_local.analysis.differences import Gap, Ranking, pair_table, rank_systems, ranking_table
+from geval_local.analysis.differences import ROUNDING, Gap, Ranking, pair_table, rank_systems, ranking_table
 from geval_local.analysis.pair_study import (
     consistency_table,
     pair_agreement_table,
@@ -102,6 +102,7 @@ def system_section(
     named: bool,
     human: str | None = None,
     direction: Direction = Direction.HIGH,
+    smallest: float = ROUNDING,
 ) -> dict[str, Any] | None:
     """Compare the systems on one metric for the template, unless the ranking is given; None without two systems."""
     found = {item.system for item in items}
@@ -111,7 +112,7 @@ def system_section(
         why = f"The column of systems holds {len(found)} different texts, too many to compare each with each other."
         return {"metric": metric, "why": why}
     try:
-        ranking = ranking or rank_systems(items, direction=direction)
+        ranking = ranking or rank_systems(items, direction=direction, smallest=smallest)
     except DataError as error:
         if named:
             raise

@@ -258,7 +258,8 @@ def _fill(run: Run, shards: Sequence[Shard]) -> None:
         rows += manifest.input.rows or 0
     # What only the whole input tells: an id that a row of an earlier share has.
     refused = {place: sample.error for place, sample in enumerate(run.samples()) if sample.error is not None}
-    run.store.take_over(stored, [metric.forms for metric in run.metrics], refused)
+    outcomes = [run.outcomes(judge) for judge in range(len(run.manifest.judges))]
+    run.store.take_over(stored, outcomes, refused)
     for place, record in enumerate(run.manifest.judges):
         its = next(
             (shard.manifest.judges[place] for shard in shards if shard.manifest.judges[place].fingerprint is not None),

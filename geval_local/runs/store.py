@@ -16,7 +16,7 @@ import struct
 import time
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -248,6 +248,26 @@ _MIGRATIONS: tuple[Migration, ...] = (
             PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
     ),
 )
+
+
+class _Table(NamedTuple):
+    """A table of what a run stores by judge, metric and place; its last column seals the others.
+
+    All that looks at whole stores goes through `_TABLES`, by the tables that a store has: a new one has its entry there
+    or fails.
+    """
+
+    #: The column of the place.
+    place: str
+    #: Gives the checksum of the other columns.
+    seal: Callable[[Sequence[Any]], int | None]
+
+
+_TABLES = {
+    "outcomes": _Table("row", lambda values: checksum(*values)),
+    "plans": _Table("window", lambda values: plan_checksum(*values)),
+    "thoughts": _Table("row", lambda values: thought_checksum(values)),
+}
 #: The columns of an outcome, in the order of `to_columns`.
 _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
 #: A power cut loses the commits of this many last seconds; a dying process loses no commits.
@@ -468,7 +488,7 @@ class Store:
 
     def _outcome(self, values: Sequence[Any], seal: Any) -> Outcome:
         try:
-            if not is_intact(values, seal):
+            if not is_intact("outcomes", values, seal):
                 raise ValueError("its checksum is that of other figures")
             return from_columns(tuple(values[4:]))
         except (TypeError, ValueError) as error:
@@ -480,30 +500,21 @@ class Store:
 
     def take_damage_back(self) -> list[tuple[Any, Any, Any]]:
         """Delete what is not as it was stored, so that it is computed again; return judge, metric and row of each."""
-        found: list[tuple[Any, Any, Any]] = []
+        damaged: dict[str, list[tuple[Any, Any, Any]]] = {}
         with plain_errors(self.path):
-            cursor = self._connection.execute(f"SELECT {_SEALED}, checksum FROM outcomes")
-            while rows := cursor.fetchmany(_VERIFIED_AT_ONCE):
-                found += [tuple(values[:3]) for *values, seal in rows if not is_intact(values, seal)]
-            thoughts = [
-                tuple(values[:3])
-                for *values, seal in self._connection.execute("SELECT * FROM thoughts").fetchall()
-                if thought_checksum(values) != seal
-            ]
-            found += thoughts  # what was read after them, too
-            plans = [
-                tuple(values[:3])
-                for *values, seal in self._connection.execute("SELECT * FROM plans").fetchall()
-                if plan_checksum(*values) != seal
-            ]
-            if found or plans:
+            for name in _tables(self._connection):
+                rows = self._connection.execute(f"SELECT * FROM {name}")
+                damaged[name] = []
+                while some := rows.fetchmany(_VERIFIED_AT_ONCE):
+                    damaged[name] += [tuple(values[:3]) for *values, seal in some if not is_intact(name, values, seal)]
+            damaged["outcomes"] += damaged["thoughts"]  # what was read after them, too
+            if any(damaged.values()):
                 with transaction(self._connection):
-                    damaged = (("outcomes", "row", found), ("plans", "window", plans), ("thoughts", "row", thoughts))
-                    for table, place, keys in damaged:
-                        where = f"judge IS ? AND metric IS ? AND {place} IS ?"
+                    for name, keys in damaged.items():
+                        where = f"judge IS ? AND metric IS ? AND {_TABLES[name].place} IS ?"
                         # Not by the index: a damaged key is not where the index looks for it.
-                        self._connection.executemany(f"DELETE FROM {table} NOT INDEXED WHERE +{where}", keys)
-        return found
+                        self._connection.executemany(f"DELETE FROM {name} NOT INDEXED WHERE +{where}", keys)
+        return damaged["outcomes"]
 
     def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[Sequence[int]] | None) -> None:
         """Make sure, before a judge is loaded for it, that what is there can be used; see `take_damage_back`.
@@ -581,36 +592,55 @@ class Store:
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
-    def take_over(self, shares: Sequence[StoredShare], forms: Sequence[int], refused: Mapping[int, Cause]) -> None:
-        """Hold the outcomes of shares and no others, by one transaction; `forms` are those of a row, per metric.
+    def take_over(
+        self, shares: Sequence[StoredShare], outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause]
+    ) -> None:
+        """Hold what shares have stored and nothing else, by one transaction.
 
-        Rows that are `refused`, by their reasons, have no figures, whatever a share has computed.
+        `outcomes` is the number of those that a row has, for each judge and metric. Rows that are `refused`, by their
+        reasons, have no figures, whatever a share has computed.
         """
         with plain_errors(self.path), transaction(self._connection):
+            for name in _tables(self._connection):
+                self._connection.execute(f"DELETE FROM {name}")
             windows = 0
-            self._connection.execute("DELETE FROM outcomes")
-            self._connection.execute("DELETE FROM plans")
             for share in shares:
-                windows += self._take_share(share, forms, refused, windows)
+                windows = self._take_share(share, outcomes, refused, windows)
 
-    def _take_share(self, share: StoredShare, forms: Sequence[int], refused: Mapping[int, Cause], windows: int) -> int:
+    def _take_share(
+        self, share: StoredShare, outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause], windows: int
+    ) -> int:
+        """Take all tables of a share whose first window is `windows`; return the number of the next window."""
+        stop = windows
         with closing(_connect_finished(share.path)) as source, plain_errors(share.path):
             if source.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (share.run,):
                 raise OutputError(
                     f"{share.path} belongs to another run than the manifest beside it",
                     hint="Put back the file that belongs here, or score that share again.",
                 )
-            rows = source.execute(f"SELECT {_SEALED}, checksum FROM outcomes ORDER BY judge, metric, row")
-            while some := rows.fetchmany(_VERIFIED_AT_ONCE):
-                self._connection.executemany(
-                    f"{_INSERT} {_MARKS}", [_moved(one, share, forms, refused) for one in some]
-                )
-            last = -1
-            for *plan, _ in source.execute("SELECT * FROM plans"):
-                last = max(last, plan[2])
-                plan[2] += windows
-                self._connection.execute("INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?)", (*plan, plan_checksum(*plan)))
-        return last + 1
+            for name in _tables(source):
+                rows = source.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3")
+                while some := rows.fetchmany(_VERIFIED_AT_ONCE):
+                    moved: list[list[Any]] = []
+                    for *values, seal in some:
+                        if not is_intact(name, values, seal):
+                            raise _damaged_share(share, values)
+                        if _TABLES[name].place == "window":
+                            values[2] += windows
+                            stop = max(stop, values[2] + 1)
+                        else:
+                            each = outcomes[values[0]][values[1]]
+                            values[2] += share.before * each
+                            reason = refused.get(values[2] // each)
+                            if reason is not None and name != "outcomes":
+                                continue
+                            if reason is not None and values[4] is not None:
+                                values[3:] = [Origin.INPUT, *to_columns(Outcome(error=reason))]
+                        moved.append([*values, _TABLES[name].seal(values)])
+                    if moved:
+                        marks = ", ".join("?" * len(moved[0]))
+                        self._connection.executemany(f"INSERT OR IGNORE INTO {name} VALUES ({marks})", moved)
+        return stop
 
     def take_errors_back(self) -> int:
         """Delete unscored rows so that they are scored again; return their number."""
@@ -639,22 +669,18 @@ def _connect_finished(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
 
 
-def _moved(
-    sealed: Sequence[Any], share: StoredShare, forms: Sequence[int], refused: Mapping[int, Cause]
-) -> tuple[Any, ...]:
-    """Return a stored outcome of a share as one of the whole input."""
-    *values, seal = sealed
-    if not is_intact(values, seal):
-        raise OutputError(
-            f"{share.path} is damaged: row {values[2] + 1}, judge {values[0] + 1}, metric {values[1] + 1}",
-            hint=f"Resume that share, which computes it again: geval-local resume {share.path.parent}",
-        )
-    each = forms[values[1]]
-    values[2] += share.before * each
-    reason = refused.get(values[2] // each)
-    if reason is not None and values[4] is not None:
-        values[3:] = [Origin.INPUT, *to_columns(Outcome(error=reason))]
-    return (*values, checksum(*values))
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    """Name the tables of what a run has stored; each has its entry in `_TABLES`."""
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'about'")
+    return sorted(name for (name,) in found)
+
+
+def _damaged_share(share: StoredShare, values: Sequence[Any]) -> OutputError:
+    judge, metric, row = (one + 1 if isinstance(one, int) else one for one in values[:3])
+    return OutputError(
+        f"{share.path} is damaged: row {row}, judge {judge}, metric {metric}",
+        hint=f"Resume that share, which computes it again: geval-local resume {share.path.parent}",
+    )
 
 
 class MemoryStore(Store):
@@ -678,9 +704,9 @@ class MemoryStore(Store):
                 path.write_bytes(content)
                 with closing(sqlite3.connect(path)) as copy:
                     copy.backup(found._connection)
-            for table, seal in (("outcomes", is_intact), ("plans", lambda values, own: plan_checksum(*values) == own)):
-                for *values, own in found._connection.execute(f"SELECT * FROM {table}"):
-                    if not seal(values, own):
+            for name in _tables(found._connection):
+                for *values, seal in found._connection.execute(f"SELECT * FROM {name}"):
+                    if not is_intact(name, values, seal):
                         return None
         except (sqlite3.Error, TypeError):
             return None
@@ -694,10 +720,10 @@ class MemoryStore(Store):
         migrate(self._connection, _MIGRATIONS, self.path)
 
 
-def is_intact(values: Sequence[Any], seal: Any) -> bool:
-    """Whether a stored outcome is as it was when `checksum` sealed it; a value of another type is not."""
+def is_intact(table: str, values: Sequence[Any], seal: Any) -> bool:
+    """Whether a stored record is as it was when its checksum sealed it; a value of another type is not."""
     try:
-        return seal is not None and checksum(*values) == seal
+        return seal is not None and _TABLES[table].seal(values) == seal
     except (AttributeError, TypeError):
         return False
 

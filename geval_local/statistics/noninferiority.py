@@ -1,86 +1,136 @@
-"""Non-inferiority tests for gates, on the candidate's score minus the baseline's for each document.
+"""Tests for gates, on the candidate's score minus the baseline's for each document; one-sided.
 
-Use `not_worse` once, when all documents are scored. Use `not_worse_so_far` after every batch; you may stop at any time.
-Both are one-sided: they limit the probability of passing a candidate that is lower by the margin. Documents are
-independent. If a sample misses the few documents on which a candidate fails, the candidate looks too good. Both tests
-therefore add one pseudo-document with the worst observed difference. If hardly any document differs, the number of
-differing documents bounds the loss (benchmarks/inference_edges.py, `gates`).
+Without a margin, `not_worse` asks whether the scores fell: by sign flips, and by Student's t with the skewness of the
+differences. With a margin it shows that they did not fall by as much. Its bound is that of Gaffke (2005; Learned-Miller
+and Thomas, 2019, arXiv:1905.06208): the mean of the documents and of one more that falls by the whole scale, under
+random weights. If all documents are equal it is the bound of Clopper and Pearson (1934), so rounding changes nothing,
+and failures that the sample may have missed count. `not_worse_so_far` may be asked after every batch; its evidence is
+the capital of bets (Waudby-Smith and Ramdas, 2024, doi:10.1093/jrsssb/qkad009), valid for any differences that the
+scale allows. Documents are independent (benchmarks/inference_edges.py, `gates`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
-from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.interval import Interval, critical, mean_interval, skewness_of, t_test
+from geval_local.statistics.resampling import MOST_FLIPPED, PERMUTATIONS, sign_flips
 
 Floats = NDArray[np.float64]
-#: Student's t needs this many documents whose difference is not the most common one.
-FEW_DIFFERING = 5
-#: The sequential test first looks after this many documents; by then a failure on one document in twenty shows.
-FIRST_LOOK = 50
-#: Differences closer than this are equal.
-_EQUAL = 1e-9
+#: A test of so few documents cannot show a drop, whatever they say.
+TOO_FEW = 2
+#: What a test could find is known if so many documents, and half of all, differ.
+_FEW_DIFFERING = 5
+# Student's t takes the skewness to be so many of its standard errors less favourable than observed: the one-sided test
+# then keeps its level for exponential differences of six documents or more.
+_CAUTION = 2.0
+# The bets, as shares of the largest possible one; each has half of the stake of the one before.
+_BETS = 0.5 ** np.arange(8)
 
 
 @dataclass(frozen=True)
 class NotWorse:
-    """Result of a test that a candidate is not lower than its baseline by more than a margin."""
+    """Result of a test of a candidate against its baseline."""
 
     #: Candidate minus baseline, mean over documents, with its two-sided 95 % interval.
     difference: Interval
-    #: How much lower the candidate may be, in units of the scale.
-    margin: float
-    #: One-sided lower confidence bound of the difference; NaN if the data give none.
+    #: How much lower the candidate may be, in units of the scale; None: any drop counts.
+    margin: float | None
+    #: With a margin, the one-sided lower confidence bound of the difference; NaN without one, or without a scale.
     low: float
-    #: One-sided p-value of "lower by the margin or more"; NaN if hardly any document differs.
+    #: One-sided p-value: without a margin, of a drop as large by chance; with one, of "lower by the margin or more".
     p: float
-    #: The smallest margin that a candidate as good as the baseline would have passed with 80 % probability.
+    #: Without a margin, the smallest drop that would be found with 80 % probability; with one, the smallest margin that
+    #: a candidate as good as the baseline would pass. NaN if too few documents differ to tell.
     detectable: float
     documents: int
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the data show it; False if they cannot tell."""
-        return self.low > -self.margin
+    #: Whether the candidate passes; None if so few documents cannot decide it.
+    passed: bool | None
 
 
-def not_worse(differences: ArrayLike, margin: float, *, span: float = math.nan, level: float = 0.05) -> NotWorse:
-    """Test that a candidate is not lower than its baseline by more than a margin (non-inferiority), one-sided.
+def not_worse(
+    differences: ArrayLike, margin: float | None = None, *, span: float = math.nan, level: float = 0.05
+) -> NotWorse:
+    """Test that a candidate did not drop or, with a margin, that it is not lower by the margin or more.
 
     Parameters
     ----------
     differences : array of float
-        Candidate minus baseline, one value for each document that both answered, such as ``Gap.by_document``.
-    margin : float
+        Candidate minus baseline, one value for each document that both answered, such as ``Gap.by_document``; 0 where
+        they differ by no more than rounding.
+    margin : float, optional
         How much lower the candidate may be, in units of the scale; with 0 only a better candidate passes.
     span : float
-        The largest possible difference of a document: the length of the scale. The test uses it only if hardly any
-        document differs; the bound is then that of a binomial share (Clopper and Pearson, 1934).
+        The largest possible difference of a document: the length of the scale. With a margin the test needs it.
     level : float
-        Probability of passing a candidate that is lower by the margin.
+        Probability of a false alarm; with a margin, of passing a candidate that is lower by the margin.
     """
-    from scipy.special import betaincinv, stdtr, stdtrit
+    from scipy.special import stdtrit
 
     values = _checked(differences, margin)
-    mean = mean_interval(values)
-    differing = int(_differing(values)[-1])
-    if differing >= FEW_DIFFERING:
-        cautious = mean_interval([*values, values.min()])
-        freedom = values.size
-        bound = cautious.value - float(stdtrit(freedom, 1 - level)) * cautious.error
-        p = float(stdtr(freedom, -(cautious.value + margin) / cautious.error))
-        detectable = mean.value - cautious.value + cautious.detectable(significance=2 * level)
-        return NotWorse(mean, margin, bound, p, detectable, values.size)
-    # At most this share of documents differs from the most common difference, each by the length of the scale.
-    share = float(betaincinv(differing + 1, values.size - differing, 1 - level))
-    low = min(float(np.median(values)), mean.value) - span * share
-    return NotWorse(mean, margin, low, math.nan, span * share, values.size)
+    mean, count = mean_interval(values), values.size
+    able = math.nan
+    if np.count_nonzero(values) >= max(_FEW_DIFFERING, count / 2):
+        able = mean.error * float(stdtrit(count - 1, 0.8))
+    if margin is None:
+        p = _p_of_drop(values, mean, level)
+        able += mean.error * critical(level, count, skewness_of(values), _CAUTION)
+        passed = None if count <= TOO_FEW else p > level
+        return NotWorse(mean, None, math.nan, p, able if able < span or math.isnan(span) else math.nan, count, passed)
+    if not math.isfinite(span):
+        return NotWorse(mean, margin, math.nan, math.nan, math.nan, count, False)
+    low = _lower_bound(values, span, level)
+    p = _p_of_mean(values, -span, -margin)
+    return NotWorse(mean, margin, low, p, able + mean.value - low, count, p < level)
+
+
+def _p_of_drop(values: Floats, mean: Interval, level: float) -> float:
+    """Compute the one-sided p-value of "no drop"; flips that could not reach the level leave Student's t alone."""
+    if values.size <= TOO_FEW:
+        return math.nan
+    p = t_test(mean.value, mean.error, values.size, skewness_of(values), _CAUTION)
+    if 2.0**-values.size <= level and values.size <= MOST_FLIPPED:
+        flipped = float(sign_flips(values[:, None])[0][0])
+        p = max(p, flipped) if flipped > 1 / PERMUTATIONS else p  # drawn arrangements give no smaller p
+    return p / 2 if mean.value < 0 else 1 - p / 2
+
+
+def _p_of_mean(values: Floats, worst: float, mean: float) -> float:
+    """Compute the probability that the mean of the values and the worst one, under random weights, is at most `mean`.
+
+    The weights are those of the Bayesian bootstrap (Dirichlet), whose sums of exponential variables have a saddlepoint
+    approximation (Lugannani and Rice, 1980) to within one percent.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    y = np.append(values, worst) - mean
+    if y.min() >= 0 or y.sum() <= 0:
+        return float(y.min() < 0)
+    s = brentq(lambda s: (y / (1 - s * y)).sum(), (1 - 1e-12) / y.min(), 0.0)
+    w = -math.sqrt(2 * np.log1p(-s * y).sum())
+    v = s * math.sqrt(((y / (1 - s * y)) ** 2).sum())
+    density = math.exp(-(w**2) / 2) / math.sqrt(2 * math.pi)
+    return float(ndtr(w) + density * (1 / w - 1 / v)) if w < -1e-4 else 0.5
+
+
+def _lower_bound(values: Floats, span: float, level: float) -> float:
+    """Find the mean of which `_p_of_mean` is the level."""
+    from scipy.optimize import brentq
+
+    highest = float((values.sum() - span) / (values.size + 1))
+    return float(brentq(lambda mean: _p_of_mean(values, -span, mean) - level, -span, highest, xtol=1e-9 * span))
+
+
+def missed(documents: int) -> str:
+    """Say how probably a sample has no failure that one document in twenty has; empty below a probability of .05."""
+    chance = 0.95**documents
+    return f"; a failure on one document in twenty is missed with probability {chance:.2f}" if chance >= 0.05 else ""
 
 
 @dataclass(frozen=True)
@@ -98,27 +148,20 @@ class NotWorseSoFar:
 
 
 def not_worse_so_far(
-    differences: ArrayLike, margin: float, *, level: float = 0.05, effect: float = 0.5
+    differences: ArrayLike, margin: float, *, span: float = math.nan, level: float = 0.05
 ) -> NotWorseSoFar:
-    """Test the same after every document; the error level covers all looks together.
-
-    The evidence is the likelihood ratio of Student's t, mixed over effects above the margin with a half normal prior
-    (Lai, 1976; Perez-Ortiz et al., 2024, doi:10.1214/23-AOS2353): under the null hypothesis it ever exceeds ``1 /
-    level`` with a probability of at most `level`. A verdict is final.
+    """Test the same after every document; the error level covers all looks together, and a verdict is final.
 
     Parameters
     ----------
     differences : array of float
         Candidate minus baseline of every document, in the order in which they were scored; the order must not depend on
         the scores.
-    margin, level : float
-        As in `not_worse`; each verdict has this level.
-    effect : float
-        The expected distance from the margin, in standard deviations of a document. A larger value decides clear cases
-        sooner and close cases later.
+    margin, span, level : float
+        As in `not_worse`; each verdict has this level. Without the scale there is no verdict.
     """
     values = _checked(differences, margin) + margin
-    evidence = np.stack([_evidence(sign * values, effect) for sign in (1, -1)])
+    evidence = np.stack([_evidence(sign * values, span - sign * margin) for sign in (1, -1)])
     reached = np.maximum.accumulate(evidence, axis=1)
     first = [int(np.argmax(own >= -math.log(level))) if own[-1] >= -math.log(level) else None for own in reached]
     known = [(at + 1, told) for at, told in zip(first, ("passed", "failed"), strict=True) if at is not None]
@@ -127,39 +170,19 @@ def not_worse_so_far(
     return NotWorseSoFar(verdict, p[0], p[1], values.size, decided)
 
 
-def _checked(differences: ArrayLike, margin: float) -> Floats:
+def _checked(differences: ArrayLike, margin: float | None) -> Floats:
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         raise ValueError("a test needs a list of finite numbers, at least one")
-    if not 0 <= margin < math.inf:
+    if margin is not None and not 0 <= margin < math.inf:
         raise ConfigurationError(f"a margin is 0 or more, not {margin:g}", hint="In units of the scale.")
     return values
 
 
-def _differing(values: Floats) -> NDArray[np.int64]:
-    """Count, after every document, how many differences so far are not the most common one."""
-    counts: Counter[float] = Counter()
-    largest, found = 0, np.empty(values.size, dtype=np.int64)
-    for place, value in enumerate(np.round(values / _EQUAL).tolist()):
-        counts[value] += 1
-        largest = max(largest, counts[value])
-        found[place] = place + 1 - largest
-    return found
-
-
-def _evidence(values: Floats, effect: float) -> Floats:
-    """Compute the log evidence for a mean above 0 after every document; 0 before the first look."""
-    from scipy.special import stdtr
-
-    worst = np.minimum.accumulate(values)
-    n = np.arange(2, values.size + 2, dtype=np.float64)
-    total, squares = np.cumsum(values) + worst, np.cumsum(values**2) + worst**2
-    shrunk = n * effect**2 / (1 + n * effect**2)
-    explained = total**2 / n
-    # Sum of squares around the mean that the prior shrinks towards 0.
-    rest = np.maximum(squares - shrunk * explained, 1e-300)
-    ratio = -0.5 * np.log1p(n * effect**2) - n / 2 * (np.log(rest) - np.log(np.maximum(squares, 1e-300)))
-    t = (shrunk * total / n) / np.sqrt(rest / n * shrunk / n)
-    above = stdtr(n, t)
-    found = ratio + np.log(2 * np.maximum(above, 1e-300))
-    return np.where((n > FIRST_LOOK) & (_differing(values) >= FEW_DIFFERING), found, 0.0)
+def _evidence(values: Floats, furthest: float) -> Floats:
+    """Compute the log capital of bets on a mean above 0 after every document; no value is below -`furthest`."""
+    if not furthest > 0:
+        return np.zeros(values.size)
+    with np.errstate(divide="ignore"):  # the largest bet may lose everything
+        capital = np.cumsum(np.log1p(np.maximum(_BETS[:, None] * values / furthest, -1.0)), axis=1)
+    return np.asarray(np.logaddexp.reduce(capital + np.log(_BETS / _BETS.sum())[:, None], axis=0))

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from geval_local.errors import MetricError
 from geval_local.judge.steps import unfit
 from geval_local.metric import DEFAULT_INTRODUCTION, Metric, StepsProvenance
-from geval_local.metric_file import preset_names
-from geval_local.prompt import FORM_HEADING, render_form, render_steps_prompt
+from geval_local.metric_file import FRAME, preset_names
+from geval_local.prompt import render_form, render_steps_prompt
 from geval_local.questions.pair import pair_metric
 from geval_local.scale import Scale
 
@@ -548,7 +548,7 @@ def test_preset_renders_its_form_and_its_steps_prompt(name):
     metric = Metric.load(name)
     prompt = render_form(metric, {field: f"<{field}>" for field in metric.fields})
     assert prompt.cue == f"- {metric.title}:"
-    assert prompt.body.endswith(f"{FORM_HEADING}\n\n")
+    assert prompt.body.endswith(f"{FRAME['form']}\n\n")
     places = [prompt.body.index(f"\n{heading}:\n\n<{field}>\n") for field, heading in metric.fields.items()]
     assert places == sorted(places)
     assert f"{metric.title} ({metric.scale.shown}) - {metric.criteria}" in prompt.body

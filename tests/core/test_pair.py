@@ -17,6 +17,7 @@ from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.window import make_outcome, read_window
 from geval_local.errors import MetricError
 from geval_local.io.samples import Sample
+from geval_local.metric_file import FRAME
 from geval_local.models.head import Head
 from geval_local.questions.pair import PAIR_SCALE, mean_outcome, mean_outcomes, orders_of, pair_metric
 from geval_local.score import Distribution, Estimator, Outcome
@@ -133,7 +134,7 @@ def test_what_cannot_be_compared_is_refused():
 
 def test_a_metric_of_single_outputs_has_the_hash_that_it_had_before_pairs():
     metric = Metric.load("summarization/coherence")
-    asked = {"pair", "examples", "better"}
+    asked = {"pair", "examples", "better", "frame"}
     record = metric.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", *asked})
     whole = [record | {"case_variants": False}, metric.scale.labels, metric.scale.values, list(metric.fields), []]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -161,6 +162,6 @@ def test_the_mean_is_over_distributions_and_a_failed_order_fails_the_sample():
 def test_the_words_of_a_pair_are_part_of_its_hash_alone(monkeypatch):
     one, pair = rating(), pair_metric(rating())
     before = one.hash, pair.hash
-    monkeypatch.setattr("geval_local.metric.PAIR_CUE", ", the better of the two")
+    monkeypatch.setitem(FRAME, "pair_cue", ", the better of the two")
     assert one.hash == before[0]
     assert pair.hash != before[1]

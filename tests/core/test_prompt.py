@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from geval_local.errors import MetricError
 from geval_local.metric import Metric
+from geval_local.metric_file import FRAME
 from geval_local.prompt import (
-    ANSWER_REQUEST,
     CHAT_FORM,
-    STEPS_REQUEST,
     metric_from_prompt_file,
     render_form,
     render_steps_prompt,
@@ -110,7 +109,7 @@ def test_word_scales_are_named_in_the_criteria():
 )
 def test_a_chat_is_shown_the_lines_that_it_may_answer_with(scale, lines):
     prompt = render_form(Metric(name="a", criteria="Right?", scale=scale), {"output": "x"})
-    assert prompt.request == f"{ANSWER_REQUEST}\n\n{lines}"
+    assert prompt.request == f"{FRAME['answer']}\n\n{lines}"
     assert prompt.question == f"{prompt.body.rstrip()}\n\n{prompt.request}"
     assert prompt.request not in prompt.text  # a completion is the paper's text
 
@@ -182,7 +181,7 @@ def test_the_steps_prompt_to_the_letter():
 def test_a_chat_judge_is_asked_for_the_list_in_words():
     plain, asked = render_steps_prompt(METRIC), render_steps_prompt(METRIC, instruct=True)
     assert asked.cue == plain.cue
-    assert asked.text.replace(f"{STEPS_REQUEST}\n\n", "") == plain.text != asked.text
+    assert asked.text.replace(f"{FRAME['write_steps']}\n\n", "") == plain.text != asked.text
 
 
 def test_the_steps_prompt_does_not_depend_on_the_steps():
@@ -364,3 +363,68 @@ def test_a_pipe_as_prompt_file_is_refused_before_it_is_opened(tmp_path, monkeypa
         monkeypatch.setattr(Path, name, lambda *given, **named: pytest.fail("the pipe was opened"))
     with pytest.raises(MetricError, match=r"cannot read the prompt file: .*prompt\.txt is a pipe"):
         metric_from_prompt_file(tmp_path / "prompt.txt", "1-5")
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+GERMAN = {
+    "criteria": "Kriterien:",
+    "steps": "Schritte:",
+    "form": "Bewertungsbogen (nur die Note):",
+    "answer": "Welche Zeile passt?",
+    "examples": "Beispiele:",
+    "example": "Beispiel {number}:",
+    "reason": "Grund:",
+    "sample": "Jetzt dieser:",
+    "write_steps": "Schreibe die Schritte auf.",
+}
+
+
+def german(**more) -> Metric:
+    return Metric(
+        name="klarheit",
+        introduction="Bewerte einen Text.",
+        criteria="Wie klar er ist.",
+        scale="1-5",
+        fields={"output": "Text"},
+        steps=["Lies den Text."],
+        **more,
+    )
+
+
+def test_a_frame_replaces_every_english_word_around_the_metric():
+    examples = [{"output": "Ja.", "label": "5", "reason": "kurz"}]
+    metric = german(frame=GERMAN, examples=examples)
+    prompt = render_form(metric, {"output": "Nein."})
+    written = prompt.text + prompt.question + render_steps_prompt(metric, instruct=True).text
+    assert not [words for words in FRAME.values() if words.replace("{number}", "1") in written]
+    for key in GERMAN:
+        assert GERMAN[key].replace("{number}", "1") in written
+    assert prompt.heading == f"{GERMAN['form']}\n\n"
+
+
+def test_a_frame_is_part_of_the_hash_and_none_changes_nothing():
+    assert german(frame={}).hash == german().hash
+    hashes = {german(frame={key: words}).hash for key, words in GERMAN.items()}
+    assert len(hashes) == len(GERMAN)
+    assert german().hash not in hashes
+    assert Metric.from_yaml(german(frame=GERMAN).to_yaml()) == german(frame=GERMAN)
+
+
+@pytest.mark.parametrize(
+    ("frame", "told"),
+    [
+        ({"step": "Schritte:"}, r"unknown key 'step'; did you mean 'steps'\?"),
+        ({"form": 3}, "frame.form: Input should be a valid string"),
+    ],
+)
+def test_a_frame_with_an_unknown_key_is_refused(frame, told):
+    with pytest.raises(MetricError, match=told):
+        Metric.from_yaml(f"name: a\ncriteria: b\nscale: 1-5\nframe: {frame}\n")
+
+
+def test_a_verbatim_prompt_has_no_frame():
+    with pytest.raises(MetricError, match="a template has no frame"):
+        Metric.from_yaml(
+            "name: a\ncriteria: b\nscale: 1-5\nfields: {output: o}\ntemplate: '{{output}}\n\n- A:'\nframe: {form: x}\n"
+        )

@@ -13,8 +13,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from geval_local.errors import JudgeError, MetricError
 from geval_local.judge.steps import parse_steps, pinned_path, pinned_steps, write_steps
 from geval_local.metric import Metric
+from geval_local.metric_file import FRAME
 from geval_local.models.generate import generate_list, repetition_start, without_repetition
-from geval_local.prompt import STEPS_REQUEST, Prompt
+from geval_local.prompt import Prompt
 from geval_local.tokens.encoder import PromptEncoder
 
 WRITTEN = " Read the text.\n2. Compare it with the source.\n3. Assign a score."
@@ -145,7 +146,7 @@ def test_only_a_chat_judge_is_asked_in_words(is_chat):
     judge = FakeJudge(is_chat=is_chat)
     write_steps(judge, a_metric())
     prompt = judge.prompts[0]
-    assert (STEPS_REQUEST in prompt.text) is is_chat
+    assert (FRAME["write_steps"] in prompt.text) is is_chat
     assert "Is it friendly?" in prompt.body
     assert prompt.text.endswith("Evaluation Steps:\n\n1.")
 

@@ -33,6 +33,11 @@ def test_a_reference_page_is_what_the_package_declares(name):
     assert written == GENERATE.PAGES[name](), "run: python docs/generate.py"
 
 
+@pytest.mark.parametrize("name", GENERATE.TABLES)
+def test_a_table_between_marks_is_what_the_package_declares(name):
+    assert (DOCS / name).read_text(encoding="utf-8") == GENERATE.with_table(name), "run: python docs/generate.py"
+
+
 @pytest.mark.parametrize("name", PICTURES.DRAWN)
 def test_a_picture_shows_its_records(name):
     assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == PICTURES.DRAWN[name](), (

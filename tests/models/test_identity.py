@@ -24,13 +24,14 @@ from geval_local.judge.batcher import Batcher
 from geval_local.judge.judge import Judge
 from geval_local.judge.steps import write_steps
 from geval_local.metric import Metric
+from geval_local.metric_file import FRAME
 from geval_local.models import load as module
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.fingerprint import FileStates, fingerprint, tokenizer_hash
 from geval_local.models.load import load_model, load_tokenizer
 from geval_local.models.registry import find_judge
 from geval_local.options import JudgeOptions
-from geval_local.prompt import STEPS_REQUEST, Prompt, render_steps_prompt
+from geval_local.prompt import Prompt, render_steps_prompt
 from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.store import MemoryStore
@@ -408,7 +409,7 @@ def test_steps_are_asked_for_in_a_style_of_their_own(tmp_path, monkeypatch):
     for judge in (asked, one_style):
         judge.continue_text(render_steps_prompt(METRIC, instruct=judge.is_chat), max_new_tokens=1)
     texts = [asked.backend.loaded.tokenizer.decode(ids) for ids in read]
-    assert STEPS_REQUEST in texts[0]
+    assert FRAME["write_steps"] in texts[0]
     assert texts[1].removeprefix("<s>") == render_steps_prompt(METRIC).text
     with pytest.raises(TokenizerError, match=r"'bare'.*chat template"):
         Judge.load("bare", models_file=models)

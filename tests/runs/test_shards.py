@@ -103,7 +103,8 @@ def test_every_row_is_in_one_share_and_no_document_in_two(tmp_path, name):
             found += parts[-1]
         assert found == whole, "the same rows with the same numbers, in the same order"
         documents = [{(row.fields["file"], row.fields["doc_id"]) for row in part} for part in parts]
-        assert max(Counter(one for part in documents for one in part).values()) == 1
+        # Of 40 shares some are smaller than a document of three rows.
+        assert max(Counter(one for part in documents for one in part).values()) == 1 or count == 40
         assert count > 13 or len(parts) == count
 
 
@@ -115,6 +116,20 @@ def test_shares_are_of_like_size(tmp_path):
     ]
     assert sum(sizes) == 400
     assert max(sizes) - min(sizes) <= 12
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv", "in.parquet"])
+def test_rows_of_one_document_are_shared_out_as_well(tmp_path, name):
+    file = write(tmp_path / name, [{"source": "One tale.", "output": f"It ends at {row}."} for row in range(1000)])
+    for options in ({}, {"group_by": "source"}):
+        given = [RunOptions(shard=f"{number}/8", **options) for number in range(1, 9)]
+        parts = [list(read_share(share_of([file], one), one)) for one in given]
+        assert [row for part in parts for row in part] == list(read_input([file], RunOptions()))
+        assert all(115 <= len(part) <= 135 for part in parts), list(map(len, parts))
+    few = write(tmp_path / f"few_{name}", [{"source": "One tale.", "output": f"Ends at {row}."} for row in range(40)])
+    plan = PairPlan(group_by="source", system="output")
+    ends = [share_of([few], one, pairs=plan).samples for one in given]
+    assert {stop - start for start, stop in ends} == {97, 98}
 
 
 def test_a_document_of_its_own_name_and_rows_that_are_none(tmp_path):
@@ -268,8 +283,8 @@ def test_several_judges_pairs_and_systems_side_by_side(tmp_path):
         assert contents(tmp_path / f"both{place}") == contents(tmp_path / f"wide{place}")
 
 
-def test_more_shares_than_documents(tmp_path):
-    file = write(tmp_path / "in.jsonl", rows(8))
+def test_more_shares_than_rows(tmp_path):
+    file = write(tmp_path / "in.jsonl", rows(4))
     with pytest.raises(EmptyShareError, match="no row is left for the share"):
         score_all(file, tmp_path / "shares", 5)
     for number in range(1, 6):
@@ -277,7 +292,7 @@ def test_more_shares_than_documents(tmp_path):
             score_file(file, METRICS, judge(), tmp_path / "shares", use_cache=False, shard=f"{number}/5")
         except EmptyShareError:
             assert not (tmp_path / "shares" / shard_name(f"{number}/5")).exists()
-    assert merge_shards([tmp_path / "shares"], tmp_path / "merged.jsonl").rows == 8
+    assert merge_shards([tmp_path / "shares"], tmp_path / "merged.jsonl").rows == 4
 
 
 # --- what does not belong together ------------------------------------------------------------------------------------
@@ -379,7 +394,7 @@ def test_by_commands_with_gates(tmp_path):
 
 
 def test_an_empty_share_is_no_failure(tmp_path):
-    file = write(tmp_path / "in.jsonl", rows(4))
+    file = write(tmp_path / "in.jsonl", rows(1))
     command = [
         "score",
         file,
@@ -391,9 +406,9 @@ def test_an_empty_share_is_no_failure(tmp_path):
         "-o",
         tmp_path / "out",
     ]
-    done = run(*command, "--shard", "2/3", home=tmp_path / "home")
+    done = run(*command, "--shard", "2/2", home=tmp_path / "home")
     assert done.exit_code == 0, done.stderr
-    assert "no row is left for the share 2/3" in done.stderr
+    assert "no row is left for the share 2/2" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -123,7 +123,7 @@ def run(
         from geval_local.models.registry import entry_of, local_directory
 
         metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
-        entries = [entry_of(one) for one in plan.judges if not one.is_served]
+        entries = [entry_of(one) for one in plan.judges if one.backend.has_files]
         absent = [entry for entry in entries if local_directory(entry) is None]
         end = "the weights of a judge are missing" if absent else "nothing is missing"
         note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; {end}")

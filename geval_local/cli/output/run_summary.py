@@ -376,7 +376,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
             given = str(choice.get("name") or "")
             # Results name neither the path of a judge nor the address of a server.
             is_elsewhere = given and given != result.judges[0] and Path(given).exists()
-            by_path = given if is_elsewhere else result.judges[0] if JudgeOptions(**choice).is_served else None
+            by_path = given if is_elsewhere else None if JudgeOptions(**choice).backend.has_files else result.judges[0]
             command = reasons_command(result.target.results, result.summaries[0].metric, lowest, by_path)
             note(f"  {why_worst(result.lowest[0]):<28} {command}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
