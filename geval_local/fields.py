@@ -141,6 +141,16 @@ def resolve_row(wanted: tuple[str, ...], columns: tuple[str, ...], row: Mapping[
     return {**found, **resolve(rest, free)} if rest else found
 
 
+def paths_of(wanted: Sequence[str], row: Mapping[str, Any], mapping: Mapping[str, str]) -> Mapping[str, str]:
+    """Map fields to the columns that they are read from: as `mapping` says, else as `resolve_row` finds them."""
+    mapped = {name: mapping[name] for name in wanted if name in mapping}
+    if not mapped:
+        return resolve_row(tuple(wanted), tuple(row), row)
+    taken = set(mapped.values())
+    free = tuple(name for name in wanted if name not in mapped)
+    return {**mapped, **resolve_row(free, tuple(column for column in row if column not in taken), row)}
+
+
 def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
     for place, part in enumerate(parts):
         value = decoded_json(value)

@@ -1,57 +1,203 @@
-"""Grouping of rows into documents: by the user's field, else by ``doc_id``, else by equal sources.
+"""Documents: which rows count as one, by what the metric reads about the item; the only rule of it.
 
-Rows of one document are dependent: an interval that treats them as independent is too short. Rows therefore count as
-separate documents only if nothing suggests otherwise, or if the user says so.
+Rows of one document are dependent: an interval that treats them as independent is too short. Rows that agree in the
+fields that the metric reads about the item (source, question, context, conversation; not output, reference, or what
+differs between systems) are one document, whatever their columns are called. The user's `group_by` overrides. A column
+that names documents counts if it joins rows further, such as the turns of a conversation.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from array import array
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from geval_local.fields import ALIASES, lookup
+from geval_local.errors import UnscorableError
+from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, paths_of, text_of
 
 #: ``group_by="row"`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
 #: Number of hashes kept to count documents over parts of the rows.
 SKETCH = 256
+#: Columns that name documents, best first.
 DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id", "conversation_id")
-SOURCE_FIELDS = ("source", *ALIASES["source"])
-#: This field names documents if its values repeat; otherwise it names rows.
+#: This column names documents if its values repeat; otherwise it names rows.
 ID_FIELD = "id"
 #: Most distinct ids per row if ids name documents: a few documents may have one row, all others have more.
 MOST_IDS = 0.55
+#: Fields of a metric that say nothing about the item, under any name.
+_OF_ANSWERS = frozenset(
+    {"output", *ALIASES["output"], "output_a", "output_b", "reference", *ALIASES["reference"], "system_prompt"}
+)
+#: If a metric reads nothing about the item, the columns that other metrics would read.
+_USUAL = ("source", "question", "context", "conversation")
+_CHANGE = "`group_by=COLUMN` changes it"
+
+Codes = NDArray[np.uint64]
+
+
+def answer_field(fields: Sequence[str]) -> str:
+    """Return the field that a metric judges: ``output``, else an alias of it, else the last one of the form."""
+    return next((name for name in ("output", *ALIASES["output"]) if name in fields), fields[-1] if fields else "output")
+
+
+def item_fields(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields that a metric reads about the item."""
+    return tuple(name for name in fields if name not in _OF_ANSWERS and name != answer_field(fields))
+
+
+@dataclass(frozen=True)
+class DocumentRule:
+    """What decides which rows are one document."""
+
+    #: The column that the user named, or `EVERY_ROW`.
+    group_by: str | None = None
+    #: All fields that the metrics read, and those about the item.
+    fields: tuple[str, ...] = ()
+    item: tuple[str, ...] = ()
+    #: Field of a metric -> its column, as the user mapped it.
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    #: Fields or columns that an earlier run used; none if every row was a document. None if nothing is known.
+    used: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        metrics: Iterable[Sequence[str]] = (),
+        *,
+        mapping: Mapping[str, str] | None = None,
+        group_by: str | None = None,
+        used: Sequence[str] | None = None,
+    ) -> DocumentRule:
+        """Make the rule for metrics, given by their fields."""
+        listed = [tuple(fields) for fields in metrics]
+        names = dict.fromkeys(name for fields in listed for name in fields)
+        item = dict.fromkeys(name for fields in listed for name in item_fields(fields))
+        known = None if used is None else tuple(used)
+        return cls(group_by, tuple(names), tuple(item), dict(mapping or {}), known)
+
+    def document(self, row: Mapping[str, Any]) -> str | None:
+        """Return the document of a row as far as the row alone shows it; None if it is a document of its own."""
+        reader = _Reader(self)
+        names = reader.names(row)
+        if self.group_by is None and (named := reader.named(row)) is not None:
+            names = (named,)
+        elif not names:
+            return None
+        texts = [_text(reader.value(row, name)) for name in names]
+        return None if not any(texts) else "\n".join(texts)
+
+
+class _Reader:
+    """Reads what names the documents of rows."""
+
+    def __init__(self, rule: DocumentRule) -> None:
+        self._rule = rule
+
+    def names(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names in use, judging by one row: what the user or an earlier run says, else the item's fields."""
+        rule = self._rule
+        if rule.group_by is not None:
+            return () if rule.group_by == EVERY_ROW and lookup(row, EVERY_ROW) is None else (rule.group_by,)
+        if rule.used is not None or rule.item:
+            return rule.item if rule.used is None else rule.used
+        return tuple(name for name in _USUAL if name in self._usual(row)) or rule.fields or ("output",)
+
+    def named(self, row: Mapping[str, Any]) -> str | None:
+        """Return the column that names the document."""
+        return next((name for name in (*DOCUMENT_FIELDS, ID_FIELD) if row.get(name) not in (None, "")), None)
+
+    def path(self, row: Mapping[str, Any], name: str) -> str:
+        """Return the column of a name, or the path into one."""
+        rule = self._rule
+        if name == rule.group_by and lookup(row, name) is not None:
+            return name
+        with suppress(UnscorableError):
+            if name in rule.fields:
+                return paths_of(rule.fields, row, rule.mapping).get(name, name)
+            if name in _USUAL:
+                return self._usual(row).get(name, name)
+        return name
+
+    def value(self, row: Mapping[str, Any], name: str) -> Any:
+        """Read a name's value; None if there is none."""
+        return lookup(row, self.path(row, name))
+
+    def _usual(self, row: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the columns of the usual fields, without those that a metric reads otherwise."""
+        rule = self._rule
+        with suppress(UnscorableError):
+            read = {*paths_of(rule.fields or ("output",), row, rule.mapping).values(), *rule.mapping.values()}
+            rest = {name: value for name, value in row.items() if name not in read}
+            return {name: path for name, path in paths_of(_USUAL, rest, {}).items() if path in rest}
+        return {}
+
+
+def _text(value: Any) -> str:
+    """Write a value as the text that is compared; empty if there is none."""
+    if type(value) is str and not value.startswith(("{", "[")):
+        return value
+    if value is None or value == "" or value != value:
+        return ""
+    value = decoded_json(value)
+    with suppress(UnscorableError):
+        return text_of(value, "the field")
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
 class DocumentCounts:
-    """Counts that decide which field groups rows into documents; they add up over parts of the rows."""
+    """Counts of rows and documents, which add up over parts of the rows, and what decided them."""
 
-    #: The field that the user named.
+    #: The column that the user named.
     given: str | None = None
-    #: The field in use, if it groups anything.
-    candidate: str | None = None
-    #: Number of rows, of rows without the field, and of documents; a document in two parts of the rows counts twice.
+    #: Fields or columns in which the rows of a document agree, as the manifest records them; None if parts disagree.
+    used: tuple[str, ...] | None = ()
+    #: The same by the names of the columns.
+    columns: tuple[str, ...] = ()
+    #: Number of rows, of rows without any of the values, and of documents; a document in two parts counts twice.
     rows: int = 0
     missing: int = 0
     distinct: int = 0
     #: The smallest hashes of documents, ascending, at most `SKETCH`. They give the number of documents in all parts (k
     #: minimum values, Bar-Yossef et al. 2002).
     smallest: tuple[int, ...] = ()
+    #: Whether a single document counts, such as the one conversation of a file.
+    may_be_one: bool = False
+    #: Why a column that names documents was not taken.
+    note: str = ""
 
     def __add__(self, other: DocumentCounts) -> DocumentCounts:
-        """Add the counts of other rows; if their fields differ, no field groups the rows."""
+        """Add the counts of other rows; if they were decided otherwise, every row is a document."""
         if not self.rows or not other.rows:
             return other if not self.rows else self
-        candidate = self.candidate if self.candidate == other.candidate else None
-        counts = (self.rows + other.rows, self.missing + other.missing, self.distinct + other.distinct)
-        smallest = tuple(sorted({*self.smallest, *other.smallest})[:SKETCH])
-        return DocumentCounts(self.given, candidate, *counts, smallest)
+        same = self.used == other.used
+        return DocumentCounts(
+            self.given,
+            self.used if same else None,
+            self.columns if same else (),
+            self.rows + other.rows,
+            self.missing + other.missing,
+            self.distinct + other.distinct,
+            tuple(sorted({*self.smallest, *other.smallest})[:SKETCH]),
+            self.may_be_one,
+            self.note or other.note,
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> DocumentCounts:
+        """Read counts from plain JSON values."""
+        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in record.items()}
+        return cls(**values)
 
     @property
     def documents(self) -> int:
@@ -61,83 +207,289 @@ class DocumentCounts:
         return min(self.distinct, round((SKETCH - 1) * 2**64 / self.smallest[-1]))
 
     @property
-    def field(self) -> str | None:
-        """The field that groups the rows; None if every row is a separate document."""
-        if self.candidate is None or self.given == self.candidate:
-            return self.candidate
-        if self.candidate == ID_FIELD and self.distinct > MOST_IDS * self.rows:
-            return None
-        return None if self.missing or not 1 < self.distinct < self.rows else self.candidate
+    def is_grouped(self) -> bool:
+        """Whether rows share documents; otherwise every row is one."""
+        if self.given is not None or not self.used:
+            return bool(self.used)
+        return self.distinct < self.rows and (self.may_be_one or self.distinct > 1)
+
+    @property
+    def is_about_items(self) -> bool:
+        """Whether documents are named by what a row is about, and not by its answer for want of anything else."""
+        return bool(self.used) and not _OF_ANSWERS.issuperset(self.used or ())
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """What the manifest of the results records: fields or columns, or none if the user said so."""
+        return self.used or ()
+
+    @property
+    def noun(self) -> str:
+        """What the documents are, in the plural: ``questions``, ``conversations``."""
+        name = re.sub(r"(_id|doc)$", "", self.columns[0]) if self.is_grouped and len(self.columns) == 1 else ""
+        if not re.fullmatch(r"[a-z]{3,}", name) or name == ID_FIELD:
+            return "documents" if self.is_grouped else "rows"
+        return name if name.endswith("s") else f"{name[:-1]}ies" if re.search(r"[^aeiou]y$", name) else f"{name}s"
 
     @property
     def told(self) -> str:
-        """Description of the grouping, to end a sentence: ``rows with the same doc_id are one document``."""
+        """Say which rows are one document: ``rows with the same question count as one document``."""
+        same = " and ".join(self.columns)
         if self.given is not None:
-            if self.given != EVERY_ROW and not self.rows:
-                return f"rows with the same {self.given} are one document"
-            if self.field is None:
-                return "every row is a separate document, as `group_by=row` says"
-            alone = f", and each of {self.missing} rows without it is its own" if self.missing else ""
-            return f"rows with the same {self.field} are one document{alone}"
-        if self.field is not None:
-            return f"rows with the same {self.field} are treated as one document (a guess; `group_by=FIELD` changes it)"
-        if self.candidate is not None and not self.missing and self.distinct == 1 < self.rows:
-            why = f"all rows have the same {self.candidate}"
-        elif self.candidate not in (None, ID_FIELD) and not self.missing:
-            why = f"no two rows have the same {self.candidate}"
+            if not self.used:
+                return "every row counts as a document, as `group_by=row` says"
+            alone = f", and each of {self.missing} rows without it is one" if self.missing else ""
+            return f"rows with the same {same} count as one document{alone}"
+        note = f"; {self.note}" if self.note else ""
+        if self.is_grouped:
+            return f"rows with the same {same} count as one document; {_CHANGE}{note}"
+        if self.used and self.distinct == 1 < self.rows:
+            why = f", since all have the same {same}"
+        elif self.used and not self.missing:
+            why = f", since no two have the same {same}"
         else:
-            why = "no column names a document"
-        return f"every row is treated as a separate document, since {why} (a guess; `group_by=FIELD` changes it)"
+            why = ""
+        return f"every row counts as a document{why}; {_CHANGE}{note}"
 
 
-class Documents:
-    """Collects rows one by one and determines which field groups them; 8 bytes per row."""
+class _Column:
+    """The values of one name in all rows, as hashes; 8 bytes per row."""
 
-    def __init__(self, group_by: str | None = None) -> None:
-        self._given = group_by
-        self._candidate: str | None = None
-        self._codes = array("q")
-        self._missing = 0
+    def __init__(self, rows: int, *, named: bool) -> None:
+        self.hashes = array("Q", [0]) * rows
+        self.texts: dict[int, str] | None = {} if named else None
+        self._last: tuple[str, int] = ("", 0)
 
-    def add(self, row: Mapping[str, Any]) -> int:
-        """Add a row; return the number of its document."""
-        if not self._codes:
-            self._candidate = self._first(row)
-        value = None if self._candidate is None else lookup(row, self._candidate)
-        self._missing += value is None
-        text = f"\x00row {len(self._codes)}" if value is None else str(value)
-        code = int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big", signed=True)
-        self._codes.append(code)
+    def add(self, value: Any) -> int:
+        """Add a row's value; 0 if there is none."""
+        text = _text(value)
+        if not text:
+            self.hashes.append(0)
+            return 0
+        if text != self._last[0]:  # rows of one document often follow each other
+            digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+            self._last = (text, int.from_bytes(digest, "big") or 1)
+        code = self._last[1]
+        self.hashes.append(code)
+        if self.texts is not None:
+            self.texts.setdefault(code, text)
         return code
 
     @property
-    def counts(self) -> DocumentCounts:
-        """Counts of the documents so far."""
-        codes = np.unique(np.asarray(self._codes, dtype=np.int64)).view(np.uint64)
-        smallest = tuple(map(int, np.sort(codes)[:SKETCH]))
-        return DocumentCounts(self._given, self._candidate, len(self._codes), self._missing, int(codes.size), smallest)
-
-    def _first(self, row: Mapping[str, Any]) -> str | None:
-        if self._given is not None:
-            return None if self._given == EVERY_ROW and lookup(row, EVERY_ROW) is None else self._given
-        return document_field([row], None) or (ID_FIELD if row.get(ID_FIELD) not in (None, "") else None)
+    def codes(self) -> Codes:
+        """The hashes so far."""
+        return np.array(self.hashes, dtype=np.uint64)
 
 
-def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tuple[str | None, str]:
-    """Find the field that groups rows into documents, with a description of the grouping."""
-    documents = Documents(group_by)
-    for row in rows:
-        documents.add(row)
-    counts = documents.counts
-    return counts.field, counts.told
+class Documents:
+    """Collects rows one by one, and decides at the end which of them are one document.
 
-
-def document_field(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> str | None:
-    """Find the field of the document for comparisons between rows: the given one, or the first known one.
-
-    Unlike `documents_of` it does not require a second document: all rows of a file may be for one.
+    `named` keeps the texts that name the documents, for `names`.
     """
-    if group_by is not None:
-        return group_by
-    names = (*DOCUMENT_FIELDS, *SOURCE_FIELDS)
-    return next((name for row in rows for name in names if row.get(name) not in (None, "")), None)
+
+    def __init__(self, rule: DocumentRule | None = None, *, named: bool = False) -> None:
+        self._rule = rule or DocumentRule()
+        self._reader = _Reader(self._rule)
+        self._named = named
+        self._columns: dict[str, _Column] = {}
+        self._shown: dict[str, str] = {}
+        self._by: str | None = None
+        self._systems: _Column | None = None
+        self._rows = 0
+        self._counter = _Counter()
+        self._settled: tuple[int, DocumentCounts, Codes] | None = None
+
+    @classmethod
+    def of(
+        cls, rule: DocumentRule, rows: Iterable[Mapping[str, Any]], systems: Iterable[Any] | None = None
+    ) -> Documents:
+        """Collect rows, whose `systems` are known or in the usual columns."""
+        found = cls(rule, named=True)
+        writers: Iterator[Any] = (None for _ in count()) if systems is None else iter(systems)
+        for row, system in zip(rows, writers, strict=False):
+            found.add(row, system)
+        return found
+
+    def add(self, row: Mapping[str, Any], system: Any = None) -> int:
+        """Add a row; return its place, from 0."""
+        if not self._columns and row:  # rows that cannot be read may come first
+            self._begin(row)
+        for name, column in self._columns.items():
+            column.add(self._reader.value(row, name))
+        if self._systems is not None:
+            known = (row.get(name) for name in SYSTEM_FIELDS) if system is None else iter((system,))
+            self._systems.add(next((str(one) for one in known if one not in (None, "")), None))
+        if self._by is not None:
+            others = tuple(column.hashes[-1] for name, column in self._columns.items() if name != self._by)
+            self._counter.add(row.get(self._by), others)
+        self._rows += 1
+        return self._rows - 1
+
+    def _begin(self, row: Mapping[str, Any]) -> None:
+        names = self._reader.names(row)
+        if self._rule.group_by is None and self._rule.used is None:
+            self._by = self._reader.named(row)
+        self._systems = _Column(self._rows, named=False) if len(names) > 1 else None
+        for name in dict.fromkeys((*names, *filter(None, (self._by,)))):
+            self._columns[name] = _Column(self._rows, named=self._named)
+            self._shown[name] = self._reader.path(row, name)
+
+    @property
+    def counts(self) -> DocumentCounts:
+        """What decides, with the counts so far."""
+        return self._settle()[0]
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """A number per row, equal for the rows of one document."""
+        return self._settle()[1].view(np.int64)
+
+    @property
+    def names(self) -> list[str | None]:
+        """The texts that name the rows' documents, whether or not rows share them; None if a row has none."""
+        columns = [self._columns[name] for name in self.counts.used or ()]
+        known: dict[tuple[int, ...], str | None] = {(0,) * len(columns): None}
+        found = []
+        for codes in zip(*(column.hashes for column in columns), strict=True) if columns else [()] * self._rows:
+            if codes not in known:
+                known[codes] = "\n".join(
+                    (column.texts or {}).get(code, "") for column, code in zip(columns, codes, strict=True)
+                )
+            found.append(known[codes])
+        return found
+
+    def _settle(self) -> tuple[DocumentCounts, Codes]:
+        if self._settled is None or self._settled[0] != self._rows:
+            self._settled = (self._rows, *self._decided())
+        return self._settled[1:]
+
+    def _decided(self) -> tuple[DocumentCounts, Codes]:
+        alone = _mixed(np.arange(1, self._rows + 1, dtype=np.uint64))
+        item = [name for name in self._columns if name != self._by]
+        used, note = item, ""
+        codes = self._joined(item)
+        if self._systems is not None:
+            used = self._of_item(item)
+            codes = self._joined(used)
+        if self._by is not None:
+            named = self._columns[self._by].codes
+            named = np.where(named == 0, codes, named)  # a row without falls back to what it is about
+            used, note = self._chosen(used, codes, named)
+            codes = named if used == [self._by] else codes
+        missing = codes == 0
+        codes = np.where(missing, alone, codes)
+        distinct = np.unique(codes)
+        counts = DocumentCounts(
+            self._rule.group_by,
+            tuple(used),
+            tuple(self._shown[name] for name in used),
+            self._rows,
+            int(missing.sum()),
+            int(distinct.size),
+            tuple(map(int, distinct[:SKETCH])),
+            len(used) == 1 and used[0] in DOCUMENT_FIELDS,
+            note,
+        )
+        return (counts, codes if counts.is_grouped else alone)
+
+    def _joined(self, names: Sequence[str]) -> Codes:
+        """Combine the hashes of several names; 0 where none has a value."""
+        return _combined([self._columns[name].codes for name in names], self._rows)
+
+    def _of_item(self, names: list[str]) -> list[str]:
+        """Leave out the fields that differ between systems, such as the passages that each of them retrieved."""
+        assert self._systems is not None
+        systems, kept = self._systems.codes, list(names)
+        if len(np.unique(systems)) < 2 or not systems.all():
+            return kept
+        for name in reversed(names):
+            rest = [other for other in kept if other != name]
+            if not rest:
+                break
+            without, whole = self._joined(rest), self._joined(kept)
+            by_system = _kinds(without, systems)
+            is_shared = by_system > _kinds(without)
+            is_fixed = _kinds(whole, systems) == by_system and _kinds(whole) > _kinds(without)
+            is_own = _kinds(whole, systems) == _kinds(whole)
+            if is_shared and (is_fixed or is_own):
+                kept = rest
+        return kept
+
+    def _chosen(self, item: list[str], codes: Codes, named: Codes) -> tuple[list[str], str]:
+        """Choose between the item's fields and the column that names documents; say why if they disagree."""
+        assert self._by is not None
+        by, rows = self._by, self._rows
+        same = " and ".join(self._shown[name] for name in item)
+        by_item, by_name = (_kinds(one[one != 0]) + int((one == 0).sum()) for one in (codes, named))
+        if by == ID_FIELD and by_name > MOST_IDS * rows:
+            return item, ""
+        if by_item == 1:  # all rows are about one item, and only names can part them
+            return ([by], "") if 1 < by_name < rows else (item, "")
+        if by_name < by_item:
+            if not self._counter.counts_within:
+                return [by], ""
+            return item, f"{by} counts within documents: it has {by_name} values for {by_item} of {same}"
+        if by_name == by_item < rows:
+            return [by], ""
+        if by == ID_FIELD or by_item == rows:
+            return item, ""
+        return item, f"{by} differs in rows with the same {same}"
+
+
+class _Counter:
+    """Whether a column counts 1, 2, 3 within documents that nothing else names, and begins again with the next one."""
+
+    def __init__(self) -> None:
+        self._is_one, self._resets = True, 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._about: tuple[int, ...] = ()
+
+    def add(self, value: Any, about: tuple[int, ...]) -> None:
+        """Add a row's value, with the hashes of what the row is about."""
+        if not self._is_one or about == self._about:
+            return
+        self._about = about
+        try:
+            number = int(str(value))
+        except ValueError:
+            self._is_one = False
+            return
+        if self._first is None or self._last is None:
+            self._first = number
+        elif number == self._first:
+            self._resets += 1
+        elif number != self._last + 1:
+            self._is_one = False
+        self._last = number
+
+    @property
+    def counts_within(self) -> bool:
+        """Whether it does so."""
+        return self._is_one and self._resets > 0
+
+
+def _mixed(codes: Codes) -> Codes:
+    """Spread numbers over 64 bits (splitmix64)."""
+    with np.errstate(over="ignore"):
+        codes = codes * np.uint64(0x9E3779B97F4A7C15)
+        codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Codes = codes ^ (codes >> np.uint64(31))
+    return mixed
+
+
+def _combined(columns: Sequence[Codes], rows: int) -> Codes:
+    """Combine the hashes of several columns into one per row; a single column stays as it is."""
+    if len(columns) == 1:
+        return columns[0]
+    total, known = np.zeros(rows, dtype=np.uint64), np.zeros(rows, dtype=np.bool_)
+    for place, column in enumerate(columns, start=1):
+        known |= column != 0
+        total = _mixed(total + column + np.uint64(place))
+    return np.where(known, np.maximum(total, 1), 0).astype(np.uint64)
+
+
+def _kinds(*columns: Codes) -> int:
+    """Count the different combinations of values."""
+    return int(np.unique(_combined(columns, len(columns[0]))).size)

@@ -12,11 +12,12 @@ import numpy as np
 
 from geval_local.direction import Direction
 from geval_local.errors import Cause, ErrorCode, code_of, kind_of
+from geval_local.grouping import DocumentCounts, Documents
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
 from geval_local.slices import Slicing
-from geval_local.statistics.interval import Ends, Interval, MeanSums, mean_interval
+from geval_local.statistics.interval import FEW_UNITS, Ends, Interval, MeanSums, mean_interval
 
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5
@@ -57,8 +58,9 @@ class Summary:
     #: Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents. It is
     #: computed also where the judge does not answer: show `shown`.
     interval: Interval
-    #: Description of how rows were grouped into documents.
+    #: Which rows are one document, and what documents are, in the plural.
     grouping: str
+    noun: str
     #: Standard deviation between the rows' scores (n - 1 in the denominator); NaN for fewer than two scores.
     std: float
     #: Mean and smallest label mass; NaN if no row was scored.
@@ -96,6 +98,14 @@ class Summary:
         """Why no mean is shown, in a sentence; empty where the judge answers."""
         told = silence(self.label_mass)
         return f"no mean is shown: {told}" if told else ""
+
+    @property
+    def based_on(self) -> str:
+        """Say what the interval is for, which rows count as one document, and whether there are few."""
+        units = self.interval.units
+        told = f"for other {self.noun} like these {units:,} ({self.grouping})" if units else f"none ({self.grouping})"
+        few = FEW_UNITS > units > 1 and not math.isnan(self.interval.low)
+        return f"{told}; {units} are few: the interval is wide for that reason" if few else told
 
     @property
     def shown(self) -> Interval:
@@ -301,17 +311,18 @@ class Sums:
         if len(self.other) > _MOST_TOKENS:
             self.other = dict(sorted(self.other.items(), key=lambda pair: -pair[1])[: _MOST_TOKENS // 2])
 
-    def summary(self, grouping: str, *, grouped: bool) -> Summary:
+    def summary(self, counts: DocumentCounts) -> Summary:
         """Summarize the rows; see `Tally.summary`."""
         scored = self.by_row.rows
-        sums = self.by_document if grouped else self.by_row
+        sums = self.by_document if counts.is_grouped else self.by_row
         others = sorted(self.other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
         return Summary(
             metric=self.metric,
             rows=self.rows,
             scored=scored,
             interval=sums.interval(self.ends, self.by_row) if scored else Interval(math.nan),
-            grouping=grouping,
+            grouping=counts.told,
+            noun=counts.noun,
             std=self.by_row.std,
             label_mass=self.mass / scored if scored else math.nan,
             label_mass_min=self.mass_min if scored else math.nan,
@@ -364,10 +375,10 @@ class Tally:
         self._counts = Sums(metric, low_mass=low_mass, ends=ends)
         self._values = array("d")
         self._masses = array("d")
-        self._groups = array("q")
+        self._places = array("q")
 
-    def add(self, where: str, row: int | str | None, score: Score, group: int | None = None) -> None:
-        """Add one row."""
+    def add(self, where: str, row: int | str | None, score: Score, place: int = 0) -> None:
+        """Add one row; `place` is its place among all documents, as `Documents.add` gave it."""
         counts = self._counts
         counts.rows += 1
         if score.error is not None:
@@ -376,7 +387,7 @@ class Tally:
         counts.direction = score.direction
         self._values.append(score.value)
         self._masses.append(score.label_mass)
-        self._groups.append(counts.rows if group is None else group)
+        self._places.append(place)
         if score.label_mass < counts.low_mass:
             counts.low_rows += 1
             for token, p in score.other_tokens:
@@ -391,14 +402,18 @@ class Tally:
             counts.passed += score.passed
             counts.judged += 1
 
-    def summary(self, grouping: str = "every row is a separate document", *, grouped: bool = True) -> Summary:
-        """Summarize the rows so far; the figures are those of all values, not of sums over parts."""
+    def summary(self, documents: Documents | None = None) -> Summary:
+        """Summarize the rows so far; the figures are those of all values, not of sums over parts.
+
+        Without `documents`, every row is one.
+        """
+        documents = documents or Documents()
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)
         masses = masses[~np.isnan(masses)]  # of a table that holds scores only they are not known
-        groups = np.asarray(self._groups, dtype=np.int64) if grouped else None
+        groups = documents.codes[np.asarray(self._places, dtype=np.int64)] if documents.counts.is_grouped else None
         return replace(
-            self._counts.summary(grouping, grouped=False),
+            self._counts.summary(documents.counts),
             scored=len(values),
             interval=mean_interval(values, groups, ends=self._counts.ends) if len(values) else Interval(math.nan),
             std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
@@ -412,13 +427,13 @@ class Tally:
         """Make an empty tally of the same metric, for a slice of its rows."""
         return Tally(self.metric, low_mass=self._counts.low_mass, ends=self._counts.ends)
 
-    def sums(self) -> Sums:
+    def sums(self, documents: Documents) -> Sums:
         """Return the figures so far as sums that can be added to those of other rows."""
         values, masses = np.asarray(self._values), np.asarray(self._masses)
         return replace(
             self._counts,
             by_row=MeanSums.of(values),
-            by_document=MeanSums.of(values, np.asarray(self._groups, dtype=np.int64)),
+            by_document=MeanSums.of(values, documents.codes[np.asarray(self._places, dtype=np.int64)]),
             mass=float(masses.sum()),
             mass_min=float(masses.min()) if masses.size else math.inf,
         )
@@ -430,19 +445,17 @@ class SliceTallies:
     def __init__(self, whole: Tally, slicings: Sequence[Slicing]) -> None:
         self._tallies = {(one.column, name): whole.fresh() for one in slicings for name in one.names}
 
-    def add(
-        self, slices: Mapping[str, str], where: str, row: int | str | None, score: Score, group: int | None = None
-    ) -> None:
+    def add(self, slices: Mapping[str, str], where: str, row: int | str | None, score: Score, place: int = 0) -> None:
         """Add one row to the slice that it belongs to in every column; the rest as `Tally.add`."""
-        for place in slices.items():
-            self._tallies[place].add(where, row, score, group)
+        for one in slices.items():
+            self._tallies[one].add(where, row, score, place)
 
-    def summarize(self, summary: Summary, *, grouped: bool = True) -> Summary:
+    def summarize(self, summary: Summary, documents: Documents) -> Summary:
         """Add the figures of the slices to those of all rows; slices without a row are left out."""
         found = [
             Slice(column, value, one)
             for (column, value), tally in self._tallies.items()
-            if (one := tally.summary(summary.grouping, grouped=grouped)).rows
+            if (one := tally.summary(documents)).rows
         ]
         return replace(summary, slices=tuple(found))
 
@@ -514,8 +527,8 @@ class QuestionTally:
         self._orders = 1
         self._chosen: dict[tuple[type, str | bool], int] = {}
 
-    def add(self, where: str, row: int | None, answer: Answer, group: int | None = None) -> None:
-        """Count one row; its document does not matter."""
+    def add(self, where: str, row: int | None, answer: Answer, place: int = 0) -> None:
+        """Count one row."""
         counts = self._counts
         counts.rows += 1
         if answer.error is not None:
@@ -538,8 +551,8 @@ class QuestionTally:
         else:
             self._total += answer.probability if isinstance(answer, PredicateAnswer) else answer.score
 
-    def summary(self, grouping: str = "", *, grouped: bool = False) -> QuestionSummary:
-        """Sum up the rows so far."""
+    def summary(self, documents: Documents | None = None) -> QuestionSummary:
+        """Sum up the rows so far; which of them are one document does not matter."""
         some, counts = self._answered, self._counts
         chosen = sorted(self._chosen.items(), key=lambda item: -item[1])
         return QuestionSummary(

@@ -26,7 +26,7 @@ from geval_local.analysis.differences import (
     side_table,
 )
 from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, missing_field
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missing_field
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
@@ -305,12 +305,11 @@ def bias(
         raise ConfigurationError(f"a gap is between two sides, not {len(between)}", hint="Name two in `between`.")
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
-    documents, grouping = run.documents
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
     if human is not None and (members := members_of(run.rows, rating_fields(human, [name])[name])):
         human, raters = None, members
-    items = run.items(name, human=human, group_by=documents)
+    items = run.items(name, human=human)
     error, people = None, {}
     if raters:
         ratings = run.ratings(name, raters, every=True)
@@ -328,9 +327,19 @@ def bias(
         sided.append(replace(item, system=str(own)))
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
-    length = length_bias(items, level_for(documents), error=error) if has_length else None
+    length = length_bias(items, run.documents.level, error=error) if has_length else None
     return Bias(
-        str(run.path), name, side, grouping, side_means(sided), gaps, error, people, rated, length, doubt_of(items)
+        str(run.path),
+        name,
+        side,
+        run.documents.told,
+        side_means(sided),
+        gaps,
+        error,
+        people,
+        rated,
+        length,
+        doubt_of(items),
     )
 
 

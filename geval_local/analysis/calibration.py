@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
@@ -430,8 +430,7 @@ def calibrate(
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
     origin = run.origin(name)
-    documents, grouping = run.documents
-    items = run.items(name, human=human, group_by=documents, against_people=True)
+    items = run.items(name, human=human, against_people=True)
     fitted = fit_calibration(
         items,
         origin.definition.scale,
@@ -439,8 +438,8 @@ def calibrate(
         metric=name,
         human=rating_fields(human, [name])[name],
         signature=origin.signature,
-        level=level_for(documents),
+        level=run.documents.level,
         folds=folds,
         seed=seed,
     )
-    return CalibrationStudy(fitted, grouping, examples_told(name, items))
+    return CalibrationStudy(fitted, run.documents.told, examples_told(name, items))

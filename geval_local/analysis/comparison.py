@@ -19,17 +19,20 @@ from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank
 from geval_local.analysis.preferences import holds_pairs
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
 from geval_local.analysis.results import (
+    Grouped,
     Reading,
     ResultsGiven,
     ScoredRun,
-    level_for,
+    grouped,
     row_keys,
+    shared_columns,
     system_of_columns,
+    together,
     writer_of,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
-from geval_local.grouping import documents_of
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
@@ -114,15 +117,28 @@ class SystemRows:
 
     runs: tuple[ScoredRun, ...]
     names: tuple[str | None, ...]
-    document: str | None
+    documents: Documents
     grouping: str
+
+    @property
+    def rule(self) -> DocumentRule:
+        """What decided which rows are one document."""
+        return replace(self.runs[0].rule, used=self.documents.counts.used)
 
     def items(self, metric: str, *, human: HumanFields | None = None) -> list[ScoredItem]:
         """Return the scores of one metric, with systems and documents."""
-        found: list[ScoredItem] = []
+        return [item for own in self.items_of_runs(metric, human=human) for item in own]
+
+    def items_of_runs(self, metric: str, *, human: HumanFields | None = None) -> list[list[ScoredItem]]:
+        """Return the scores of one metric, run by run."""
+        found, start = [], 0
+        names = grouped(self.documents, [row for run in self.runs for row in run.rows], self.runs[0].path).names
         for run, name in zip(self.runs, self.names, strict=True):
-            own = run.items(run.one_metric(metric), human=human, group_by=self.document)
-            found += own if name is None else [replace(item, system=name) for item in own]
+            end = start + len(run.rows)
+            documents = Grouped(None if names is None else names[start:end], self.grouping)
+            own = run.items(run.one_metric(metric), human=human, documents=documents)
+            found.append(own if name is None else [replace(item, system=name) for item in own])
+            start = end
         return found
 
     def rows(self) -> list[dict[str, Any]]:
@@ -137,7 +153,6 @@ class SystemRows:
 
 def gather(runs: Sequence[ScoredRun]) -> SystemRows:
     """Find the system and the document of every row."""
-    group_by = runs[0].group_by
     names: list[str | None] = [None] * len(runs)
     if runs[0].system is None and len(runs) > 1:
         writers = [_writers(run) for run in runs]
@@ -150,20 +165,19 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
             raise ConfigurationError(
                 f"{runs[0].path} is given twice", hint="Name one file for each system, or `system=FIELD`."
             )
-    document, grouping = _documents(runs, runs)
-    if document is None and group_by is None and len(runs) > 1:
+    rows = [row for run in runs for row in shared_columns(run, runs)]
+    systems = [
+        writer_of(row, run.system) if name is None else name
+        for run, name in zip(runs, names, strict=True)
+        for row in run.rows
+    ]
+    documents = Documents.of(runs[0].rule, rows, systems)
+    grouping = documents.counts.told
+    if not documents.counts.is_grouped and runs[0].group_by is None and len(runs) > 1:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
-        grouping = f"rows with the same {same} are taken for one document (a guess; `group_by=FIELD` changes it)"
-    return SystemRows(tuple(runs), tuple(names), document, grouping)
-
-
-def _documents(shown: Sequence[ScoredRun], runs: Sequence[ScoredRun]) -> tuple[str | None, str]:
-    """Find the document's field, guessed from the columns that all runs have: CSV results may have fewer."""
-    group_by = runs[0].group_by
-    common = set.intersection(*(set(run.rows[0]) for run in runs))
-    rows = (row for run in shown for row in run.rows)
-    return documents_of((row if group_by else {n: row[n] for n in row if n in common} for row in rows), group_by)
+        grouping = f"rows with the same {same} count as one document; `group_by=COLUMN` changes it"
+    return SystemRows(tuple(runs), tuple(names), documents, grouping)
 
 
 def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> None:
@@ -553,10 +567,10 @@ def compare_systems(
     others = {
         str(other.path): allowed_differences(scored[0], other, names, across, texts=False) for other in scored[1:]
     }
-    together, rated = gather(scored), rating_fields(human, names)
+    gathered, rated = gather(scored), rating_fields(human, names)
     rankings = {
         name: rank_systems(
-            together.items(name, human=rated),
+            gathered.items(name, human=rated),
             baseline=baseline,
             tie=tie,
             smallest=max(run.rounding(name) for run in scored),
@@ -567,7 +581,7 @@ def compare_systems(
     }
     alone: list[str] = []
     if len(scored) == 2:
-        one, other = (run.items(names[0], group_by=together.document) for run in scored)
+        one, other = gathered.items_of_runs(names[0])
         ends = [str(run.path) for run in scored]
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     planned = None
@@ -576,7 +590,7 @@ def compare_systems(
         tests = {f"{name}: {pair.name}": pair for name, own in answered.items() for pair in own.pairs}
         levels = {name: pair.significance for name, pair in tests.items()}
         planned = plan_for({name: pair.difference for name, pair in tests.items()}, plan, levels=levels)
-    return SystemComparison(together, others, alone, rankings, None, rated, planned)
+    return SystemComparison(gathered, others, alone, rankings, None, rated, planned)
 
 
 def compare_runs(
@@ -624,15 +638,17 @@ def compare_runs(
     if plan is not None and not rated:
         raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
     differ = allowed_differences(one, other, names, across)
-    documents, grouping = _documents((one,), (one, other))
-    test = partial(compare_agreement, level=level or level_for(documents), coefficient=coefficient, seed=seed)
+    documents = together((one, other))
+    test = partial(compare_agreement, level=level or documents[0].level, coefficient=coefficient, seed=seed)
     found: dict[str, Difference] = {}
     doubt: dict[str, tuple[str, str]] = {}
     tests: dict[str, Comparison] = {}
     pilots: dict[str, Interval] = {}
     systems: dict[str, Interval] = {}
     for name in names:
-        items, others = (run.items(name, human=rated, group_by=documents) for run in (one, other))
+        items, others = (
+            run.items(name, human=rated, documents=own) for run, own in zip((one, other), documents, strict=True)
+        )
         sides = items, _rounded(items, others, max(run.rounding(name) for run in (one, other)))
         found[name] = differences(*sides, count=largest)
         doubt[name] = doubt_of(sides[0]), doubt_of(sides[1])
@@ -647,7 +663,7 @@ def compare_runs(
     levels = {name: own.significance for name, own in tests.items()}
     planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)
     unpaired = unmatched(row_keys(one.rows), row_keys(other.rows), [str(one.path), str(other.path)])
-    return RunComparison((one, other), differ, grouping, unpaired, found, tests, rated, doubt, planned)
+    return RunComparison((one, other), differ, documents[0].told, unpaired, found, tests, rated, doubt, planned)
 
 
 def _read(results: Sequence[ResultsGiven | ScoredRun], reading: Reading) -> list[ScoredRun]:

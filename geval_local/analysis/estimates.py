@@ -164,7 +164,7 @@ def estimate(
     described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
         run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()), metric=name)
-    items = run.items(name, human=human, group_by=run.documents[0], against_people=True)
+    items = run.items(name, human=human, against_people=True)
     told = examples_told(name, items)
     kept = [item.error != EXAMPLE for item in items]
     ratings = {who: np.array(own)[kept] for who, own in run.ratings(name, raters, every=True).items()}
@@ -206,7 +206,7 @@ def estimate(
     if fitted is not None and shifts:
         parts = variance_components(fitted, [item.group for item in items], [item.system for item in items])
     people = {} if fitted is None else dict(zip(ratings, fitted.own, strict=True))
-    return Estimates(str(run.path), name, what, run.documents[1], found, differences, people, parts, doubt, told)
+    return Estimates(str(run.path), name, what, run.documents.told, found, differences, people, parts, doubt, told)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.ratings.values import HumanFields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, row_keys, together
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import Cause, ConfigurationError, ErrorCode
 from geval_local.io.columns import EVERYTHING
@@ -251,20 +251,23 @@ def jury(
     scored = [ScoredRun.of(one, **reading) for one in results]
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
-    documents, grouping = scored[0].documents
-    judges = {judge: run.items(run.one_metric(name), human=human, group_by=documents) for judge, run in named.items()}
+    documents = dict(zip(named, together([*named.values()]), strict=True))
+    judges = {
+        judge: run.items(run.one_metric(name), human=human, documents=documents[judge]) for judge, run in named.items()
+    }
+    shared = next(iter(documents.values()))
     convened = convene(judges, scored[0].origin(name).definition.scale)
     agreement: dict[str, Correlation] = {}
     tests: dict[str, Comparison] = {}
     best: str | None = None
     if human is not None:
-        wanted = level or level_for(documents)
+        wanted = level or shared.level
         everyone = {"jury": convened.items, **judges}
         agreement = {who: correlate(items, wanted, target=target) for who, items in everyone.items()}
         best, tests = against_judges(convened, judges, wanted, coefficient, target=target)
     doubts = {who: told for who, items in judges.items() if (told := doubt_of(items))}
     scores = {who: {item.key: item.predicted for item in items} for who, items in judges.items()}
-    return JuryStudy(name, convened, named, scores, grouping, agreement, best, tests, largest, doubts)
+    return JuryStudy(name, convened, named, scores, shared.told, agreement, best, tests, largest, doubts)
 
 
 def save_jury(study: JuryStudy, output: Path) -> None:

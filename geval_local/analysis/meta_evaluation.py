@@ -262,7 +262,7 @@ class MetaEvaluation(Study):
             "metrics": {dimension: metric.name for dimension, metric in self.rated.metrics.items()},
             "coefficient": self.coefficient,
             "levels": [self.level],
-            "grouping": self.rated.grouping,
+            "grouping": self.rated.documents.told,
             "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in self.contenders},
             "correlations": {self.level: self.correlations},
             "averages": self.averages,
@@ -317,7 +317,7 @@ class MetaEvaluation(Study):
         """Say how rows were grouped, which other levels exist, and what is missing."""
         others = [level for level in self.rated.levels if level != self.level]
         more = [(f"also at {' and '.join(others)} level: `level`", False)] if others else []
-        return [(self.rated.grouping, False), *more, *((f"note: {text}", True) for text in self.notes)]
+        return [(self.rated.documents.told, False), *more, *((f"note: {text}", True) for text in self.notes)]
 
 
 def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str, Correlation]:

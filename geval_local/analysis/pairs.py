@@ -30,7 +30,16 @@ from geval_local.analysis.preferences import (
     with_people,
 )
 from geval_local.analysis.ratings.values import HumanFields, RatingScale, rating_fields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missing_field, rated_items, read_rows
+from geval_local.analysis.results import (
+    Grouped,
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    grouped,
+    missing_field,
+    rated_items,
+    read_rows,
+)
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Columns,
@@ -43,7 +52,7 @@ from geval_local.analysis.tables import (
 )
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS
-from geval_local.grouping import document_field
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.results import numbered
 from geval_local.statistics.coefficients import Coefficient
 from geval_local.statistics.correlation import Correlation, correlate
@@ -78,17 +87,19 @@ def sources_of(
 ) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two sources, its distributions and its scores."""
     runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in results]
-    group_by, system = reading.get("group_by"), reading.get("system")
+    system = reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: dict[tuple[str, str], float] = {}
     for rating_field in rating_fields(human, names[:1]).values():
         # Pairs say nothing about the rating scale of single outputs.
         scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
         scales = scales or [RatingScale.of(runs[0][0].human_scale, skip_outside=runs[0][0].skip_outside)]
-        given = [(run.rows, run.path) for run, key in runs if key is None]
-        given = given if ratings is None else [(read_rows(ratings), ratings)]
-        for (rows, path), rated_on in zip(given, scales, strict=False):
-            people |= _ratings(rows, path, rating_field, group_by, system, rated_on)
+        given = [(run.rows, run.path, run.rule) for run, key in runs if key is None]
+        if ratings is not None:  # what pairs record is a column of theirs
+            rule = runs[0][0].rule
+            given = [(read_rows(ratings), ratings, rule if runs[0][1] is None else replace(rule, used=None))]
+        for (rows, path, rule), rated_on in zip(given, scales, strict=False):
+            people |= _ratings(rows, path, rating_field, rule, system, rated_on)
     sources: list[Source] = []
     for run, key in runs:
         name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
@@ -98,7 +109,7 @@ def sources_of(
             sources.append(Source(name, found, outputs_of(found, people) if people else []))
             continue
         own_metric = run.one_metric(metric)
-        items = run.items(own_metric, group_by=_documents(run.rows, run.path, group_by))
+        items = run.items(own_metric, documents=_documents(run.rows, run.path, run.rule))
         _check_writers(items, run.rows, run.path)
         definition = run.origin(own_metric).definition
         # Preferences are for the better output, ratings have the direction of the scores.
@@ -128,13 +139,13 @@ def _ratings(
     rows: Sequence[Mapping[str, Any]],
     path: Path,
     human: str,
-    group_by: str | None,
+    rule: DocumentRule,
     system: str | None,
     scale: RatingScale,
 ) -> Ratings:
     """Read people's ratings by document and system."""
-    documents = _documents(rows, path, group_by)
-    items = rated_items(rows, [{}] * len(rows), path, human=human, group_by=documents, system=system, scale=scale)
+    groups = _documents(rows, path, rule).names
+    items = rated_items(rows, [{}] * len(rows), path, human=human, groups=groups, system=system, scale=scale)
     _check_writers(items, rows, path)
     found: dict[tuple[str, str], float] = {}
     for item in items:
@@ -145,13 +156,13 @@ def _ratings(
     return found
 
 
-def _documents(rows: Sequence[Mapping[str, Any]], path: Path, group_by: str | None) -> str:
-    """Find the field of the document; outputs of the same document are compared."""
-    found = document_field(rows, group_by)
-    if found is None:
+def _documents(rows: Sequence[Mapping[str, Any]], path: Path, rule: DocumentRule) -> Grouped:
+    """Name the documents, of which there may be one; outputs of the same document are compared."""
+    found = Documents.of(rule, rows)
+    if not found.counts.is_about_items:
         hint = "Name it by `group_by=FIELD`."
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint=hint)
-    return found
+    return grouped(found, rows, path, alone=True)
 
 
 def _check_writers(items: Sequence[ScoredItem], rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -117,7 +117,7 @@ def plan_ratings(
     fields = list(raters) or list(rating_fields(human, [name]).values())
     if not fields:
         raise ConfigurationError("a plan needs the field that people fill in", hint="Name it as `human`, or `raters`.")
-    items = run.items(name, group_by=run.documents[0], against_people=True)
+    items = run.items(name, against_people=True)
     scored = [place for place, item in enumerate(items) if math.isfinite(item.predicted)]
     there = np.isfinite(np.array(list(run.ratings(name, fields).values()))).any(axis=0)
     rated = {items[at].group for at in scored if there[at]}
@@ -152,7 +152,7 @@ def plan_ratings(
     total = len(means)
     counts = sorted({*(count for count in SHOWN if count < total), documents + len(rated)})
     lengths = {count: {who: _half(count, total, *own) for who, own in spreads.items()} for count in counts}
-    told = str(run.path), name, run.documents[1]
+    told = str(run.path), name, run.documents.told
     return RatingPlan(*told, documents, len(rated), total, tuple(keys[at] for at in chosen), lengths, source, sheet)
 
 

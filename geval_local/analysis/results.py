@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import TypedDict, Unpack
@@ -29,9 +29,9 @@ from geval_local.analysis.ratings.values import (
 from geval_local.direction import Direction
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ScaleError
 from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
-from geval_local.grouping import documents_of
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_columns
-from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifest_path, read_manifest
+from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
 from geval_local.io.results import ResultsInput, decoded, numbered, read_result_rows, row_number, with_figures
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
@@ -96,27 +96,29 @@ def rated_items(
     path: str | Path,
     *,
     human: str | None = None,
-    group_by: str | None = None,
+    groups: Sequence[str] | None = None,
     system: str | None = None,
     fields: Mapping[str, str] | None = None,
     keys: Sequence[str] | None = None,
     scale: RatingScale = ANY_NUMBER,
 ) -> list[ScoredItem]:
-    """Join figures, one per row, with the rows' human ratings, documents and systems, by the names of their fields.
+    """Join figures, one per row, with the rows' human ratings, documents and systems.
 
-    `fields` maps ``output`` to its column if the name differs; `scale` is the ratings' scale.
+    `groups` are the documents; by default each row is one. `fields` maps ``output`` to its column if the name differs;
+    `scale` is the ratings' scale.
     """
     items = []
     ratings = [math.nan] * len(rows) if human is None else read_ratings(numbered(rows), human, path, scale)
-    both = zip(rows, figures, keys or row_keys(rows), ratings, strict=True)
-    for place, (row, own, key, rating) in enumerate(both, start=1):
+    keys = keys or row_keys(rows)
+    both = zip(rows, figures, keys, ratings, keys if groups is None else groups, strict=True)
+    for place, (row, own, key, rating, group) in enumerate(both, start=1):
         where = f"{path}, row {row_number(row, place)}"
         value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
         reason = Cause(str(own.get("error") or "unscored"), ErrorCode.read(own.get("error_code")))
         error = reason if math.isnan(value) else None
         probabilities = own.get("probabilities") or None
-        item = ScoredItem("", "", rating, value, probabilities, key=key, error=error, label_mass=mass)
-        items.append(joined(item, row, where, group_by, system, fields))
+        item = ScoredItem(group, "", rating, value, probabilities, key=key, error=error, label_mass=mass)
+        items.append(joined(item, row, where, system, fields))
     if human is not None and all(map(math.isnan, ratings)):
         raise no_ratings(rows, human, path)
     return items
@@ -135,20 +137,48 @@ def joined(
     item: ScoredItem,
     row: Mapping[str, Any],
     where: str,
-    group_by: str | None,
     system: str | None,
     fields: Mapping[str, str] | None,
 ) -> ScoredItem:
-    """Join one score with its row's document, system and length; error messages begin with `where`."""
-    group = item.key if group_by is None else lookup(row, group_by)
-    if group is None:
-        raise missing_field(row, group_by or "", where, "to group by ")
+    """Join one score with its row's system and length; error messages begin with `where`."""
     writer = writer_of(row, system)
     if system is not None and not writer:
         raise missing_field(row, system, where)
     output = output_text(row, fields)
     length = None if output is None else word_count(output)
-    return replace(item, group=str(group), system=writer, length=length)
+    return replace(item, system=writer, length=length)
+
+
+class Grouped(NamedTuple):
+    """The documents of rows."""
+
+    #: The document of each row; None if every row is one.
+    names: list[str] | None
+    #: Which rows are one document, in words.
+    told: str
+
+    @property
+    def level(self) -> Level:
+        """The default level of correlations: within documents if rows share them, else pooled."""
+        return "pooled" if self.names is None else "summary"
+
+
+def grouped(
+    documents: Documents, rows: Iterable[Mapping[str, Any]], path: str | Path, *, alone: bool = False
+) -> Grouped:
+    """Name the document of each row, also if there is only one, `alone`.
+
+    A row without the column that the user named is refused.
+    """
+    counts = documents.counts
+    if not (alone or counts.is_grouped):
+        return Grouped(None, counts.told)
+    names = []
+    for name, (number, row) in zip(documents.names, numbered(rows), strict=True):
+        if name is None and counts.given is not None:
+            raise missing_field(row, counts.given, f"{path}, row {number}", "to group by ")
+        names.append(f"row {number}" if name is None else name)
+    return Grouped(names, counts.told)
 
 
 def writer_of(row: Mapping[str, Any], field: str | None = None) -> str:
@@ -157,9 +187,23 @@ def writer_of(row: Mapping[str, Any], field: str | None = None) -> str:
     return next((str(name) for name in named if name is not None), "")
 
 
-def level_for(group_by: str | None) -> Level:
-    """Return the default level: within groups if rows are grouped, else pooled."""
-    return "pooled" if group_by is None else "summary"
+def shared_columns(run: ScoredRun, runs: Sequence[ScoredRun]) -> Iterable[Mapping[str, Any]]:
+    """Yield the rows of a run with the columns that all runs have, since CSV results may have fewer."""
+    if run.group_by is not None:
+        return run.rows
+    common = set.intersection(*(set(one.rows[0]) for one in runs))
+    return ({name: value for name, value in row.items() if name in common} for row in run.rows)
+
+
+def together(runs: Sequence[ScoredRun]) -> list[Grouped]:
+    """Name the documents of runs over the same rows, as the first of them decides."""
+    first = Documents.of(runs[0].rule, shared_columns(runs[0], runs))
+    if not first.counts.is_grouped:
+        return [Grouped(None, first.counts.told) for _ in runs]
+    rule = replace(runs[0].rule, used=first.counts.used)
+    others = [Documents.of(rule, shared_columns(run, runs)) for run in runs[1:]]
+    found = [grouped(own, run.rows, run.path) for own, run in zip((first, *others), runs, strict=True)]
+    return [one._replace(told=first.counts.told) for one in found]
 
 
 class Reading(TypedDict, total=False):
@@ -279,9 +323,19 @@ class ScoredRun:
         return rows
 
     @cached_property
-    def documents(self) -> tuple[str | None, str]:
-        """Field of the document (None if each row is its own document), and a description of the grouping."""
-        return documents_of(self.rows, self.group_by)
+    def documents(self) -> Grouped:
+        """The document of every row: as named, else as the manifest records it, else as the metrics' fields decide."""
+        return grouped(self.collected, self.rows, self.path)
+
+    @cached_property
+    def collected(self) -> Documents:
+        """What decides which rows are one document."""
+        return Documents.of(self.rule, self.rows)
+
+    @property
+    def rule(self) -> DocumentRule:
+        """How rows make documents: by the named column, else as recorded, else by the fields of the metrics."""
+        return document_rule(self.manifest, self.group_by, self.fields)
 
     @cached_property
     def manifest(self) -> ResultManifest | None:
@@ -321,10 +375,10 @@ class ScoredRun:
         metric: str,
         *,
         human: HumanFields | None = None,
-        group_by: str | None = None,
+        documents: Grouped | None = None,
         against_people: bool = False,
     ) -> list[ScoredItem]:
-        """Read the scores of a metric, with ratings and groups if they are named.
+        """Read the scores of a metric with their documents (by default the run's own), and ratings if they are named.
 
         A row that the metric shows as an example gets no rating, and with `against_people` no score either.
         """
@@ -335,7 +389,7 @@ class ScoredRun:
             figures,
             self.path,
             human=rating,
-            group_by=group_by,
+            groups=(documents or self.documents).names,
             system=self.system,
             fields=self.mapping,
             scale=ANY_NUMBER if rating is None else self.rating_scale(metric),

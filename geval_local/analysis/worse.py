@@ -24,7 +24,6 @@ from geval_local.analysis.tables import Study, Table, as_record, digits, interva
 from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.fields import counted, lookup
-from geval_local.grouping import documents_of
 from geval_local.io.samples import Sample
 from geval_local.slices import Slicing, find_slicings
 from geval_local.statistics.interval import FEW_UNITS
@@ -234,16 +233,15 @@ def changes(
     names = list(dict.fromkeys(question.metric for question in asked))
     differ = allowed_differences(new, old, shared_metrics((new, old), names), across, texts=False)
     keys, pairing = _keys(new, old, names)
-    common = set(new.rows[0]) & set(old.rows[0]) | ({new.group_by} if new.group_by else set())
-    rows = ({name: row[name] for name in row if name in common} for row in new.rows)
-    document, grouping = documents_of(new.rows if new.group_by else rows, new.group_by)
-    if document is None and len(set(keys[0])) < len(keys[0]):
-        grouping = f"rows that were paired as one are one document ({grouping})"
+    documents = new.documents
+    grouping = documents.told
+    if documents.names is None and len(set(keys[0])) < len(keys[0]):
+        grouping = "rows that were paired as one count as one document"
     columns = {one.column: one for one in slicings}
     slices = {name: [one.slice_of(row, new.mapping) for row in new.rows] for name, one in columns.items()}
     # A drop in any row of the table counts, so all tests share one error level.
     level = LEVEL / max(1, sum(question.margin is None for question in asked) if tests is None else tests)
-    items = {name: (new.items(name, group_by=document), old.items(name)) for name in names}
+    items = {name: (new.items(name), old.items(name)) for name in names}
     found = {}
     for question in asked:
         chosen = None

@@ -195,8 +195,7 @@ def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[Ba
     asked = questions_of(run.gates, result.summaries, metrics)
     if run.baseline is None or not asked:
         return {} if run.baseline is not None else None
-    settings = result.manifest.settings
-    new, old = ScoredRun(_result_of(result), group_by=settings.group_by), ScoredRun(run.baseline)
+    new, old = ScoredRun(_result_of(result)), ScoredRun(run.baseline)
     tests = sum(question.margin is None for question in asked)
     found: dict[BaselineQuestion, Change] = {}
     for metric in dict.fromkeys(question.metric for question in asked):
@@ -500,7 +499,7 @@ def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -
     page = RunPage(
         scored.path,
         replace(told, facts={**({"gates": "; ".join(gates)} if gates else {}), **told.facts}),
-        group_by=result.manifest.settings.group_by,
+        rule=scored.rule,
         by=result.manifest.settings.by,
         title=run.name,
         fields=scored.mapping,

@@ -144,7 +144,6 @@ def log_results(
     found = load_results(results, fields)
     scored = ScoredRun(results, fields or {})
     described = scored.manifest
-    grouping = None if described is None else described.group_by
     before = mlflow.get_tracking_uri()
     try:
         if tracking_uri is not None:
@@ -164,7 +163,7 @@ def log_results(
                 )
                 for metric, origin in described.metrics.items():
                     mlflow.set_tag(f"geval_local.signature.{_key(metric)}", origin.signature)
-            for summary in summaries(found, describe(scored), group_by=grouping):
+            for summary in summaries(found, describe(scored), documents=scored.collected):
                 mlflow.log_metrics(_figures(summary))
             for file in (results, manifest_path(results), *artifacts):
                 if file.is_file():

@@ -10,7 +10,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from geval_local.conversation import is_messages
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError, code_of
 from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, offered
-from geval_local.grouping import document_field
+from geval_local.grouping import DocumentCounts, DocumentRule, Documents
 from geval_local.io.input_files import FILE
 from geval_local.io.results import decoded
 from geval_local.io.samples import Sample
@@ -229,7 +229,7 @@ class PairSample(Sample):
         return {name: outputs[name] if name in outputs else texts[name] for name in wanted}
 
 
-def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
+def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule | None = None) -> Iterator[Sample]:
     """Combine rows into pairs, document by document.
 
     After the pairs, the function yields every row that is unreadable or has no document or system, with the reason.
@@ -242,12 +242,13 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
         yield from (given_sample(sample, plan.given) for sample in samples)
         return
     rows = list(samples)
-    group_by = document_field((sample.fields for sample in rows if sample.error is None), plan.group_by)
-    documents: dict[str, list[tuple[str, Sample]]] = {}
-    lost: list[Sample] = []
+    found = Documents(replace(rule or DocumentRule(), group_by=plan.group_by), named=True)
     for sample in rows:
+        found.add({} if sample.error is not None else sample.fields, _system_of(sample, plan.system))
+    counts, documents, lost = found.counts, dict[str, list[tuple[str, Sample]]](), list[Sample]()
+    for sample, name in zip(rows, found.names, strict=True):
         try:
-            document, system = _place_of(sample, group_by, plan.system)
+            document, system = _place_of(sample, name, counts, plan.system)
         except UnscorableError as error:
             lost.append(Sample({"row": sample.row}, sample.row, sample.origin, Cause(error.message, error.code)))
         else:
@@ -267,42 +268,47 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
             yield _pair(document, own[one], own[other], plan.compared)
     if is_empty:
         raise DataError(
-            f"there is no pair to be judged: {_why_none(documents, lost, group_by)}",
+            f"there is no pair to be judged: {_why_none(documents, lost, counts)}",
             hint="Name the column of the document by `group_by`, and that of the system by `system`.",
         )
     yield from lost
 
 
-def _why_none(documents: Mapping[str, list[tuple[str, Sample]]], lost: list[Sample], group_by: str | None) -> str:
+def _why_none(documents: Mapping[str, list[tuple[str, Sample]]], lost: list[Sample], counts: DocumentCounts) -> str:
     """Say why no two outputs can be compared."""
     if lost and not documents:
         return str(lost[0].error)
     systems = {system for own in documents.values() for system, _ in own}
     if len(systems) == 1:
         return f"all rows are of one system, {systems.pop()!r}"
-    return f"rows with the same {group_by} are one document, and none has outputs of two systems"
+    return f"rows with the same {' and '.join(counts.columns)} are one document, and none has outputs of two systems"
 
 
-def _place_of(sample: Sample, group_by: str | None, system: str | None) -> tuple[str, str]:
+def _system_of(sample: Sample, system: str | None) -> Any:
+    """Return the system that wrote a row's output; with several files, each may be one."""
+    names = (*SYSTEM_FIELDS, FILE) if system is None else (system,)
+    return next((found for name in names if (found := lookup(sample.fields, name)) not in (None, "")), None)
+
+
+def _place_of(sample: Sample, document: str | None, counts: DocumentCounts, system: str | None) -> tuple[str, str]:
     """Return a row's document and system."""
     if sample.error is not None:
         raise UnscorableError(sample.error, code_of(sample.error))
     columns = [str(name) for name in sample.fields]
-    document = None if group_by is None else lookup(sample.fields, group_by)
-    if document in (None, ""):
+    if document is None or not counts.is_about_items:
+        told = " and ".join(map(repr, counts.columns))
         what = (
-            "no column names the document" if group_by is None else f"the field {group_by!r} of the document is missing"
+            f"the field {told} of the document is missing" if counts.is_about_items else "no column names the document"
         )
         raise UnscorableError(f"{sample.where}: {what}; the columns are: {', '.join(columns)}", ErrorCode.MISSING_FIELD)
-    # With several files, each may be a system.
-    names = (*SYSTEM_FIELDS, FILE) if system is None else (system,)
-    writer = next((found for name in names if (found := lookup(sample.fields, name)) not in (None, "")), None)
+    writer = _system_of(sample, system)
     if writer is None:
         raise UnscorableError(
-            f"{sample.where}: the field {names[0]!r} of the system is missing; the columns are: {', '.join(columns)}",
+            f"{sample.where}: the field {system or SYSTEM_FIELDS[0]!r} of the system is missing; the columns are: "
+            f"{', '.join(columns)}",
             ErrorCode.MISSING_FIELD,
         )
-    return str(document), str(writer)
+    return document, str(writer)
 
 
 def _pair(document: str, one: tuple[str, Sample], other: tuple[str, Sample], compared: str) -> PairSample:

@@ -16,6 +16,7 @@ from pydantic import AliasPath, Field, TypeAdapter, ValidationError
 
 from geval_local.errors import DataError, OutputError
 from geval_local.files import write_atomically
+from geval_local.grouping import DocumentRule
 from geval_local.io.ownership import check_place, check_replaceable, checksummed, owned
 from geval_local.io.places import File, Place, unreachable
 from geval_local.metric import Metric
@@ -79,6 +80,9 @@ class ResultManifest:
     fields: Annotated[Mapping[str, str], _at("input", "fields")] = field(default_factory=dict)
     #: Field of the document, as the user named it.
     group_by: Annotated[str | None, _at("input", "group_by")] = None
+    #: Fields or columns in which the rows of a document agree, as they were counted; empty if every row is a document.
+    #: None in files by older versions.
+    documents: Annotated[tuple[str, ...] | None, _at("input", "documents")] = None
     #: Name -> question of the results.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
     #: Content hash of the full rows stored next to a CSV file, see `rows_path`; None without such a file.
@@ -88,6 +92,20 @@ class ResultManifest:
 
 
 _ADAPTER = TypeAdapter(ResultManifest)
+
+
+def document_rule(
+    manifest: ResultManifest | None, group_by: str | None = None, fields: Mapping[str, str] | None = None
+) -> DocumentRule:
+    """Return what decides which rows of a result file are one document: `group_by`, else what the manifest records."""
+    if manifest is None:
+        return DocumentRule.of(mapping=fields, group_by=group_by)
+    return DocumentRule.of(
+        [tuple(metric.definition.fields) for metric in manifest.metrics.values()],
+        mapping={**manifest.fields, **(fields or {})},
+        group_by=manifest.group_by if group_by is None else group_by,
+        used=manifest.documents,
+    )
 
 
 def rows_path(results: str | Path) -> Path:
@@ -116,6 +134,7 @@ def manifest_text(manifest: ResultManifest) -> str:
             "rows": manifest.rows,
             **({"fields": dict(manifest.fields)} if manifest.fields else {}),
             **({} if manifest.group_by is None else {"group_by": manifest.group_by}),
+            **({} if manifest.documents is None else {"documents": list(manifest.documents)}),
         },
         **({} if manifest.results_sha256 is None else {"results": {"sha256": manifest.results_sha256}}),
         **({} if manifest.rows_sha256 is None else {"rows": {"sha256": manifest.rows_sha256}}),

@@ -26,7 +26,7 @@ from geval_local.fields import (
     is_unicode,
     nearest,
     offered,
-    resolve_row,
+    paths_of,
     text_of,
 )
 from geval_local.io.places import File, Place, file_at
@@ -86,15 +86,16 @@ class Sample:
         if self.error is not None:
             raise UnscorableError(self.error, code_of(self.error))
         wanted = tuple(metric_fields)
-        mapped = {name: path for name in wanted if (path := self.mapping.get(name)) is not None}
-        free, columns = (wanted, tuple(self.fields)) if not mapped else self._free(wanted, mapped)
-        found = self._found(free, columns)
+        try:
+            found = paths_of(wanted, self.fields, self.mapping)
+        except FieldError as error:
+            raise FieldError(error.message.replace("the sample", self.where, 1), error.code, hint=error.hint) from None
         texts = {}
         for name in wanted:
-            column = mapped.get(name) or found.get(name)
+            column = found.get(name)
             if column is None:
-                raise self._missing(name, found)
-            value = self._mapped(name, column) if name in mapped else self._value(column)
+                raise self._missing(name, {one: path for one, path in found.items() if one not in self.mapping})
+            value = self._mapped(name, column) if name in self.mapping else self._value(column)
             if not (
                 type(value) is str
                 and 0 < len(value) <= MAX_CHARACTERS
@@ -105,20 +106,6 @@ class Sample:
                 value = text_of(value, f"{self.where}: {what}", alternatives=name == "reference")
             texts[name] = value
         return texts
-
-    def _free(self, wanted: tuple[str, ...], mapped: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the fields still to be found by name, and the columns not used by the mapping."""
-        taken = set(mapped.values())
-        return (
-            tuple(name for name in wanted if name not in mapped),
-            tuple(column for column in self.fields if column not in taken),
-        )
-
-    def _found(self, wanted: tuple[str, ...], columns: tuple[str, ...]) -> Mapping[str, str]:
-        try:
-            return resolve_row(wanted, columns, self.fields)
-        except FieldError as error:
-            raise FieldError(error.message.replace("the sample", self.where, 1), error.code, hint=error.hint) from None
 
     @cached_property
     def _offered(self) -> Mapping[str, Any]:

@@ -21,9 +21,8 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
-from geval_local.fields import lookup
 from geval_local.files import bounded_lines, encoding_of, kind_of_no_text, state_of
-from geval_local.grouping import EVERY_ROW, ID_FIELD, document_field
+from geval_local.grouping import DocumentRule
 from geval_local.io.columns import free_name
 from geval_local.io.input_files import FILE, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
@@ -127,6 +126,7 @@ def share_of(
     *,
     sizes: Iterable[int] | None = None,
     pairs: PairPlan | None = None,
+    documents: DocumentRule | None = None,
 ) -> Share:
     """Find the share that the options name, ``shard="3/8"``.
 
@@ -140,6 +140,8 @@ def share_of(
         Number of rows of each window of an undivided run; shares then begin with windows.
     pairs : PairPlan, optional
         The plan of pairs; shares are then shares of the pairs.
+    documents : DocumentRule, optional
+        What decides which rows are one document; shares do not cut documents.
 
     Raises
     ------
@@ -149,7 +151,7 @@ def share_of(
         If a file cannot be read.
     """
     number, count = map(int, str(options.shard).split("/"))
-    given = _Input(paths, options)
+    given = _Input(paths, options, documents)
     is_shaped = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None).multiplies
     if pairs is not None or (is_shaped and sizes is not None):
         return _share_of_samples(given, number, count, sizes, pairs)
@@ -181,7 +183,7 @@ def _share_of_samples(
 
     def samples() -> Iterator[Sample]:
         found = read_input(given.paths, given.options)
-        return found if pairs is None else pair_samples(found, pairs)
+        return found if pairs is None else pair_samples(found, pairs, given.documents)
 
     borders, windows = [0], 0
     total = sum(1 for _ in samples())
@@ -234,9 +236,10 @@ def _borders(rows: int, sizes: Iterable[int]) -> list[int]:
 class _Input:
     """The files of an input, read only as far as a cut needs."""
 
-    def __init__(self, paths: Sequence[File], options: RunOptions) -> None:
+    def __init__(self, paths: Sequence[File], options: RunOptions, documents: DocumentRule | None = None) -> None:
         self.paths = paths
         self.options = options
+        self.documents = documents or DocumentRule()
         self._names = names_of(paths) if len(paths) > 1 else [""] * len(paths)
         try:
             self._sizes = [state_of(path)[0] for path in paths]
@@ -255,10 +258,7 @@ class _Input:
 
     def document(self, fields: Any) -> Any:
         """Return the document of a row as far as the row alone shows it; None if no neighbour shares it."""
-        group_by = self.options.group_by
-        if group_by == EVERY_ROW and lookup(fields, EVERY_ROW) is None:
-            return None
-        return lookup(fields, document_field([fields], group_by) or ID_FIELD)
+        return self.documents.document(fields)
 
     def stretches(self, first: _Cut, last: _Cut) -> Iterator[Stretch]:
         """List the files between two cuts."""

@@ -403,6 +403,7 @@ class PartsRun:
             scored,
             fields=manifest.settings.fields,
             group_by=manifest.settings.group_by,
+            documents=totals.documents.recorded,
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
         remove_windows(self.directory.place, manifest.run)

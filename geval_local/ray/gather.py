@@ -12,12 +12,13 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from geval_local.errors import Cause, ErrorCode
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentRule
 from geval_local.io.parts import PART_KEY, part_name
 from geval_local.io.samples import Sample
 from geval_local.ray.blocks import Block, block_samples
@@ -33,9 +34,10 @@ def rows_of_block(row: dict[str, Any], job: Job, buckets: int) -> Iterator[dict[
     """Read a block, given with its number; yield its rows with their documents and buckets."""
     number, block = row["item"]
     settings = job.manifest.settings
-    documents = Documents(settings.gather_by)
+    rule = DocumentRule.of(group_by=settings.gather_by)
     for place, sample in enumerate(block_samples(block, settings)):
-        document = documents.add(sample.fields)
+        text = rule.document(sample.fields) or f"\0{number} {place}"
+        document = int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big", signed=True)
         lost = None if sample.error is None else [str(sample.error), sample.error.code.value]
         content = json.dumps([sample.origin, sample.row, lost, dict(sample.fields)])
         yield {"bucket": document % buckets, "document": document, "block": number, "place": place, "row": content}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from geval_local import __version__
@@ -81,15 +81,16 @@ class Counts:
 
     def summaries(self, gather_by: str | None) -> list[Summary]:
         """Return the summaries, one per metric."""
-        documents = self.documents
-        told, pieces, count = documents.told, documents.distinct, documents.documents
-        if documents.field is not None and documents.field != gather_by and pieces > count:
-            told += (
-                f"; about {count} documents are in {pieces} pieces, since blocks cut them: each piece counts as one, "
-                f"and its shared text is computed again (`gather_by={documents.field}` would bring {pieces - count} "
-                "of them together)"
+        documents, found = self.documents, [sums.summary(self.documents) for sums in self.sums]
+        pieces, count, by = documents.distinct, documents.documents, documents.columns
+        if documents.is_grouped and by != (gather_by,) and pieces > count:
+            gathered = f" (`gather_by={by[0]}` would bring {pieces - count} of them together)" if len(by) == 1 else ""
+            told = (
+                f"{documents.told}; about {count} documents are in {pieces} pieces, since blocks cut them: each piece "
+                f"counts as one, and its shared text is computed again{gathered}"
             )
-        return [sums.summary(told, grouped=documents.field is not None) for sums in self.sums]
+            return [replace(one, grouping=told) for one in found]
+        return found
 
     def to_record(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -98,10 +99,9 @@ class Counts:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Counts:
         """Build sums from plain values."""
-        documents = record["documents"]
         return cls(
             [Sums.from_record(one) for one in record["sums"]],
-            DocumentCounts(**{**documents, "smallest": tuple(documents["smallest"])}),
+            DocumentCounts.from_record(record["documents"]),
             [[int(count) for count in pair] for pair in record["tokens"]],
             int(record["rows"]),
             int(record["failed"]),

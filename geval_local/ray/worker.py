@@ -165,17 +165,17 @@ class BlockScorer:
         """Score a block; return its part's bytes, and the sums over its rows."""
         job, settings = self._job, self._job.manifest.settings
         run = Run(job.manifest, MemoryStore(), None)
-        documents, tallies = Documents(settings.group_by), [Tally(key, low_mass=LOW_LABEL_MASS) for key in run.keys]
+        documents, tallies = Documents(settings.documents), [Tally(key, low_mass=LOW_LABEL_MASS) for key in run.keys]
         counts = Counts.none(run.keys, settings.group_by)
 
         def rows() -> Iterator[tuple[Sample, dict[str, Score]]]:
             for window in self._windows(block, run, judge, identity):
                 for sample, scores in run.scored(window):
-                    document = documents.add(sample.fields) if sample.error is None else None
+                    place = documents.add(sample.fields) if sample.error is None else 0
                     row = f"{sample.origin}:{sample.row}" if job.several else sample.row
                     figures = {name: self._calibrated(name, score) for name, score in scores.items()}
                     for tally, score in zip(tallies, figures.values(), strict=True):
-                        tally.add(sample.where, row, score, document)
+                        tally.add(sample.where, row, score, place)
                     yield sample, figures
                 _count(run, window, counts)
             if counts.rows != block.all_rows:
@@ -183,7 +183,7 @@ class BlockScorer:
                     f"{block.where}: {counts.rows} rows were read instead of {block.all_rows}",
                     hint="Has the file changed? Restore its former content.",
                 )
-            counts.sums, counts.documents = [tally.sums() for tally in tallies], documents.counts
+            counts.sums, counts.documents = [tally.sums(documents) for tally in tallies], documents.counts
 
         return self._part(block, rows(), schema, counts, identity.signatures), counts
 

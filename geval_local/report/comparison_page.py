@@ -93,7 +93,7 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
         title=" and ".join(run.name for run in runs),
         fields=runs[0].mapping,
         human=study.human,
-        group_by=study.together.document,
+        rule=study.together.rule,
         system="system",
         only=tuple(study.systems),
         scales={metric: runs[0].rating_scale(metric) for metric in study.human},
@@ -148,8 +148,8 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         against_people=comparison_table(study.against_human) if study.against_human else None,
         overviews=[
             (name, overview_table(found), unscored_once(found), [one for one in found if one.shortened])
-            for name, run, own in zip(names, (first, second), described, strict=True)
-            for found in [summaries(run, own, group_by=study.runs[0].group_by)]
+            for name, run, own, scored in zip(names, (first, second), described, study.runs, strict=True)
+            for found in [summaries(run, own, documents=scored.collected)]
         ],
         texts={
             name: replace(one, signature="")  # the figures already have both runs' signatures

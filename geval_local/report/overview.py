@@ -11,7 +11,7 @@ from typing import Any
 from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table, number
 from geval_local.errors import UnscorableError
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.io.results import Results
 from geval_local.io.samples import Sample
@@ -77,28 +77,27 @@ UNDESCRIBED = Described()
 
 
 def summaries(
-    results: Results, described: Described = UNDESCRIBED, *, group_by: str | None = None, by: Sequence[str] = ()
+    results: Results,
+    described: Described = UNDESCRIBED,
+    *,
+    documents: Documents | None = None,
+    by: Sequence[str] = (),
 ) -> list[Summary]:
-    """Summarize every metric of a run, with its slices; `Documents` groups the rows into documents."""
-    documents = Documents(group_by)
+    """Summarize every metric of a run, with its slices; `documents` are those of its rows, in their order."""
+    if documents is None:
+        documents = Documents.of(DocumentRule(mapping=results.fields), (one.columns for one in results.records))
     ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
     tallies = [Tally(metric, ends=ends.get(metric)) for metric in results.metrics]
     slicings = find_slicings((one.columns for one in results.records), by, results.fields) if by else []
     sliced = [SliceTallies(tally, slicings) for tally in tallies]
-    for record in results.records:
+    for place, record in enumerate(results.records):
         sample = Sample({}, record.number)
-        document = documents.add(record.columns)
         slices = {one.column: one.slice_of(record.columns, results.fields) for one in slicings}
         for tally, own in zip(tallies, sliced, strict=True):
             score = record.scores[tally.metric]
-            tally.add(sample.where, sample.row, score, document)
-            own.add(slices, sample.where, sample.row, score, document)
-    counts = documents.counts
-    grouped = counts.field is not None
-    return [
-        own.summarize(tally.summary(counts.told, grouped=grouped), grouped=grouped)
-        for tally, own in zip(tallies, sliced, strict=True)
-    ]
+            tally.add(sample.where, sample.row, score, place)
+            own.add(slices, sample.where, sample.row, score, place)
+    return [own.summarize(tally.summary(documents), documents) for tally, own in zip(tallies, sliced, strict=True)]
 
 
 def slice_tables(found: Sequence[Summary]) -> list[Table]:

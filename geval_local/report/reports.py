@@ -15,11 +15,10 @@ from typing import Any
 
 from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import ABLATIONS, Reading, ResultsGiven, ScoredRun, level_for, system_of_columns
+from geval_local.analysis.results import ABLATIONS, Reading, ResultsGiven, ScoredRun, system_of_columns
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.files import save_text
-from geval_local.grouping import documents_of
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.result_manifest import manifest_path
 from geval_local.report.answer import tab_title
@@ -114,7 +113,12 @@ def report(
     ConfigurationError, DataError
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
-    reading: Reading = {"fields": fields, "human_scale": human_scale, "skip_outside": skip_outside}
+    reading: Reading = {
+        "fields": fields,
+        "group_by": group_by,
+        "human_scale": human_scale,
+        "skip_outside": skip_outside,
+    }
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
@@ -125,15 +129,14 @@ def report(
 
     def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
         ratings = rating_fields(human, run.metrics)
-        grouping = group_by if group_by is not None or run.manifest is None else run.manifest.group_by
         return RunPage(
             run.given,
             describe(run),
             human=ratings,
-            group_by=grouping,
+            rule=run.rule,
             system=system_of_columns([run], system_columns, system) if system_columns else system,
             fields=run.mapping,
-            ablation=_ablation(run, ratings, grouping, estimators),
+            ablation=_ablation(run, ratings, estimators),
             scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,
             by=by,
@@ -193,7 +196,6 @@ def _write_site(
 def _ablation(
     run: ScoredRun,
     ratings: Mapping[str, str],
-    group_by: str | None,
     estimators: Sequence[Estimator],
 ) -> Table | None:
     """Apply other estimators to the run's distributions: the part of the paper's ablation that needs no judge.
@@ -202,13 +204,12 @@ def _ablation(
     returns None without ratings, or without a manifest that gives the scales.
     """
     found: dict[str, Comparison] = {}
-    documents = documents_of(run.rows, group_by)[0]
     for name in run.metrics:
         if name not in ratings or not run.is_described(name):
             continue
-        items = run.items(name, human=ratings, group_by=documents)
+        items = run.items(name, human=ratings)
         scale = run.origin(name).definition.scale
-        tests = against_exact(items, scale, "score", estimators, level=level_for(documents))
+        tests = against_exact(items, scale, "score", estimators, level=run.documents.level)
         found |= {f"{name}: {pair}": test for pair, test in tests.items()}
     return folded(comparison_table(corrected(found)), FOLDED_TESTS) if found else None
 

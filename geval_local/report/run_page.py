@@ -22,10 +22,9 @@ from geval_local.analysis.ratings.values import (
     rating_fields,
     read_ratings,
 )
-from geval_local.analysis.results import joined, writer_of
+from geval_local.analysis.results import grouped, joined, writer_of
 from geval_local.analysis.tables import Table, correlation_table, folded
-from geval_local.fields import lookup
-from geval_local.grouping import documents_of
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.report.answer import answer, matrix, tab_title, unscored_once, written_on
@@ -67,7 +66,8 @@ class RunPage:
     results: ResultsInput
     described: Described = UNDESCRIBED
     human: HumanFields | None = None
-    group_by: str | None = None
+    #: What decides which rows are one document.
+    rule: DocumentRule = field(default_factory=DocumentRule)
     system: str | None = None
     #: Metric -> how its systems compare, where that is known already.
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
@@ -96,9 +96,14 @@ class RunPage:
         return rating_fields(self.human, self.run.metrics)
 
     @cached_property
-    def documents(self) -> str | None:
-        """Field of the document."""
-        return documents_of((record.columns for record in self.run.records), self.group_by)[0]
+    def documents(self) -> Documents:
+        """The documents of the rows."""
+        return Documents.of(self.rule, (record.columns for record in self.run.records))
+
+    @cached_property
+    def groups(self) -> list[str] | None:
+        """The document of every row; None if every row is one."""
+        return grouped(self.documents, (record.columns for record in self.run.records), self.run.name).names
 
     @cached_property
     def keys(self) -> list[str]:
@@ -116,7 +121,7 @@ class RunPage:
                 self.keys,
                 metric,
                 self.ratings.get(metric),
-                self.documents,
+                self.groups,
                 self.system,
                 self.scales.get(metric, ANY_NUMBER),
             )
@@ -138,14 +143,14 @@ class RunPage:
                     tuple(item.human for item in items),
                     levels,
                     folded(correlation_table(levels), ("n",)) if levels else None,
-                    tuple(group_correlations(items)) if self.documents is not None else (),
+                    tuple(group_correlations(items)) if self.groups is not None else (),
                 )
         return found
 
     @cached_property
     def summaries(self) -> list[Summary]:
         """The figures of every metric."""
-        return summaries(self.run, self.described, group_by=self.group_by, by=self.by)
+        return summaries(self.run, self.described, documents=self.documents, by=self.by)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""
@@ -211,17 +216,17 @@ class RunPage:
 
     def _data(self, chosen: Sequence[int]) -> dict[str, Any]:
         """Lay out the page's rows, the `chosen` ones of the run."""
-        records, group_by, wanted = self.run.records, self.documents, set(chosen)
+        records, wanted = self.run.records, set(chosen)
         if len(chosen) < len(records):
             records = [record for place, record in enumerate(records) if place in wanted]
         texts = TextColumns()
         names = list(dict.fromkeys(name for record in records for name in record.columns))
         for name in names:
             texts.add(name, [record.columns.get(name) for record in records])
-        if group_by is not None and group_by not in names:  # a dotted path
-            groups = [lookup(record.columns, group_by) for record in records]
-            texts.add(group_by, [None if group is None else as_text(group) for group in groups])
-            names.append(group_by)
+        document = None if self.groups is None else " and ".join(self.documents.counts.columns)
+        if self.groups is not None and document is not None and document not in names:  # a path, or several columns
+            texts.add(document, [self.groups[place] for place in chosen])
+            names.append(document)
         found = named_columns(names)
         if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
             sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in records]
@@ -254,7 +259,7 @@ class RunPage:
             "texts": texts.texts,
             "columns": texts.columns,
             **found,
-            "group": -1 if group_by is None else names.index(group_by),
+            "group": -1 if document is None else names.index(document),
             "keys": [as_text(self.keys[one]) for one in chosen],
             "rows": [record.number for record in records],
             "metrics": metrics,
@@ -280,7 +285,7 @@ def scored_items(
     keys: Sequence[str],
     metric: str,
     field: str | None,
-    group_by: str | None,
+    groups: Sequence[str] | None,
     system: str | None = None,
     scale: RatingScale = ANY_NUMBER,
 ) -> list[ScoredItem]:
@@ -289,17 +294,16 @@ def scored_items(
     ratings = [math.nan] * len(keys)
     if field is not None:
         ratings = read_ratings(((one.number, one.columns) for one in results.records), field, results.name, scale)
-    texts: dict[str, str] = {}  # documents and systems repeat: one text for all
-    for record, key, rating in zip(results.records, keys, ratings, strict=True):
+    texts: dict[str, str] = {}  # systems repeat: one text for all
+    for record, key, rating, group in zip(results.records, keys, ratings, groups or keys, strict=True):
         score = record.scores[metric]
         # Only this text: the reasons, which may differ from row to row, are stored with the scores.
         error = None if score.error is None else "unscored"
         mass = score.label_mass
-        item = ScoredItem("", "", rating, score.value, key=key, error=error, label_mass=mass)
+        item = ScoredItem(group, "", rating, score.value, key=key, error=error, label_mass=mass)
         where = f"{results.name}, row {record.number}"
-        item = joined(item, record.columns, where, group_by, system, results.fields)
-        group, writer = (texts.setdefault(text, text) for text in (item.group, item.system))
-        items.append(replace(item, group=group, system=writer))
+        item = joined(item, record.columns, where, system, results.fields)
+        items.append(replace(item, system=texts.setdefault(item.system, item.system)))
     if field is not None and all(math.isnan(item.human) for item in items):
         raise no_ratings([record.columns for record in results.records], field, results.name)
     return items

@@ -208,7 +208,7 @@ class _Completion:
 
     def __post_init__(self) -> None:
         self.choices = {judge.name: JudgeOptions(**judge.choice) for judge in self.run.manifest.judges}
-        self.documents = Documents(self.run.manifest.settings.group_by)
+        self.documents = Documents(self.run.manifest.settings.documents)
         self.rows = 0
         tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
@@ -248,11 +248,9 @@ class _Completion:
         for counts in self._totals():
             for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
-        grouping = self.documents.counts
-        told, grouped = grouping.told, grouping.field is not None
-        summaries = {key: tally.summary(told, grouped=grouped) for key, tally in self.tallies.items()}
+        summaries = {key: tally.summary(self.documents) for key, tally in self.tallies.items()}
         for key, tallies in self.slices.items():
-            summaries[key] = tallies.summarize(summaries[key], grouped=grouped)
+            summaries[key] = tallies.summarize(summaries[key], self.documents)
         # First: the description of the input may be that of a result which now is replaced.
         description = self._description(summaries)
         files = deliver(run, exporter.files)
@@ -412,13 +410,13 @@ class _Completion:
         if sample.error is not None and sample.error.code is ErrorCode.UNREADABLE_FILE:
             self.unreadable.append(sample.error)
         # A row that could not be read says nothing of its document, and has no score.
-        document = self.documents.add(sample.fields) if sample.error is None else None
+        place = self.documents.add(sample.fields) if sample.error is None else 0
         slices = {one.column: one.slice_of(sample.fields, sample.mapping) for one in self.slicings}
         for key, tally in self.tallies.items():
             result = results[key]
-            tally.add(sample.where, sample.row, result, document)
+            tally.add(sample.where, sample.row, result, place)
             if key in self.slices and isinstance(result, Score):
-                self.slices[key].add(slices, sample.where, sample.row, result, document)
+                self.slices[key].add(slices, sample.where, sample.row, result, place)
             if isinstance(result, Score) and result.is_scored:
                 heap = self.lowest[key]
                 entry = (-result.direction.sign * result.value, -self.rows, sample, result)
@@ -466,5 +464,6 @@ class _Completion:
             metrics,
             fields=fields,
             group_by=None if settings.pairs is not None else settings.group_by,
+            documents=self.documents.counts.recorded,
             questions=questions,
         )

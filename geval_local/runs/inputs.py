@@ -18,7 +18,7 @@ def input_of(paths: Sequence[File], settings: Settings) -> InputFile:
     if settings.shard is None:
         return fingerprint_inputs(paths)
     sizes = None if settings.block_rows is None else window_sizes(settings.window)
-    return fingerprint_share(share_of(paths, settings, sizes=sizes, pairs=settings.pairs))
+    return fingerprint_share(share_of(paths, settings, sizes=sizes, pairs=settings.pairs, documents=settings.documents))
 
 
 def paths_of(manifest: RunManifest) -> list[File]:

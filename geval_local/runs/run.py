@@ -143,7 +143,7 @@ class Run:
             return read_share(share, settings)
         samples = read_input(file.paths, settings)
         if settings.pairs is not None:
-            samples = pair_samples(samples, settings.pairs)
+            samples = pair_samples(samples, settings.pairs, settings.documents)
         return samples if share is None or share.samples is None else islice(samples, *share.samples)
 
     @property

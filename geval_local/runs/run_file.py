@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW
 from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.grouping import DocumentRule
 from geval_local.io.columns import check_chosen, decision_layout, renamed_columns
 from geval_local.io.input_checks import (
     DEFAULT_STATE,
@@ -527,7 +528,8 @@ def _pairs(
     plan = plan.model_copy(update={"compared": compared.pop()})
     if plan.given is None:
         check_input(paths, metrics, options)
-    first = list(islice(pair_samples(read_input(paths, options), plan), ROWS_CHECKED))
+    rule = DocumentRule.of([tuple(metric.fields) for metric in asked], mapping=options.fields)
+    first = list(islice(pair_samples(read_input(paths, options), plan, rule), ROWS_CHECKED))
     if plan.given is not None:
         check_rows(first, asked, told_files(paths), options.fields)
     if all(sample.error is not None for sample in first):

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
 from geval_local.errors import ConfigurationError
+from geval_local.grouping import DocumentRule
 from geval_local.io.pairs import PairPlan
 from geval_local.metric import Metric
 from geval_local.options import Format, Positive, RunOptions, jsonl
@@ -113,6 +114,12 @@ class Settings(RunOptions):
     def stem(self) -> str:
         """How the result files of a run directory are called, without their endings."""
         return "scores" if self.questions is None else "decisions"
+
+    @property
+    def documents(self) -> DocumentRule:
+        """What decides which rows are one document."""
+        fields = [tuple(metric.get("fields", ())) for metric in self.metrics]
+        return DocumentRule.of(fields, mapping=self.fields, group_by=self.group_by)
 
     @property
     def shard_numbers(self) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ def write(path, rows):
 
 def test_scores_are_read_back_as_they_were_written(tmp_path):
     rows = result_rows()
-    scored, lost = ScoredRun.of(write(tmp_path / "r.jsonl", rows)).items("m", human="rating.mean", group_by="doc")
+    scored, lost = ScoredRun.of(write(tmp_path / "r.jsonl", rows), group_by="doc").items("m", human="rating.mean")
     assert scored == ScoredItem(
         *("a", "x", 2.0, rows[0]["geval"]["m"]["score"], rows[0]["geval"]["m"]["probabilities"], 3, "1", None),
         label_mass=rows[0]["geval"]["m"]["label_mass"],
@@ -73,8 +73,9 @@ def test_what_is_missing_is_named_by_row(tmp_path, change, arguments, message):
     rows = result_rows()
     change(rows[1])
     system = "system_id" if "system_id" in message else None
+    run = ScoredRun.of(write(tmp_path / "r.jsonl", rows), system=system, group_by=arguments.get("group_by"))
     with pytest.raises(DataError, match=message):
-        ScoredRun.of(write(tmp_path / "r.jsonl", rows), system=system).items("m", **arguments)
+        run.items("m", human=arguments.get("human"))
 
 
 def test_rows_come_from_lines_and_from_lists(tmp_path):
@@ -135,7 +136,7 @@ def test_every_format_of_results_gives_the_same_items(tmp_path, name):
     with ResultWriter.open(tmp_path / name, ["sum/m.1"], columns=["all"]) as writer:
         for row, score in zip(columns, scores, strict=True):
             writer.write(Sample(row), {"sum/m.1": score})
-    first, second = ScoredRun.of(tmp_path / name).items("sum/m.1", human="scores.tone", group_by="doc")
+    first, second = ScoredRun.of(tmp_path / name, group_by="doc").items("sum/m.1", human="scores.tone")
     assert (first.key, first.group, first.human, first.length) == ("p", "a", 2.5, 2)
     assert first.predicted == distribution.score
     assert first.probabilities == distribution.probabilities
@@ -182,9 +183,9 @@ def test_empty_cells_of_a_frame_are_no_ratings_and_name_nobody():
     ]
     for frame in (pandas.DataFrame(rows), pandas.DataFrame(rows).convert_dtypes(), polars.DataFrame(rows)):
         for human, ratings in (("rating", [0, 1, 2, 0, 1, 2]), ("liked", [1, 0, 1, 0, 1, 0])):
-            items = ScoredRun.of(frame).items("m", human=human, group_by="doc")
+            items = ScoredRun.of(frame, group_by="doc").items("m", human=human)
             assert [item.human for item in items[:6]] == ratings
             assert all(math.isnan(item.human) for item in items[6:])
     frame = pandas.DataFrame([row | {"system": None} if at == 3 else row for at, row in enumerate(rows)])
     with pytest.raises(DataError, match="row 4: the field 'system' is missing"):
-        ScoredRun.of(frame, system="system").items("m", group_by="doc")
+        ScoredRun.of(frame, system="system", group_by="doc").items("m")

@@ -114,7 +114,7 @@ def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
     score(here, "b.jsonl", judge=other_judge())
     common = ("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--human", "rating.clarity", "--json")
     guessed = json.loads(run(*common, home=here).stdout)
-    assert "same source are treated as one document (a guess" in guessed["grouping"]
+    assert "same source count as one document; " in guessed["grouping"]
     assert guessed["against_human"]["clarity"]["groups"] == 3
     told = json.loads(run(*common, "--group-by", "row", home=here).stdout)
     assert "as `group_by=row` says" in told["grouping"]
@@ -128,7 +128,7 @@ def test_the_closing_table_groups_rows_and_says_how(here):
     by_document = run(*command, "--group-by", "doc", "--json", home=here)
     figures = json.loads(by_document.stdout)["metrics"]["clarity"]
     assert figures["documents"] == 6
-    assert figures["grouping"] == "rows with the same doc are one document"
+    assert figures["grouping"] == "rows with the same doc count as one document"
     means = scores("a.jsonl").reshape(6, 2).mean(axis=1)
     share = (means.mean() - 1) / 4  # Student's t of its log-odds, so that the interval stays on the scale
     half = stats.t.ppf(0.975, 5) * stats.sem(means) / 4 / (share * (1 - share))

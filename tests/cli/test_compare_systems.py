@@ -51,7 +51,7 @@ def halves(here, *arguments: object):
 def test_one_file_with_a_column_is_ranked(scored):
     record = json.loads(compare(scored, "scored.jsonl", "--json").stdout)
     own = record["systems"]["coherence"]
-    assert "same doc_id are treated as one document (a guess" in record["grouping"]
+    assert "same doc_id count as one document; " in record["grouping"]
     assert len(own["systems"]) == 8
     assert len(own["pairs"]) == 28
     means = [side["mean"]["value"] for side in own["systems"]]
@@ -159,7 +159,7 @@ def test_files_without_documents_are_paired_by_id(here):
     done = compare(here, "a.jsonl", "b.jsonl", "--across", "judge", code=2)
     assert "nothing says under which signature" in done.stderr
     record = json.loads(compare(here, "a.jsonl", "b.jsonl", "--across", "any", "--json").stdout)
-    assert record["grouping"].startswith("rows with the same id are treated as one document")
+    assert record["grouping"].startswith("rows with the same id count as one document")
     (pair,) = record["systems"]["coherence"]["pairs"]
     assert (pair["documents"], pair["test"]) == (10, "sign-flip")
     # A third system is ranked with them.

@@ -107,7 +107,7 @@ def test_two_runs_side_by_side_on_one_page(here):
 
 def test_the_page_groups_as_its_run_was_told_and_bears_the_name_of_its_data(here):
     score(here, "grouped.jsonl", "--group-by", "doc")
-    for given, documents in ((("grouped.jsonl",), "same doc are one document"), (("a.jsonl",), "(a guess")):
+    for given, documents in ((("grouped.jsonl",), "same doc count as one document"), (("a.jsonl",), "changes it")):
         done = run("report", *given, "-o", "page.html", home=here / "home")
         assert done.exit_code == 0, done.stderr
         page = Page((here / "page.html").read_text(encoding="utf-8"))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from geval_local.errors import Cause, ErrorCode
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.samples import Sample
 from geval_local.score import Score
 from geval_local.statistics.interval import mean_interval
@@ -20,8 +22,12 @@ def scored(value: float, mass: float = 1.0, **rest: object) -> Score:
     return Score("m", value=value, label_mass=mass, probabilities={"1": 1.0}, **rest)
 
 
-def take(tally: Tally, sample: Sample, score: Score, group: int | None = None) -> None:
-    tally.add(sample.where, sample.row, score, group)
+def take(tally: Tally, sample: Sample, score: Score, place: int = 0) -> None:
+    tally.add(sample.where, sample.row, score, place)
+
+
+def documents(groups: Iterable[int]) -> Documents:
+    return Documents.of(DocumentRule(group_by="doc"), ({"doc": group} for group in groups))
 
 
 def test_the_interval_of_independent_rows_is_students():
@@ -110,19 +116,20 @@ def test_a_summary_takes_the_ends_of_the_scale():
     tally = Tally("m", ends=(0.0, 1.0))
     for row in range(10):
         take(tally, Sample({}, row + 1), scored(1.0), row)
-    for summary in (tally.summary(), tally.sums().summary("ten documents", grouped=True)):
+    ten = documents(range(10))
+    for summary in (tally.summary(), tally.sums(ten).summary(ten.counts)):
         assert (summary.high, summary.low) == pytest.approx((1.0, stats.beta(10.5, 0.5).ppf(0.025)))
 
 
 def test_documents_decide_the_interval_of_a_summary():
     tally = Tally("m")
     for row in range(40):
-        take(tally, Sample({}, row + 1), scored(float(row // 4)), row // 4)
-    grouped, single = tally.summary("ten documents"), tally.summary(grouped=False)
+        take(tally, Sample({}, row + 1), scored(float(row // 4)), row)
+    grouped, single = tally.summary(documents(row // 4 for row in range(40))), tally.summary()
     assert (grouped.interval.units, single.interval.units) == (10, 40)
     assert grouped.interval.error > 1.8 * single.interval.error
     assert grouped.to_dict()["documents"] == 10
-    assert grouped.to_dict()["grouping"] == "ten documents"
+    assert grouped.to_dict()["grouping"] == "rows with the same doc count as one document"
 
 
 def test_unscored_rows_are_counted_and_enter_no_mean():
@@ -166,7 +173,7 @@ def test_rows_of_one_code_are_one_reason_with_the_first_row_as_its_example():
         ("too_long", 1, "the prompt has 9 tokens", (4,)),
     ]
     more = Reasons()
-    more.merge(Reasons.from_record(json.loads(json.dumps(tally.sums().reasons.to_record()))))
+    more.merge(Reasons.from_record(json.loads(json.dumps(tally.sums(Documents()).reasons.to_record()))))
     assert more.listed() == tally.summary().reasons
     (old,) = Reasons.from_record([["the prompt has 7 tokens", 2, [1, 2]]]).listed()  # as it was written before codes
     assert (old.code, old.count) == ("unknown", 2)

@@ -39,7 +39,7 @@ def test_equal_values_have_no_spread():
 def test_summaries_add_up():
     rng = np.random.default_rng(0)
     whole, parts = Tally("m"), [Tally("m") for _ in range(4)]
-    documents, counts = Documents(None), [Documents(None) for _ in range(4)]
+    documents, counts = Documents(), [Documents() for _ in range(4)]
     for row in range(200):
         error = f"row {row}: too long, {row} tokens" if row % 31 == 3 else None
         score = Score(
@@ -50,14 +50,14 @@ def test_summaries_add_up():
         part = row // 50
         for tally, groups in ((whole, documents), (parts[part], counts[part])):
             tally.add(f"row {row}", row, score, groups.add(fields))
-    expected = whole.summary(documents.counts.told, grouped=documents.counts.field is not None)
+    expected = whole.summary(documents)
     total, together = Sums("m"), counts[0].counts
-    for part in reversed(parts):
-        total.add(Sums.from_record(json.loads(json.dumps(part.sums().to_record()))))
+    for part, own in zip(reversed(parts), reversed(counts), strict=True):
+        total.add(Sums.from_record(json.loads(json.dumps(part.sums(own).to_record()))))
     for more in counts[1:]:
         together = together + more.counts
     assert together == documents.counts
-    found = total.summary(together.told, grouped=together.field is not None)
+    found = total.summary(together)
     one, other = found.to_dict(), expected.to_dict()
     assert one.keys() == other.keys()
     for name in ("rows", "scored", "grouping", "documents", "threshold", "passed_share", "shortened", "reasons"):

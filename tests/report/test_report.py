@@ -18,6 +18,7 @@ from report_data import HOSTILE, rows
 
 from geval_local.analysis.tables import Table
 from geval_local.errors import Cause, DataError, ErrorCode, OutputError
+from geval_local.grouping import DocumentRule
 from geval_local.io.results import load_results
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
@@ -114,8 +115,8 @@ def item(data, place):
 
 def test_of_many_rows_the_page_holds_some_and_its_tables_are_of_all(tmp_path):
     made = rows(40, metrics=("coherence",), unscored=[3])
-    whole = written(tmp_path, made, human="scores.coherence", group_by="doc_id")
-    page = written(tmp_path, made, human="scores.coherence", group_by="doc_id", rows=7)
+    whole = written(tmp_path, made, human="scores.coherence", rule=DocumentRule("doc_id"))
+    page = written(tmp_path, made, human="scores.coherence", rule=DocumentRule("doc_id"), rows=7)
     assert page.data["rows"] == [1 + place * 40 // 7 for place in range(7)]
     assert "hold 7 of them, at equal distances" in page.text
     assert "hold 7 of them" not in whole.text
@@ -162,9 +163,9 @@ def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):
 
 def test_correlations_are_those_of_the_analysis(tmp_path):
     made = rows(40, metrics=("coherence",), unscored=[3])
-    page = written(tmp_path, made, human="scores.coherence", group_by="doc_id")
+    page = written(tmp_path, made, human="scores.coherence", rule=DocumentRule("doc_id"))
     results = load_results(made)
-    items = scored_items(results, results.row_keys(), "coherence", "scores.coherence", "doc_id")
+    items = scored_items(results, results.row_keys(), "coherence", "scores.coherence", [row["doc_id"] for row in made])
     for level, found in agreement(items).items():
         assert level in page.text
         assert as_shown(asdict(found.spearman)) in page.text
@@ -181,7 +182,7 @@ def test_groups_with_constant_ratings_have_no_coefficient(tmp_path):
     made = rows(10, metrics=("coherence",))
     for row in made[:5]:
         row["scores"]["coherence"] = 3.0
-    page = written(tmp_path, made, human="scores.coherence", group_by="doc_id")
+    page = written(tmp_path, made, human="scores.coherence", rule=DocumentRule("doc_id"))
     assert len(page.data["metrics"][0]["groups"]) == 1
     assert "doc-1 5 constant constant constant" in page.text
 
@@ -240,7 +241,7 @@ def hostile_page(tmp_path) -> Page:
         given,
         described=Described(texts, {text: text for text in HOSTILE}),
         human={"coherence": "scores.coherence"},
-        group_by="doc_id",
+        rule=DocumentRule("doc_id"),
         ablation=Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE),
         title=HOSTILE[1],
     )
@@ -353,7 +354,7 @@ def test_ratings_must_belong_to_the_results(tmp_path):
     with pytest.raises(DataError, match="no row has a human rating in 'stars'"):
         RunPage(rows(3), human={"fluency": "stars"}).write(tmp_path / "r.html")
     with pytest.raises(DataError, match=r"row 1: the field 'doc' to group by is missing"):
-        RunPage(rows(3), human={"fluency": "scores.fluency"}, group_by="doc").write(tmp_path / "r.html")
+        RunPage(rows(3), human={"fluency": "scores.fluency"}, rule=DocumentRule("doc")).write(tmp_path / "r.html")
 
 
 # --- large files ------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, 
 from geval_local.analysis.comparison import compare
 from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.tables import comparison_table, folded
+from geval_local.grouping import DocumentRule
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.overview import Described, MetricText
@@ -78,7 +79,7 @@ def page(made, tmp_path_factory):
     signature = "judge:nano@12|dtype:float32"
     texts = {"coherence": MetricText("- Coherence:", ("Read.", "Rate."), signature)}
     texts["fluency"] = MetricText(signature=signature)
-    page = RunPage(made, Described(texts), human={"coherence": "scores.coherence"}, group_by="doc_id")
+    page = RunPage(made, Described(texts), human={"coherence": "scores.coherence"}, rule=DocumentRule("doc_id"))
     return page.write(tmp_path_factory.mktemp("report") / "report.html")
 
 
@@ -465,7 +466,7 @@ def hostile(tmp_path_factory):
     texts = {text: MetricText(text, (text,), "|".join(HOSTILE)) for text in known}
     path = tmp_path_factory.mktemp("hostile") / "report.html"
     described = Described(texts, dict.fromkeys(HOSTILE, HOSTILE[1]))
-    RunPage(made, described, human={"coherence": "scores.coherence"}, group_by="doc_id").write(path)
+    RunPage(made, described, human={"coherence": "scores.coherence"}, rule=DocumentRule("doc_id")).write(path)
     return path, made
 
 
@@ -560,7 +561,7 @@ def wide(tmp_path_factory):
     page = RunPage(
         given,
         human={name: f"scores.{name}" for name in names},
-        group_by="doc_id",
+        rule=DocumentRule("doc_id"),
         ablation=folded(comparison_table(corrected(tests)), ("on", "Williams", "items / documents", "kept by each")),
     )
     return page.write(tmp_path_factory.mktemp("wide") / "wide.html")

@@ -67,7 +67,7 @@ def test_every_figure_of_the_overview_is_that_of_the_runs_page_and_of_the_comman
         agreed = interval(correlate(items, "summary").spearman)
         assert agreed in overview
         assert agreed in own
-    assert "same doc_id are one document" in overview
+    assert "same doc_id count as one document" in overview
 
 
 def test_a_run_without_the_named_systems_costs_only_its_own_page(here):

@@ -21,10 +21,9 @@ from geval_local.analysis.ratings.values import (
     rating_fields,
     ratings_of,
 )
-from geval_local.analysis.results import missing_field, rated_items, read_rows, row_keys, writer_of
+from geval_local.analysis.results import Grouped, grouped, rated_items, read_rows, row_keys, writer_of
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import lookup
-from geval_local.grouping import EVERY_ROW, documents_of
+from geval_local.grouping import EVERY_ROW, DocumentRule, Documents
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
@@ -51,13 +50,14 @@ class Rated:
     rows: tuple[Mapping[str, Any], ...]
     #: Dimension -> field of its human rating.
     human: Mapping[str, str]
-    #: Fields of the document and of the system; None where every row is a document, or the usual columns name it.
-    group_by: str | None
+    #: The documents of the rows.
+    documents: Grouped
+    #: Field of the system; None where the usual columns name it.
     system: str | None
-    #: How rows are grouped into documents, in words.
-    grouping: str
     #: Field of a metric -> its column.
     fields: Mapping[str, str]
+    #: What decides which rows are one document.
+    rule: DocumentRule
     #: How many documents were read; None for all.
     limit_groups: int | None = None
     #: The published benchmark that the rows are of, and what it was called by; QAGS has two halves.
@@ -82,19 +82,19 @@ class Rated:
         """A key for every row: of a benchmark its system and document, so that incomplete files can be paired."""
         if self.benchmark is None:
             return row_keys(self.rows)
-        if self.group_by is None:
+        if self.documents.names is None:
             return [str(place) for place in range(1, len(self.rows) + 1)]
-        documents = [hashlib.sha256(str(row[self.group_by]).encode()).hexdigest()[:12] for row in self.rows]
+        documents = [hashlib.sha256(name.encode()).hexdigest()[:12] for name in self.documents.names]
         return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows, documents, strict=True)]
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """The paper's level, or ``summary`` if the rows are grouped, else ``pooled``; then the others they allow."""
         systems = all(writer_of(row, self.system) for row in self.rows)
-        first: Level = "pooled" if self.group_by is None else "summary"
+        first = self.documents.level
         if self.benchmark is not None:  # QAGS numbers its one system 0
             first, systems = self.benchmark.level, all(row.get("system_id") for row in self.rows)
-        grouped: tuple[Level, ...] = () if self.group_by is None else ("summary",)
+        grouped: tuple[Level, ...] = () if self.documents.names is None else ("summary",)
         return tuple(dict.fromkeys((first, *grouped, "pooled", *(("system",) if systems else ()))))
 
     def items(
@@ -113,7 +113,7 @@ class Rated:
             figures,
             self.path,
             human=self.human[dimension],
-            group_by=self.group_by,
+            groups=self.documents.names,
             system=self.system,
             fields=self.fields,
             keys=self.keys,
@@ -144,8 +144,7 @@ class Rated:
         if self.name is not None:
             own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
         else:
-            group_by = self.group_by or EVERY_ROW
-            own = _read_own(path, self.human, group_by, self.system, self.fields, self.limit_groups)
+            own = _read_own(path, self.human, self.rule, self.system, self.fields, self.limit_groups)
         return replace(own, metrics=self.metrics, human_scale=self.human_scale, skip_outside=self.skip_outside)
 
 
@@ -181,7 +180,8 @@ def read_rated(
         dimensions = tuple(chosen if metrics else rated.human)
     else:
         chosen, ratings = _own_metrics(metrics, human, results)
-        rated, dimensions = _read_own(file, ratings, group_by, system, fields or {}, limit_groups), tuple(chosen)
+        rule = DocumentRule.of([tuple(one.fields) for one in chosen.values()], mapping=fields, group_by=group_by)
+        rated, dimensions = _read_own(file, ratings, rule, system, fields or {}, limit_groups), tuple(chosen)
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
         if not raters and len(chosen) == 1:
@@ -222,9 +222,9 @@ def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = No
     if name == "qags":
         layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]
     human = {dimension: f"scores.{dimension}" for dimension in layout.dimensions}
-    group_by, grouping = layout.group_field, documents_of((), layout.group_field or EVERY_ROW)[1]
-    chosen = _first_groups(rows, path, group_by, limit_groups)
-    return Rated(str(path), chosen, human, group_by, None, grouping, layout.fields, limit_groups, layout, name)
+    rule = DocumentRule.of(group_by=layout.group_field or EVERY_ROW)
+    chosen, documents = _first_groups(rows, path, rule, limit_groups)
+    return Rated(str(path), chosen, human, documents, None, layout.fields, rule, limit_groups, layout, name)
 
 
 def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -239,32 +239,30 @@ def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
 def _read_own(
     path: str | Path,
     human: Mapping[str, str],
-    group_by: str | None,
+    rule: DocumentRule,
     system: str | None,
     fields: Mapping[str, str],
     limit_groups: int | None,
 ) -> Rated:
     """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped)."""
-    rows = read_rows(path)
-    group_by, grouping = documents_of(rows, group_by)
-    chosen = _first_groups(rows, path, group_by, limit_groups)
-    return Rated(str(path), chosen, human, group_by, system, grouping, fields, limit_groups)
+    rows, documents = _first_groups(read_rows(path), path, rule, limit_groups)
+    return Rated(str(path), rows, human, documents, system, fields, rule, limit_groups)
 
 
 def _first_groups(
-    rows: Sequence[Mapping[str, Any]], path: str | Path, group_by: str | None, limit: int | None
-) -> tuple[Mapping[str, Any], ...]:
+    rows: Sequence[Mapping[str, Any]], path: str | Path, rule: DocumentRule, limit: int | None
+) -> tuple[tuple[Mapping[str, Any], ...], Grouped]:
     """Take the rows of the first documents, after every row was found to name one."""
-    groups = []
-    for number, row in numbered(rows):
-        group = number if group_by is None else lookup(row, group_by)
-        if group is None:
-            raise missing_field(row, group_by or "", f"{path}, row {number}", "to group by ")
-        groups.append(str(group))
-    if limit is not None and limit < 1:
+    documents = grouped(Documents.of(rule, rows), rows, path)
+    if limit is None:
+        return tuple(rows), documents
+    if limit < 1:
         raise ConfigurationError(f"the limit of groups must be at least 1, not {limit}")
+    groups = documents.names or [str(place) for place in range(len(rows))]
     kept = set(list(dict.fromkeys(groups))[:limit])
-    return tuple(row for row, group in zip(rows, groups, strict=True) if group in kept)
+    chosen = [place for place, group in enumerate(groups) if group in kept]
+    names = None if documents.names is None else [groups[place] for place in chosen]
+    return tuple(rows[place] for place in chosen), documents._replace(names=names)
 
 
 def _benchmark_metrics(rated: Rated, names: Sequence[str]) -> dict[str, Metric]:

@@ -299,14 +299,11 @@ def _thought_line(name: str, summary: Summary | QuestionSummary, of: str = "") -
 
 def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
     """Describe the basis of the intervals, once, and what is wrong with single ones."""
-    based = (
-        f"interval: {f'{one.interval.units} documents' if one.interval.units else 'none'}; {one.grouping}"
-        for one in summaries
-    )
+    based = (f"interval: {one.based_on}" for one in summaries)
     wrong = (
         f"interval of {one.metric}: {one.interval.warning}"
         for one in summaries
-        if one.interval.warning and not one.doubt
+        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.interval.units} documents"
     )
     return list(dict.fromkeys([*based, *wrong]))
 
