@@ -156,13 +156,8 @@ class Summary:
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
             **({"by": by} if by else {}),
-            **({} if not self.thoughts else {"thoughts": self.thought_record}),
+            **_thought_record(self),
         }
-
-    @property
-    def thought_record(self) -> dict[str, Any]:
-        """The figures of thoughts as plain JSON values."""
-        return {"count": self.thoughts, "standard_error": _finite(self.thought_error), "cut": self.cut_thoughts}
 
 
 @dataclass(frozen=True)
@@ -490,8 +485,6 @@ class QuestionSummary:
     #: The part of the mean spread that thoughts make: the mean of its standard errors; None where it is not known.
     spread_error: float | None = None
 
-    thought_record = Summary.thought_record
-
     @property
     def unscored(self) -> int:
         """Rows without an answer."""
@@ -510,7 +503,7 @@ class QuestionSummary:
             "spread": self.spread,
             "reasons": [reason.to_dict() for reason in self.reasons],
             **({} if self.spread_error is None else {"spread_error": self.spread_error}),
-            **({} if not self.thoughts else {"thoughts": self.thought_record}),
+            **_thought_record(self),
         }
 
 
@@ -578,6 +571,13 @@ _PLAIN_SUMS = (
     *("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other"),
     *("thoughts", "cut_thoughts"),
 )
+
+
+def _thought_record(figures: Summary | QuestionSummary) -> dict[str, Any]:
+    """Return the figures of thoughts as plain JSON values, under their key; nothing of a judge that does not think."""
+    error = _finite(figures.thought_error)
+    told = {"count": figures.thoughts, "standard_error": error, "cut": figures.cut_thoughts}
+    return {"thoughts": told} if figures.thoughts else {}
 
 
 def _mass_record(figures: Summary | QuestionSummary, low: float) -> dict[str, Any]:

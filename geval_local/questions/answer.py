@@ -90,7 +90,7 @@ class _Answer:
 
     def weights(self) -> NDArray[np.float64]:
         """Weigh the outcomes: the answer's figure is the sum of their probabilities by weight."""
-        return np.arange(len(self.p)) == int(self._need().argmax())
+        return np.eye(len(self.p))[int(self._need().argmax())]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
@@ -253,8 +253,7 @@ def _with_thoughts(
     def by_label(weights: NDArray[np.float64], order: Sequence[int]) -> NDArray[np.float64]:
         return weights[np.argsort(order)]
 
-    weights = answer.weights().astype(np.float64)
-    figures = thought_figures(drawn, [by_label(weights, order) for order in orders])
+    figures = thought_figures(drawn, [by_label(answer.weights(), order) for order in orders])
     moved = int(np.ptp(p, axis=0).argmax())
     one, other = (
         drawn[form].errors(by_label(np.eye(p.shape[1])[moved], orders[form]))[0]
