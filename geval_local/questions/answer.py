@@ -90,7 +90,9 @@ class _Answer:
 
     def weights(self) -> NDArray[np.float64]:
         """Weigh the outcomes: the answer's figure is the sum of their probabilities by weight."""
-        return np.eye(len(self.p))[int(self._need().argmax())]
+        weights = np.zeros(len(self.p))
+        weights[int(self._need().argmax())] = 1.0
+        return weights
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
