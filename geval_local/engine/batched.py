@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable
 from geval_local.engine.pending import PendingPositions
-from geval_local.models.guard import Turn
+from geval_local.models.guard import GuardedLock
 from geval_local.models.head import Head, Trunk
 from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Request
@@ -59,7 +59,7 @@ class PaddedEngine:
         self._head = head
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
-        self.turn = turn if turn is not None else Turn()
+        self.turn = turn if turn is not None else GuardedLock()
 
     @property
     def parts(self) -> Sequence[PaddedEngine]:

@@ -63,7 +63,7 @@ class Guard(ContextDecorator):
 guarded = Guard()
 
 
-class Turn:
+class GuardedLock:
     """The lock of a model that computes, held under the guard; the same thread may take it again."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from geval_local.engine.self_check import check_engine
 from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.judge.judge import Judge
-from geval_local.models.guard import Turn, guarded
+from geval_local.models.guard import GuardedLock, guarded
 from geval_local.models.head import Head, Trunk
 
 BACKENDS = torch.backends
@@ -196,7 +196,7 @@ def test_settings_are_restored_after_an_error_and_inherited_ones_still_follow():
         before = state()
         with pytest.raises(IndexError):
             Trunk(model)(torch.tensor([[VOCAB + 5]]))
-        with pytest.raises(ZeroDivisionError), Turn(), guarded:
+        with pytest.raises(ZeroDivisionError), GuardedLock(), guarded:
             _ = 1 / (BACKENDS.mkldnn.matmul.fp32_precision != "ieee")
         assert state() == before
         BACKENDS.fp32_precision = "ieee"
