@@ -150,7 +150,7 @@ def sampler(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], 
     def is_over(text: str, tokens: int) -> bool:
         return tokens >= 8 + zlib.crc32(text[:16].encode()) % (options.think_tokens - 7)
 
-    sampling = Sampling(settings.temperature, settings.top_p, options.think_tokens, is_over)
+    sampling = Sampling(settings.drawing, options.think_tokens, is_over)
     seconds: dict[str, list[float]] = {"end together": [], "replace each other": []}
     sizes: list[int] = []
     for _ in range(options.rounds):

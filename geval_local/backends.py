@@ -82,10 +82,10 @@ BACKENDS: Mapping[str, BackendKind] = {
         uses_devices=False,
         prefix="served:",
         named_by="is on a server, and results do not name its address",
-        keys=("weights",),
+        keys=("weights", "canary"),
         promises={
             "a server": Promises(
-                weights="no; the signature says `weights:not verified`",
+                weights="no; the signature says `weights:not verified`, and has a canary",
                 head="as the server was started",
                 resume="equal to rounding",
                 proof="no; use `judges check`",

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from geval_local.wording import in_python
+from geval_local.wording import in_python, without_secrets
 
 _NUMBER = re.compile(r"\d+")
 
@@ -41,10 +41,12 @@ class GevalError(Exception):
     """Base class of all errors that users of the package should catch.
 
     `message` and `hint` name parameters as ``name=value`` in backticks. `str` shows them as Python arguments;
-    `geval_local.wording` rewrites them for other readers, such as users of the command line.
+    `geval_local.wording` rewrites them for other readers, such as users of the command line. Keys and passwords of
+    addresses are hidden.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        message, hint = without_secrets(message), hint and without_secrets(hint)
         super().__init__(message)
         self.message = message
         self.hint = hint

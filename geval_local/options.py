@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -257,6 +259,8 @@ class JudgeOptions(Options):
             given = [name for name in kind.own if getattr(self, name)]
             if given and kind is not self.backend:
                 raise ConfigurationError(f"`{given[0]}` is for {kind.own_for}", hint=kind.chosen_by)
+        if not self.backend.has_files:
+            _check_address(str(self.name))
 
     @property
     def backend(self) -> BackendKind:
@@ -274,6 +278,23 @@ class JudgeOptions(Options):
             for key, value in self.model_dump().items()
             if value is not None and value is not False and value != {}
         }
+
+
+def _check_address(text: str) -> None:
+    """Refuse what is no address of a server, and one with secrets: results and manifests hold addresses."""
+    try:
+        parts = urlsplit(text)
+        # Reading the port checks it.
+        is_address = bool(parts.hostname) and parts.port != 0 and text.isprintable() and " " not in text
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigurationError(f"{text!r} is no address", hint="Such as http://127.0.0.1:8000/v1.")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"the address {text!r} has a user, a password or options, which a server's address cannot have here",
+            hint="Set the environment variable VLLM_API_KEY to the server's key, and leave them out.",
+        )
 
 
 def _estimator(value: object) -> object:
@@ -545,6 +566,39 @@ def _scale(value: str | None) -> str | None:
     return value
 
 
+#: Most rows that may have no partner with a score, where a run is compared with its baseline.
+MAX_UNPAIRED = "10%"
+
+
+def _unpaired(value: object) -> object:
+    text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if re.fullmatch(r"\d+|\d{1,2}(\.\d+)?%|100%", text) is None:
+        raise ValueError(f"{value!r} is neither a count such as 5 nor a share such as 10%")
+    return text
+
+
+class BaselineOptions(Options):
+    """How a run is compared with its baseline."""
+
+    across: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Flag(metavar="KEY"),
+        Field(
+            description="Allowed differences of the signature: judge, metric, steps, estimator, style, ..., versions, "
+            "or any; may be repeated."
+        ),
+    ] = Field(default_factory=list)
+    max_unpaired: Annotated[
+        str,
+        BeforeValidator(_unpaired, json_schema_input_type=str | int),
+        Flag(metavar="N|SHARE"),
+        Field(
+            description="Most rows of either run, and of each slice, that may have no partner with a score: a count, "
+            "or a share. Absent: 10%."
+        ),
+    ] = MAX_UNPAIRED
+
+
 class RatingOptions(Options):
     """On which scale people rated."""
 
@@ -563,7 +617,7 @@ class RatingOptions(Options):
 
 
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-for _group in (JudgeOptions, RunOptions, RatingOptions):
+for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions):
     _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
     _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
     _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."

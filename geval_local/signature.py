@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from geval_local.backends import BACKENDS
+from geval_local.canary import Canary
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 
@@ -47,7 +48,7 @@ class Signature:
     further : mapping of str to str
         Settings that only some metrics or judges have, under keys of their own: ``context`` where a metric shortens a
         field, since the judge's context decides what is cut; ``thinking`` where the judge thinks; ``backend`` and
-        its settings where it is not transformers.
+        its settings where it is not transformers; ``canary`` where nobody verifies its weights.
     """
 
     judge: str
@@ -138,11 +139,18 @@ def rounding_of(signature: str, scale: Scale | None = None) -> float:
 def signature_differences(first: str, second: str, *, missing: str = "-") -> dict[str, tuple[str, str]]:
     """List the differences of two written signatures: ``{key: (first, second)}``; `missing` for a key that one lacks.
 
-    Judges are compared by content: the same weights under another name or path are not a difference.
+    Judges are compared by content: the same weights under another name or path are not a difference. Canaries are
+    compared by their tolerance.
     """
     one, other = signature_parts(first), signature_parts(second)
     pairs = {key: (one.get(key, missing), other.get(key, missing)) for key in [*one, *other]}
-    return {key: pair for key, pair in pairs.items() if _content(key, pair[0]) != _content(key, pair[1])}
+    return {key: pair for key, pair in pairs.items() if not _is_same(key, *pair)}
+
+
+def with_canary_of(signature: str, before: str) -> str:
+    """Return a signature with the canary of an equal one: what is on record stays as it is."""
+    parts, known = signature_parts(signature), signature_parts(before).get("canary")
+    return signature if known is None else written_signature(parts | {"canary": known})
 
 
 def told_differences(differ: Mapping[str, tuple[str, str]], pair: str = "{} there, {} here") -> str:
@@ -155,5 +163,12 @@ def judge_name(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2] or name
 
 
-def _content(key: str, value: str) -> str:
-    return value.rpartition("@")[2] if key == "judge" else value
+def _is_same(key: str, first: str, second: str) -> bool:
+    if key == "judge":
+        return first.rpartition("@")[2] == second.rpartition("@")[2]
+    if key == "canary" and first != second:
+        try:
+            return Canary.parse(first).agrees(Canary.parse(second))
+        except ValueError:
+            return False
+    return first == second

@@ -169,7 +169,7 @@ class MockBackend:
         """Write one fixed sentence for every prompt."""
         return [Paragraph(REASON, is_ended=True) for _ in prompts]
 
-    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
         """Write a thought for every prompt that depends on its seed only; every other one does not come to its end."""
         for place, draw in enumerate(draws):
             text = f" Thought {draw.seed % 1000}.{chr(10) * 2 * (draw.seed % 2)}"

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,24 @@ THOUGHT_TOKENS = 512
 Ending = Literal["mark", "end", "cut"]
 
 
+class Drawing(NamedTuple):
+    """How tokens are drawn, as a model's own files say; without a word of theirs from the distribution as it is."""
+
+    #: Divides the logits, above 0.
+    temperature: float = 1.0
+    #: Tokens are drawn from the likeliest ones with this total probability, above 0 and up to 1.
+    top_p: float = 1.0
+    #: Tokens are drawn from so many likeliest ones; 0 is all of them.
+    top_k: int = 0
+    #: Tokens are drawn from those with at least this share of the likeliest one's probability, 0 to 1.
+    min_p: float = 0.0
+    #: Settings of those files that change what is drawn, and that are not obeyed here.
+    ignored: tuple[str, ...] = ()
+
+
+AS_IT_IS = Drawing()
+
+
 @dataclass(frozen=True)
 class Thinking:
     """How a judge thinks."""
@@ -29,10 +47,8 @@ class Thinking:
     count: int
     #: Most tokens of a thought.
     tokens: int
-    #: Divides the logits, above 0.
-    temperature: float
-    #: Tokens are drawn from the likeliest ones with this total probability, above 0 and up to 1.
-    top_p: float
+    #: From what distribution.
+    drawing: Drawing
     #: Seed of the draws.
     seed: int
     #: ``template``: between the marks of the chat template; else an analysis before the form, with its edition.
@@ -41,17 +57,24 @@ class Thinking:
     @property
     def text(self) -> str:
         """The settings as a part of a signature."""
-        return f"{self.kind},k={self.count},{self.drawing}"
+        return f"{self.kind},k={self.count},{self.drawing_text}"
 
     @property
-    def drawing(self) -> str:
+    def drawing_text(self) -> str:
         """What a thought depends on apart from judge, prompt and number: a fifth one leaves four as they are."""
-        return f"n={self.tokens},t={self.temperature:g},p={self.top_p:g},seed={self.seed}"
+        one = self.drawing
+        further = f",top_k={one.top_k}" * bool(one.top_k) + f",min_p={_exact(one.min_p)}" * bool(one.min_p)
+        return f"n={self.tokens},t={_exact(one.temperature)},p={_exact(one.top_p)}{further},seed={self.seed}"
 
     def stream(self, ids: NDArray[np.int32], number: int) -> int:
         """Seed the draws of one thought by seed, prompt and number, 0 to 2**63 - 1: whatever else is drawn with it."""
         text = f"{self.seed}/{number}/".encode() + ids.astype("<i4").tobytes()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def _exact(value: float) -> str:
+    """Write a number with all its digits: ``1``, ``0.95``, ``1.0000049``."""
+    return repr(float(value)).removesuffix(".0")
 
 
 @dataclass(frozen=True)

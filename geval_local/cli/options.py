@@ -20,7 +20,7 @@ from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
 if TYPE_CHECKING:
-    from geval_local.evaluation.gates import Gate, GateOutcome
+    from geval_local.analysis.gates import Gate, GateOutcome
     from geval_local.metric import Metric
     from geval_local.score import Estimator
     from geval_local.summary import Summary
@@ -303,7 +303,7 @@ class Gates:
 
         `by` are the columns of slices.
         """
-        from geval_local.evaluation.gates import Gate, Limit, parse_limit
+        from geval_local.analysis.gates import Gate, Limit, parse_limit
 
         given = [("mean", ">=", self.fail_under), ("mean", "<=", self.fail_over), ("label_mass", ">=", self.label_mass)]
         gates = [Gate(name, Limit(sign, limit, False)) for name, sign, limit in given if limit is not None]
@@ -329,7 +329,7 @@ class GateReports:
     summary: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help='Append the gates to FILE as Markdown; on GitHub "$GITHUB_STEP_SUMMARY" shows them.'
+            metavar="FILE", help='Append the gates to FILE as Markdown, a file of its own or "$GITHUB_STEP_SUMMARY".'
         ),
     ] = None
     junit: Annotated[
@@ -337,22 +337,18 @@ class GateReports:
         typer.Option(metavar="FILE", help="Write the gates to FILE as JUnit XML, one test case for each."),
     ] = None
 
-    def named(self) -> list[tuple[str, Path | None]]:
-        """List the options with their values."""
-        return [("--summary", self.summary), ("--junit", self.junit)]
+    def begin(self, title: str) -> None:
+        """Before anything is scored, check that both files can be written, and mark what an earlier run wrote."""
+        from geval_local.evaluation.reports import begin
 
-    def check(self) -> None:
-        """Check, before anything is scored, that both files can be written."""
-        from geval_local.evaluation.reports import check_places
-
-        check_places(self.summary, self.junit)
+        begin(self.summary, self.junit, title)
 
     def write(self, found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] = {}) -> None:
         """Write both; see `geval_local.evaluation.reports`."""
-        from geval_local.evaluation.reports import append_markdown, write_junit
+        from geval_local.evaluation.reports import write_junit, write_markdown
 
         if self.summary is not None:
-            append_markdown(self.summary, found, title, summaries)
+            write_markdown(self.summary, found, title, summaries)
         if self.junit is not None:
             write_junit(self.junit, found, title)
 

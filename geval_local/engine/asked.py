@@ -2,11 +2,13 @@
 
 Each inner node of a prompt's label trie is one question: the prompt with the node's path behind it, and the node's
 children. The program shares prefixes in a cache of its own, so questions come in the order of the prompt trie, the
-nodes of a prompt right after it, and window by window, so that what is shared is still in that cache.
+nodes of a prompt right after it, and window by window, so that what is shared is still in that cache. Every answer is
+checked here before anything uses it: a program may give figures that are no log-probabilities.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,6 +25,9 @@ from geval_local.tokens.requests import Ids, Request, common_prefix
 
 #: Most tokens that one question may name, as vLLM 0.32 has it.
 MOST_TOKENS = 128
+#: Most that probabilities of different next tokens sum up to: 1, and the rounding of a sum in float32.
+MOST_SUM = 1.001
+_CAUSE = "so these are no log-probabilities; does the program give raw logits (vLLM: `--logprobs-mode raw_logprobs`)?"
 
 
 @dataclass(frozen=True)
@@ -150,8 +155,11 @@ class AskedEngine:
             if isinstance(answer, str):
                 failed.setdefault(position.request, Cause(answer, ErrorCode.BACKEND))
                 continue
-            first = requests[position.request].trie.edge_slices[position.node].start + start
+            part = requests[position.request].trie.edge_slices[position.node]
+            first = part.start + start
             edges[position.request][first : first + len(question.tokens)] = [answer[one] for one in question.tokens]
+            if why := _excess(edges[position.request][part]):
+                failed.setdefault(position.request, Cause(why, ErrorCode.BACKEND))
 
     def _other(
         self, requests: Sequence[Request], edges: Sequence[NDArray[np.float64]], failed: Mapping[int, Cause]
@@ -173,12 +181,17 @@ class AskedEngine:
         return found
 
     def _answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Ask, and check that every token asked for has its figure."""
+        """Ask, and check every answer."""
         if not questions:
             return []
         found = self._ask(questions)
         self.computed_tokens += found.computed
-        return [_checked(*pair) for pair in zip(questions, found.answers, strict=True)]
+        return checked_answers(questions, found.answers)
+
+
+def checked_answers(questions: Sequence[Question], answers: Sequence[Answer]) -> list[Answer]:
+    """Give reasons instead of answers without a figure for every token, or whose figures are no log-probabilities."""
+    return [_checked(*pair) for pair in zip(questions, answers, strict=True)]
 
 
 def _question(requests: Sequence[Request], position: Position, start: int) -> Question:
@@ -194,8 +207,21 @@ def _mass(request: Request, edges: NDArray[np.float64]) -> float:
 
 
 def _checked(question: Question, answer: Answer) -> Answer:
-    """Give a reason instead of an answer that lacks a token."""
+    """Give a reason instead of an answer that lacks a token, or has figures that are no log-probabilities."""
     if isinstance(answer, str):
         return answer
     lacking = [token for token in question.tokens if token not in answer]
-    return f"there is no figure for the token {lacking[0]}" if lacking else answer
+    if lacking:
+        return f"there is no figure for the token {lacking[0]}"
+    for token, value in answer.items():
+        if isinstance(value, bool) or not isinstance(value, float | int):
+            return f"the figure for the token {token} is no number"
+        if value > math.log(MOST_SUM):
+            return f"the figure for the token {token} is {value:.4g}, above 0, {_CAUSE}"
+    return _excess(np.array(list(answer.values()), dtype=np.float64)) or answer
+
+
+def _excess(figures: NDArray[np.float64]) -> str | None:
+    """Tell that the probabilities of different tokens sum up to more than 1; those that are not known yet are NaN."""
+    total = float(np.exp(np.minimum(figures[~np.isnan(figures)], 1.0)).sum())
+    return f"the probabilities of the tokens sum up to {total:.4g}, {_CAUSE}" if total > MOST_SUM else None

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from geval_local.engine.asked import Answers, AskedEngine, Question
+from geval_local.canary import Canary
+from geval_local.engine.asked import Answer, Answers, AskedEngine, Question, checked_answers
+from geval_local.engine.asked_checks import canary_figures, canary_questions, check_figures
 from geval_local.engine.backend import Draw, Finding, Sampling, SelfCheck
 from geval_local.engine.interface import Engine
+from geval_local.errors import JudgeError
 from geval_local.models.generate import (
     Paragraph,
     continued_greedily,
+    end_tokens,
     finished_list,
     finished_paragraph,
     is_list_over,
     is_paragraph_over,
 )
 
-#: Texts that a program is asked to draw together: it computes as many of them at once as it has room for.
-TEXTS_AT_ONCE = 256
+#: Drawn texts that are given out, and stored, together.
+TEXTS_IN_HAND = 16
 
 
 class AskedBackend(Protocol):
@@ -39,15 +44,34 @@ class AskedBackend(Protocol):
     engine: Engine
     tokenizer: PreTrainedTokenizerBase
 
-    def _ask(self, questions: Sequence[Question]) -> Answers:
-        """Answer questions, all of which may be computed together."""
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
+        """Answer questions, all of which may be computed together.
+
+        With `drawn`, as if the next token were to be drawn at temperature 2 from the 2 likeliest ones: figures that are
+        right do not change by that.
+        """
 
     def _ask_alone(self, question: Question) -> Answers:
         """Answer one question by itself."""
         return self._ask([question])
 
-    def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int]]:
-        """Continue prompts by their likeliest tokens; fewer than asked for where a text has ended."""
+    def _asked(self, questions: Sequence[Question], drawn: bool) -> list[Answer]:
+        return checked_answers(questions, self._ask(questions, drawn=drawn).answers)
+
+    def _check_program(self) -> Canary:
+        """Check that the program gives log-probabilities, before the first row; return its canary."""
+
+        def alone(questions: Sequence[Question], drawn: bool) -> list[Answer]:
+            return [checked_answers([one], self._ask_alone(one).answers)[0] for one in questions]
+
+        asked = canary_questions(self.tokenizer)
+        canary = Canary.measured(canary_figures(self._asked, asked), canary_figures(alone, asked))
+        prompts = [question.ids for question, _ in asked]
+        check_figures(self._asked, prompts, len(self.tokenizer), canary.tolerance)
+        return canary
+
+    def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int] | str]:
+        """Continue prompts by their likeliest tokens, fewer than asked for where a text ended; or tell why not."""
 
     def alone(self) -> Engine:
         """See `geval_local.engine.backend.Backend.alone`."""
@@ -65,6 +89,8 @@ class AskedBackend(Protocol):
         (new,) = continued_greedily(
             self._proceed, self.tokenizer, [ids], is_list_over, max_new_tokens=max_new_tokens, on_token=on_token
         )
+        if isinstance(new, str):
+            raise JudgeError(f"the program that computes the judge writes no list: {new}")
         return finished_list(self.tokenizer, new, max_new_tokens)
 
     def write_paragraphs(
@@ -74,16 +100,53 @@ class AskedBackend(Protocol):
         written = continued_greedily(
             self._proceed, self.tokenizer, prompts, is_paragraph_over, max_new_tokens=max_new_tokens, on_token=on_token
         )
-        return [finished_paragraph(self.tokenizer, new) for new in written]
+        return [
+            Paragraph("", is_ended=False, error=new)
+            if isinstance(new, str)
+            else finished_paragraph(self.tokenizer, new)
+            for new in written
+        ]
 
-    def _sample(self, draws: Sequence[Draw], sampling: Sampling) -> list[list[int]]:
-        """Draw continuations, all of which may be computed together; each with the end token that it came to."""
+    def _drawn(
+        self, draws: Sequence[Draw], sizes: Sequence[int], sampling: Sampling
+    ) -> Generator[tuple[int, list[int] | str], None, None]:
+        """Draw continuations of at most so many tokens: number and new tokens as they finish, or why there are none.
 
-    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
-        """See `geval_local.engine.backend.Backend.sample`."""
-        for start in range(0, len(draws), TEXTS_AT_ONCE):
-            batch = draws[start : start + TEXTS_AT_ONCE]
-            yield list(enumerate(self._sample(batch, sampling), start))
+        A text may end where it holds the mark.
+        """
+
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
+        """See `geval_local.engine.backend.Backend.sample`: texts as they are finished, each with its end token."""
+        most, written = sampling.max_new_tokens, [list[int]() for _ in draws]
+        waiting, batch = list(range(len(draws))), list[tuple[int, list[int] | str]]()
+        while waiting:
+            begun = [
+                Draw(np.concatenate([draw.ids, np.array(new, np.int32)]), (draw.seed + len(new)) % 2**63)
+                for draw, new in ((draws[number], written[number]) for number in waiting)
+            ]
+            again = []
+            with closing(self._drawn(begun, [most - len(written[number]) for number in waiting], sampling)) as found:
+                for place, new in found:
+                    number = waiting[place]
+                    if not isinstance(new, str):
+                        written[number] += new
+                        if new and self._is_to_go_on(written[number], sampling):
+                            again.append(number)
+                            continue
+                        new = written[number]
+                    batch.append((number, new))
+                    if len(batch) == TEXTS_IN_HAND:
+                        yield batch
+                        batch = []
+            waiting = again
+        if batch:
+            yield batch
+
+    def _is_to_go_on(self, new: list[int], sampling: Sampling) -> bool:
+        """Whether a text ended at a mark before its first word, which ends nothing."""
+        text = str(self.tokenizer.decode(new))
+        is_stopped = bool(sampling.mark) and sampling.mark in text and not sampling.is_over(text, len(new))
+        return is_stopped and len(new) < sampling.max_new_tokens and new[-1] not in end_tokens(self.tokenizer)
 
     @property
     def checks(self) -> Sequence[str]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from geval_local.thinking import AS_IT_IS, Drawing
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -82,8 +84,8 @@ class BackendFacts:
     is_reproducible: bool = True
     #: Whether it computes on this machine's devices, by settings that are chosen here.
     is_here: bool = True
-    #: Temperature and top-p that the model's own files name, else 1.
-    sampling: tuple[float, float] = (1.0, 1.0)
+    #: How the model's own files say that it is to draw.
+    sampling: Drawing = AS_IT_IS
 
     def identity(self, engine: str) -> str:
         """Identify everything a read-out depends on besides the prompt's tokens and the labels.
@@ -98,15 +100,15 @@ class BackendFacts:
 class Sampling:
     """How texts are drawn."""
 
-    #: Divides the logits, above 0.
-    temperature: float
-    #: Tokens are drawn from the likeliest ones with this total probability, above 0 and up to 1.
-    top_p: float
+    #: From what distribution.
+    drawing: Drawing
     #: Most new tokens of a text.
     max_new_tokens: int
     #: Whether a text is over, given its new part and its number of tokens. What a program writes beyond is cut off by
     #: whoever asked, so that a backend may look seldom, or not at all.
     is_over: Callable[[str, int], bool]
+    #: A text is over where it holds this behind its first word; empty if `is_over` knows other ends.
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -211,10 +213,11 @@ class Backend(Protocol):
     ) -> list[Paragraph]:
         """Continue several prompts by one paragraph each, never sampled; MemoryError if memory ran out."""
 
-    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
         """Draw continuations, in batches of the backend's choice: their numbers and new tokens, up to an end token.
 
-        The batches are a function of the draws. Without those of the first batches, the others stay as they are.
+        The batches are a function of the draws, or a text does not depend on its batch. Without those of the first
+        batches, the others stay as they are. A text that another program did not write is the reason for that.
         """
 
     def describe(self, *, measure: bool = False) -> Description:

@@ -131,7 +131,7 @@ class TransformersBackend:
         release_memory()
         raise MemoryError(f"no memory to write {len(prompts)} paragraphs at once")
 
-    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
         """See `geval_local.engine.backend.Backend.sample`: the longest prompts first; fewer if memory runs out."""
         waiting = sorted(range(len(draws)), key=lambda place: (-len(draws[place].ids), draws[place].ids.tobytes()))
         slots = TEXTS_AT_ONCE
@@ -145,8 +145,7 @@ class TransformersBackend:
                 [draw.seed for draw in batch],
                 sampling.is_over,
                 max_new_tokens=sampling.max_new_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
+                drawing=sampling.drawing,
             )
             with self.engine.turn:
                 texts = unless_memory_runs_out(write)

@@ -121,7 +121,7 @@ class UnreadBackend:
         """See `geval_local.engine.backend.Backend.write_paragraphs`."""
         return self.whole.write_paragraphs(prompts, max_new_tokens=max_new_tokens, on_token=on_token)
 
-    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int]]]]:
+    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
         """See `geval_local.engine.backend.Backend.sample`."""
         return self.whole.sample(draws, sampling)
 

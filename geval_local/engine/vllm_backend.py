@@ -15,7 +15,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ import transformers
 from numpy.typing import NDArray
 
 from geval_local import __version__
-from geval_local.engine.asked import Answers, AskedEngine, Question
+from geval_local.engine.asked import Answer, Answers, AskedEngine, Question
 from geval_local.engine.asked_backend import AskedBackend
 from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Sampling
 from geval_local.errors import ConfigurationError, JudgeError, WeightsError, first_line
@@ -101,7 +102,7 @@ class VllmBackend(AskedBackend):
     def __init__(self, checked: CheckedJudge, content: str, llm: Any) -> None:
         self.entry = checked.entry
         self.tokenizer = checked.tokenizer
-        self._checked = checked
+        self._judge = checked
         self._llm = llm
         self._is_told = False
         config = llm.llm_engine.vllm_config
@@ -109,39 +110,59 @@ class VllmBackend(AskedBackend):
         room = int(WINDOW_SHARE * (config.cache_config.num_gpu_blocks or 0) * self._block)
         window = checked.options.batch_tokens or min(MOST_WINDOW, max(room, self._block))
         self.engine = AskedEngine("vllm", self._ask, batch_tokens=window, block=self._block)
+        self._check_program()
         self.facts = _facts(checked, content, config, window)
 
-    def _ask(self, questions: Sequence[Question]) -> Answers:
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
         """Answer questions in one call."""
         from vllm import SamplingParams
 
+        drawing = {"temperature": 2.0, "top_k": 2} if drawn else {"temperature": 0.0}
         asked = [
             SamplingParams(
                 max_tokens=1,
-                temperature=0.0,
                 detokenize=False,
+                **drawing,
                 **({"logprob_token_ids": list(question.tokens)} if question.tokens else {"logprobs": question.most}),
             )
             for question in questions
         ]
-        outputs = self._generate([question.ids for question in questions], asked)
+        found = dict(self._outputs([question.ids for question in questions], asked))
+        done = [one for one in found.values() if not isinstance(one, str)]
         return Answers(
-            [{token: one.logprob for token, one in output.outputs[0].logprobs[0].items()} for output in outputs],
-            sum(len(output.prompt_token_ids) - (output.num_cached_tokens or 0) for output in outputs),
+            [_answer(found[number]) for number in range(len(questions))],
+            sum(len(output.prompt_token_ids) - (output.num_cached_tokens or 0) for output in done),
         )
 
-    def _generate(self, prompts: Sequence[NDArray[np.int32]], parameters: Any) -> list[Any]:
-        given = [{"prompt_token_ids": ids.tolist()} for ids in prompts]
+    def _outputs(
+        self, prompts: Sequence[NDArray[np.int32]], parameters: Sequence[Any]
+    ) -> Generator[tuple[int, Any | str], None, None]:
+        """Let vLLM compute prompts together: number and output as they finish, or why it refuses a prompt."""
         options = {"use_tqdm": False} | ({} if self.entry.adapter is None else {"lora_request": self._adapter()})
-        try:
-            with self.engine.turn:
-                return list(self._llm.generate(given, parameters, **options))
-        except Exception as error:  # its core may be gone, whatever it raises
-            raise JudgeError(
-                f"vLLM stopped computing: {type(error).__name__}: {first_line(error)}",
-                hint="What was stored is kept: run the same command again to go on. Its log names the cause: set "
-                "VLLM_LOGGING_LEVEL=INFO.",
-            ) from error
+        numbers: dict[str, int] = {}
+        with self.engine.turn:
+            try:
+                for number, (ids, one) in enumerate(zip(prompts, parameters, strict=True)):
+                    try:
+                        (name,) = self._llm.enqueue({"prompt_token_ids": ids.tolist()}, one, **options)
+                    except ValueError as error:  # such as a prompt beyond the context
+                        yield number, f"vLLM refuses the prompt: {first_line(error)}"
+                    else:
+                        numbers[name.partition("-")[0]] = number  # behind it, its own suffix
+                while numbers:
+                    for output in self._llm.llm_engine.step():
+                        if output.finished:
+                            yield numbers.pop(output.request_id), output
+            except Exception as error:  # its core may be gone, whatever it raises
+                numbers.clear()
+                raise JudgeError(
+                    f"vLLM stopped computing: {type(error).__name__}: {first_line(error)}",
+                    hint="What was stored is kept: run the same command again to go on. Its log names the cause: set "
+                    "VLLM_LOGGING_LEVEL=INFO.",
+                ) from error
+            finally:
+                if numbers:  # whoever asked wants no more
+                    self._llm.llm_engine.abort_request(list(numbers))
 
     def _adapter(self) -> Any:
         from vllm.lora.request import LoRARequest
@@ -157,37 +178,41 @@ class VllmBackend(AskedBackend):
         """See `geval_local.engine.backend.Backend.generation`."""
         return "greedy, by vLLM"
 
-    def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int]]:
+    def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int] | str]:
         """Continue prompts by some tokens."""
         from vllm import SamplingParams
 
         ends = sorted(end_tokens(self.tokenizer))
-        asked = SamplingParams(max_tokens=size, temperature=0.0, detokenize=False, stop_token_ids=ends)
-        return [list(output.outputs[0].token_ids) for output in self._generate(prompts, asked)]
+        asked = [
+            SamplingParams(max_tokens=size, temperature=0.0, detokenize=False, stop_token_ids=ends) for _ in prompts
+        ]
+        found = dict(self._outputs(prompts, asked))
+        return [_new_tokens(found[number]) for number in range(len(prompts))]
 
-    def _sample(self, draws: Sequence[Draw], sampling: Sampling) -> list[list[int]]:
+    def _drawn(
+        self, draws: Sequence[Draw], sizes: Sequence[int], sampling: Sampling
+    ) -> Generator[tuple[int, list[int] | str], None, None]:
         """Draw continuations, each with its own seed."""
         from vllm import SamplingParams
 
         ends = sorted(end_tokens(self.tokenizer))
+        drawing = sampling.drawing._asdict()
+        del drawing["ignored"]
+        stop: dict[str, Any] = {"detokenize": False}
+        if sampling.mark and self._judge.options.think is not None:
+            stop = {"stop": [sampling.mark], "include_stop_str_in_output": True, "skip_special_tokens": False}
         asked = [
-            SamplingParams(
-                max_tokens=sampling.max_new_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                seed=draw.seed,
-                detokenize=False,
-                stop_token_ids=ends,
-            )
-            for draw in draws
+            SamplingParams(max_tokens=size, seed=draw.seed, stop_token_ids=ends, **drawing, **stop)
+            for draw, size in zip(draws, sizes, strict=True)
         ]
-        outputs = self._generate([draw.ids for draw in draws], asked)
-        return [list(output.outputs[0].token_ids) for output in outputs]
+        with closing(self._outputs([draw.ids for draw in draws], asked)) as outputs:
+            for number, output in outputs:
+                yield number, _new_tokens(output)
 
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""
         return Description(
-            place=str(self._checked.directory),
+            place=str(self._judge.directory),
             parameters=None if self.entry.parameters is None else int(self.entry.parameters),
             memory_bytes=None,
             dtype=self.facts.setup["dtype"],
@@ -198,7 +223,7 @@ class VllmBackend(AskedBackend):
 
     def check_files(self) -> None:
         """See `geval_local.engine.backend.Backend.check_files`."""
-        if not self._is_told and (moved := self._checked.files.moved()):
+        if not self._is_told and (moved := self._judge.files.moved()):
             self._is_told = True
             logging.getLogger("geval_local").warning(
                 "judge %r: %s has changed since it was loaded; it goes on with what was loaded",
@@ -214,6 +239,17 @@ class VllmBackend(AskedBackend):
         del self._llm
         cleanup_dist_env_and_memory()
         release_memory()
+
+
+def _answer(output: Any | str) -> Answer:
+    """Read the figures of one output."""
+    if isinstance(output, str):
+        return output
+    return {token: one.logprob for token, one in output.outputs[0].logprobs[0].items()}
+
+
+def _new_tokens(output: Any | str) -> list[int] | str:
+    return output if isinstance(output, str) else list(output.outputs[0].token_ids)
 
 
 def _loaded(checked: CheckedJudge) -> Any:
@@ -276,7 +312,8 @@ def _arguments(checked: CheckedJudge) -> dict[str, Any]:
     entry, options = checked.entry, checked.options
     arguments: dict[str, Any] = {
         "model": str(checked.directory),
-        "skip_tokenizer_init": True,
+        # A mark that ends a thought is found in the text.
+        "skip_tokenizer_init": options.think is None,
         "enable_prefix_caching": True,
         "dtype": options.dtype or entry.dtype,
         "max_logprobs": 128,
@@ -329,7 +366,8 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
         label=checked.entry.label,
         fingerprint=content,
         setup=setup,
-        context=min(filter(None, [checked.entry.context, int(model.max_model_len)])),
+        # vLLM computes one token behind a prompt.
+        context=min(filter(None, [checked.entry.context, int(model.max_model_len)])) - 1,
         precision=_precision(setup).text(setup["dtype"]),
         report=EngineReport("vllm"),
         batch_tokens=window,

@@ -147,7 +147,7 @@ def reason_batches(
         found = []
         for (place, prompt, _, held), own in zip(batch, written, strict=True):
             digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass")).hexdigest()
-            nothing = None if own.text else Cause("the judge wrote nothing", ErrorCode.NOT_WRITTEN)
+            nothing = None if own.text else Cause(own.error or "the judge wrote nothing", ErrorCode.NOT_WRITTEN)
             cites = cited(own.text, held)
             found.append((place, Reason(own.text, labels[place], digest, own.is_ended, cites, nothing, own.repeats)))
         yield found

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from geval_local.engine.backend import Draw, Sampling
+from geval_local.errors import Cause, ErrorCode
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.thinking import THOUGHT_TOKENS, Thinking, Thought
@@ -44,22 +45,31 @@ class Thinker:
         self._backend = backend
         self._ends = end_tokens(backend.tokenizer)
         self.encoder = ThinkingEncoder(plain)
-        temperature, top_p = backend.facts.sampling
+        own = backend.facts.sampling
+        drawing = own._replace(
+            temperature=own.temperature if options.think_temperature is None else options.think_temperature,
+            top_p=own.top_p if options.think_top_p is None else options.think_top_p,
+        )
         self.settings = Thinking(
             options.think or 1,
             options.think_tokens or THOUGHT_TOKENS,
-            temperature if options.think_temperature is None else options.think_temperature,
-            top_p if options.think_top_p is None else options.think_top_p,
+            drawing,
             options.think_seed or 0,
             self.encoder.kind,
         )
         if self.encoder.kind != "template":
             logger.warning(
-                "judge %s writes an analysis before the form (reason-first) instead of thoughts of its own, because %s",
-                backend.entry.name,
+                "judge %r writes an analysis before the form (reason-first) instead of thoughts of its own, because %s",
+                backend.facts.label,
                 "a completion has no marks for them"
                 if plain.style == "completion"
                 else "its chat template does not show where they stand",
+            )
+        if drawing.ignored:
+            logger.warning(
+                "judge %r: its generation_config.json names %s, which its thoughts do not obey",
+                backend.facts.label,
+                ", ".join(drawing.ignored),
             )
 
     def maker(self, metric: Metric, context: int) -> ThoughtMaker:
@@ -69,7 +79,7 @@ class Thinker:
     @property
     def drawing(self) -> str:
         """What a thought depends on apart from weights, prompt and number: never how many there are of them."""
-        return f"{self.settings.kind},{self.encoder.mark!r},{self.settings.drawing}"
+        return f"{self.settings.kind},{self.encoder.mark!r},{self.settings.drawing_text}"
 
     def draws(self, entries: Sequence[Prepared]) -> dict[int, Draw]:
         """List the thoughts about some forms, by their places, ``entry * count + number``."""
@@ -80,12 +90,15 @@ class Thinker:
             if entry.request is not None
         }
 
-    def draw(self, draws: Mapping[int, Draw]) -> Iterator[dict[int, Thought]]:
-        """Draw thoughts, batch by batch."""
+    def draw(self, draws: Mapping[int, Draw]) -> Iterator[dict[int, Thought | Cause]]:
+        """Draw thoughts, batch by batch; one that another program did not write is the reason for that."""
         settings, places = self.settings, list(draws)
-        sampling = Sampling(settings.temperature, settings.top_p, settings.tokens, self._is_over)
+        sampling = Sampling(settings.drawing, settings.tokens, self._is_over, self.encoder.mark)
         for batch in self._backend.sample(list(draws.values()), sampling):
-            yield {places[number]: self._finished(new) for number, new in batch}
+            yield {
+                places[number]: Cause(new, ErrorCode.BACKEND) if isinstance(new, str) else self._finished(new)
+                for number, new in batch
+            }
 
     def after_thoughts(self, entries: Sequence[Prepared]) -> list[Prepared]:
         """Draw the thoughts about some forms, and return the requests for the labels after each, side by side."""

@@ -27,6 +27,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 
 from geval_local.models.generate import drawn_token, end_tokens, random_numbers, takes_positions
 from geval_local.models.head import Head, Trunk
+from geval_local.thinking import Drawing
 
 #: Columns that a tensor has beyond its texts when it is made anew.
 _SPARE = 128
@@ -359,8 +360,7 @@ def generate_continuously(
     *,
     slots: int,
     max_new_tokens: int,
-    temperature: float,
-    top_p: float,
+    drawing: Drawing,
 ) -> list[list[int]]:
     """Draw one continuation of every prompt, `slots` at a time, in the order given; each ends with its last token.
 
@@ -374,6 +374,6 @@ def generate_continuously(
         return size >= max_new_tokens or text.new[-1] in ends or is_over(str(tokenizer.decode(text.new)), size)
 
     trunk, head = Trunk(model), Head(model)
-    drawn = partial(drawn_token, temperature=temperature, top_p=top_p)
+    drawn = partial(drawn_token, drawing=drawing)
     _Batch(trunk, head, _Prompts(trunk, head, prompts), deque(texts), is_done, drawn, slots).finish()
     return [text.new for text in texts]

@@ -26,6 +26,7 @@ from transformers import (
 
 from geval_local.models.guard import guarded
 from geval_local.models.head import Trunk
+from geval_local.thinking import Drawing
 
 #: Number of beams for a plain language model.
 BEAMS = 4
@@ -111,6 +112,8 @@ class Paragraph(NamedTuple):
     is_ended: bool
     #: Whether it began to repeat itself.
     repeats: bool = False
+    #: Why there is none, where another program writes.
+    error: str | None = None
 
 
 @torch.inference_mode()
@@ -130,26 +133,30 @@ def generate_list(
 
 
 def continued_greedily(
-    proceed: Callable[[Sequence[NDArray[np.int32]], int], Sequence[Sequence[int]]],
+    proceed: Callable[[Sequence[NDArray[np.int32]], int], Sequence[Sequence[int] | str]],
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[NDArray[np.int32]],
     is_over: Callable[[str, int], bool],
     *,
     max_new_tokens: int,
     on_token: Callable[[int], object],
-) -> list[list[int]]:
+) -> list[list[int] | str]:
     """Continue prompts by a program that gives out whole stretches: `proceed` takes prompts and a number of tokens.
 
-    A text that is shorter than asked for has come to its end.
+    A text that is shorter than asked for has come to its end; one that the program does not write is the reason.
     """
     ends = end_tokens(tokenizer)
     written: list[list[int]] = [[] for _ in prompts]
+    refused: dict[int, str] = {}
     going = list(range(len(prompts)))
     for start in range(0, max_new_tokens, _STRETCH):
         size = min(_STRETCH, max_new_tokens - start)
         begun = [np.concatenate([prompts[place], np.array(written[place], np.int32)]) for place in going]
         left = []
         for place, new in zip(going, proceed(begun, size), strict=True):
+            if isinstance(new, str):
+                refused[place] = new
+                continue
             is_done = len(new) < size
             for token in new:
                 written[place].append(int(token))
@@ -162,13 +169,13 @@ def continued_greedily(
         going = left
         if not going:
             break
-    return written
+    return [refused.get(place, new) for place, new in enumerate(written)]
 
 
 def finished_list(tokenizer: PreTrainedTokenizerBase, new: list[int], max_new_tokens: int) -> str:
     """Give the text of the tokens that continue a list, without an item that the limit broke off."""
     text = str(tokenizer.decode(new, skip_special_tokens=True))
-    is_ended = new[-1] in end_tokens(tokenizer) or is_list_over(str(tokenizer.decode(new)), len(new))
+    is_ended = not new or new[-1] in end_tokens(tokenizer) or is_list_over(str(tokenizer.decode(new)), len(new))
     if len(new) >= max_new_tokens and not is_ended and "\n" in text.strip():
         text = text.rpartition("\n")[0]
     return without_repetition(text)
@@ -212,15 +219,14 @@ class _Draws(LogitsProcessor):
     the cumulated probability holds the number. Probabilities are computed in float64 on the host.
     """
 
-    def __init__(self, seeds: Sequence[int], temperature: float, top_p: float) -> None:
+    def __init__(self, seeds: Sequence[int], drawing: Drawing) -> None:
         self._streams = list(map(random_numbers, seeds))
-        self._temperature, self._top_p = temperature, top_p
+        self._drawing = drawing
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         logits = scores.float().cpu().numpy().astype(np.float64)
         tokens = [
-            drawn_token(row, stream.random(), self._temperature, self._top_p)
-            for row, stream in zip(logits, self._streams, strict=True)
+            drawn_token(row, stream.random(), self._drawing) for row, stream in zip(logits, self._streams, strict=True)
         ]
         left = torch.full_like(scores, -torch.inf)
         left[torch.arange(len(tokens), device=scores.device), torch.tensor(tokens, device=scores.device)] = 0.0
@@ -232,10 +238,17 @@ def random_numbers(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=seed))
 
 
-def drawn_token(logits: NDArray[np.float64], number: float, temperature: float, top_p: float) -> int:
-    """Draw a token by a number of [0, 1), from the smallest set of likeliest tokens with the probability `top_p`."""
-    weights = np.exp((logits - logits.max()) / temperature)
+def drawn_token(logits: NDArray[np.float64], number: float, drawing: Drawing) -> int:
+    """Draw a token by a number of [0, 1), in vLLM's order: temperature, min-p, top-k, then top-p of what is left."""
+    weights = np.exp((logits - logits.max()) / drawing.temperature)
+    if drawing.min_p > 0:
+        weights[weights < drawing.min_p] = 0.0
+    if 0 < drawing.top_k < len(weights):
+        able = np.flatnonzero(weights >= np.partition(weights, -drawing.top_k)[-drawing.top_k])
+        kept = able[np.argsort(-weights[able], kind="stable")][: drawing.top_k]
+        weights[np.setdiff1d(np.arange(len(weights)), kept)] = 0.0
     p = weights / weights.sum()
+    top_p = drawing.top_p
     if top_p < 1:
         # All that are less likely together have less than what is left out.
         able = np.flatnonzero(p >= (1 - top_p) / len(p))
@@ -257,15 +270,14 @@ def generate_samples(
     is_over: Callable[[str, int], bool],
     *,
     max_new_tokens: int,
-    temperature: float,
-    top_p: float,
+    drawing: Drawing,
 ) -> list[list[int]]:
     """Draw one continuation of every prompt in one batch; a prompt that stands there several times is computed once.
 
     Behind a text that is over before others there may be more tokens, of any kind.
     """
     width = max(map(len, prompts))
-    draws = _Draws(seeds, temperature, top_p)
+    draws = _Draws(seeds, drawing)
     output = _generate(model, tokenizer, prompts, _Stop(tokenizer, width, is_over), max_new_tokens, 1, draws)
     return [new.tolist() for new in output[:, width:]]
 

@@ -76,6 +76,7 @@ from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.models.stored import Stored, bytes_of, kept_narrow, widened_if_few
 from geval_local.options import JudgeOptions
+from geval_local.thinking import Drawing
 
 logger = logging.getLogger("geval_local")
 
@@ -336,18 +337,38 @@ class CheckedJudge:
         return _is_on_cpu(self.arguments)
 
 
-def own_sampling(directory: Path | None) -> tuple[float, float]:
-    """Read temperature and top-p from the ``generation_config.json`` of a model; 1 where it names none that fits."""
+#: Settings of a model's own files that change what is drawn, and that are not obeyed, with the value that changes
+#: nothing; None is one, too.
+_NOT_OBEYED = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"), 1),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "epsilon_cutoff"), 0),
+    **dict.fromkeys(("eta_cutoff", "min_length", "min_new_tokens", "encoder_no_repeat_ngram_size", "penalty_alpha"), 0),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "top_h"), None),
+    "exponential_decay_length_penalty": None,
+}
+
+
+def own_sampling(directory: Path | None) -> Drawing:
+    """Read how a model is to draw from its ``generation_config.json``; what it leaves out or misstates is neutral."""
     found: Any = None
     if directory is not None:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             found = json.loads((directory / "generation_config.json").read_text(encoding="utf-8"))
+    given: dict[str, Any] = found if isinstance(found, dict) else {}
 
-    def own(name: str, most: float) -> float:
-        value = found.get(name) if isinstance(found, dict) else None
-        return float(value) if isinstance(value, int | float) and 0 < value <= most else 1.0
+    def own(name: str, neutral: float, most: float) -> float:
+        value = given.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return neutral
+        return value if 0 < value <= most else neutral
 
-    return own("temperature", 100.0), own("top_p", 1.0)
+    return Drawing(
+        float(own("temperature", 1.0, 100.0)),
+        float(own("top_p", 1.0, 1.0)),
+        int(own("top_k", 0, 2**31 - 1)),
+        float(own("min_p", 0.0, 1.0)),
+        tuple(name for name, neutral in _NOT_OBEYED.items() if given.get(name) not in (None, neutral, [], {})),
+    )
 
 
 def check_files(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:

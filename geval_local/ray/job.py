@@ -16,6 +16,7 @@ from geval_local.ray.survey import Cut
 from geval_local.runs.events import Calibrator
 from geval_local.runs.manifest import RunManifest
 from geval_local.runs.run import Identity
+from geval_local.signature import signature_differences
 from geval_local.summary import Summary, Sums
 
 
@@ -129,6 +130,14 @@ class PartReport:
         return self.block.part
 
 
+def _is_of(about: Mapping[str, Any], signatures: Mapping[str, str]) -> bool:
+    """Whether a part has these signatures: those of workers agree in canaries, which need not be equal."""
+    kept = about.get("signatures")
+    if not isinstance(kept, dict) or kept.keys() != signatures.keys():
+        return False
+    return not any(signature_differences(str(kept[name]), one) for name, one in signatures.items())
+
+
 def is_whole(job: Job, block: Block) -> Counts | None:
     """Read the counts in a block's part; None if the block has to be scored."""
     place = job.output.child(block.part)
@@ -140,7 +149,7 @@ def is_whole(job: Job, block: Block) -> Counts | None:
             f"{place} belongs to another run than the manifest beside it",
             hint="Put back the files that belong here, or score into another directory.",
         )
-    if about.get("block") != block.identity or about.get("signatures") != job.manifest.judges[0].signatures:
+    if about.get("block") != block.identity or not _is_of(about, job.manifest.judges[0].signatures):
         return None  # not scored yet, or scored with an earlier state of the file or the judge
     try:
         counts = Counts.from_record(about["report"])

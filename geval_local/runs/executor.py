@@ -9,18 +9,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_local.engine.window import window_sizes
-from geval_local.errors import GevalError, Interrupted
+from geval_local.errors import Cause, GevalError, Interrupted
 from geval_local.io.samples import Sample
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.store import Origin, PlanRecord, Store
 from geval_local.score import Outcome
+from geval_local.thinking import Thought
 
 if TYPE_CHECKING:
     from geval_local.engine.backend import Draw
     from geval_local.engine.window import Unit
     from geval_local.judge.judge import Judge
     from geval_local.judge.thoughts import Thinker
-    from geval_local.thinking import Thought
     from geval_local.tokens.requests import Prepared, Request
 
 _Item = TypeVar("_Item")
@@ -161,16 +161,16 @@ class Worker:
         first = window.first * count * (len(entries) // max(1, len(window.samples)))
         draws = thinker.draws(entries)
         known = store.thoughts(number, metric, first, first + count * len(entries))
-        thoughts = {form - first: thought for form, thought in known.items()}
+        thoughts: dict[int, Thought | Cause] = {form - first: thought for form, thought in known.items()}
         for batch in self._thoughts(thinker, draws, thoughts):
-            store.add_thoughts(number, metric, [(first + place, thought) for place, thought in batch.items()])
+            store.add_thoughts(number, metric, [(first + place, thought) for place, thought in _drawn(batch).items()])
             thoughts.update(batch)
             self._stop_if_asked()
         return after_thoughts(entries, thoughts, count)
 
     def _thoughts(
-        self, thinker: Thinker, draws: Mapping[int, Draw], known: Mapping[int, Thought]
-    ) -> Iterator[dict[int, Thought]]:
+        self, thinker: Thinker, draws: Mapping[int, Draw], known: Mapping[int, Thought | Cause]
+    ) -> Iterator[Mapping[int, Thought | Cause]]:
         """Give the thoughts that are not known, from the cache or as they are drawn.
 
         The cache is asked before the first thought of a window is stored, and never again: else those that are left
@@ -185,8 +185,9 @@ class Worker:
             self._judge.check_files()
             yield batch
             if self._cache is not None and self._cache.in_use:
-                keys = self._thought_keys(thinker, [draws[place] for place in batch])
-                self._cache.add_thoughts(dict(zip(keys, batch.values(), strict=True)))
+                drawn = _drawn(batch)
+                keys = self._thought_keys(thinker, [draws[place] for place in drawn])
+                self._cache.add_thoughts(dict(zip(keys, drawn.values(), strict=True)))
 
     def _cached_thoughts(self, thinker: Thinker, draws: Mapping[int, Draw]) -> dict[int, Thought]:
         """Ask the cache for thoughts."""
@@ -293,6 +294,11 @@ class Worker:
     def _stop_if_asked(self) -> None:
         if self._should_stop():
             raise Interrupted
+
+
+def _drawn(batch: Mapping[int, Thought | Cause]) -> dict[int, Thought]:
+    """Leave out the thoughts that another program did not write: nothing is lost by that."""
+    return {place: thought for place, thought in batch.items() if isinstance(thought, Thought)}
 
 
 def _fits(outcome: Outcome, entry: Prepared) -> bool:

@@ -29,7 +29,7 @@ from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.store import Store
 from geval_local.runs.versions import accept_versions
 from geval_local.score import Outcome, mean_over_thoughts
-from geval_local.signature import signature_differences
+from geval_local.signature import signature_differences, with_canary_of
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -96,6 +96,11 @@ def meet(record: JudgeRecord, found: Identity) -> None:
             changed += [f"{key} was {old}, is {new}" for key, (old, new) in differing.items() if key != "estimator"]
         if record.fingerprint != found.fingerprint and not any(one.startswith("judge was") for one in changed):
             changed.append(f"fingerprint was {record.fingerprint}, is {found.fingerprint}")
+        signatures = {
+            name: with_canary_of(signature, record.signatures.get(name, ""))
+            for name, signature in found.signatures.items()
+        }
+        found = found._replace(signatures=signatures)
         if changed:
             what = "; ".join(dict.fromkeys(changed))
             raise OutputError(
@@ -321,7 +326,7 @@ class Run:
         self.write_steps(record, metrics)
         assert record.batch_tokens is not None
         judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
-        return found
+        return found._replace(signatures=record.signatures)
 
     def _accept_version(self, record: JudgeRecord, judge: Judge) -> None:
         """Let a judge continue with other versions of its libraries than the run began with."""

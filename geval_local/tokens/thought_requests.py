@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from geval_local.errors import Cause
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.questions.pair import Order, orders_of
@@ -103,15 +104,19 @@ class ThoughtMaker(RequestMaker):
         return replace(entry, request=ThoughtRequest(made.ids, made.trie, made.prefix, self._rests[order]))
 
 
-def after_thoughts(entries: Sequence[Prepared], thoughts: Mapping[int, Thought], count: int) -> list[Prepared]:
+def after_thoughts(entries: Sequence[Prepared], thoughts: Mapping[int, Thought | Cause], count: int) -> list[Prepared]:
     """Return `count` requests for each entry, side by side; `thoughts` by entry and number, ``entry * count + number``.
 
-    An entry without a request stays what it is, `count` times.
+    An entry without a request stays what it is, `count` times; one without a thought has the reason for that.
     """
     found = []
     for place, entry in enumerate(entry for entry in entries for _ in range(count)):
         if isinstance(entry.request, ThoughtRequest):
-            request = entry.request.after(thoughts[place])
-            entry = replace(entry, request=request, prompt_tokens=len(request.ids), thought=thoughts[place])
+            thought = thoughts[place]
+            if isinstance(thought, Thought):
+                request = entry.request.after(thought)
+                entry = replace(entry, request=request, prompt_tokens=len(request.ids), thought=thought)
+            else:
+                entry = replace(entry, request=None, error=thought)
         found.append(entry)
     return found

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from geval_local import Judge, Metric
 from geval_local.engine.interface import read_all
 from geval_local.errors import ConfigurationError
+from geval_local.grouping import Documents
 from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import audit_thought
@@ -29,7 +30,7 @@ from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Sc
 from geval_local.score import Estimator, Outcome, mean_over_thoughts
 from geval_local.summary import Sums, Tally
 from geval_local.testing import MockJudge
-from geval_local.thinking import Thought, Thoughts
+from geval_local.thinking import Drawing, Thought, Thoughts
 
 METRIC = Metric(name="quality", criteria="x y z", scale="1-2", steps=(), fields={"output": "Output"})
 MOCK = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=("Read.",), fields={"output": "Output"})
@@ -215,7 +216,9 @@ def test_a_token_is_drawn_with_its_probability():
     numbers = (np.arange(2_000) + 0.5) / 2_000
 
     def shares(temperature, top_p):
-        return np.bincount([drawn_token(logits, one, temperature, top_p) for one in numbers], minlength=5) / 2_000
+        return (
+            np.bincount([drawn_token(logits, one, Drawing(temperature, top_p)) for one in numbers], minlength=5) / 2_000
+        )
 
     np.testing.assert_allclose(shares(1.0, 1.0), [0.5, 0.04, 0.3, 0.01, 0.15], atol=1e-3)
     np.testing.assert_allclose(shares(1.0, 0.9), np.array([0.5, 0, 0.3, 0, 0.15]) / 0.95, atol=1e-3)
@@ -300,17 +303,22 @@ def test_figures_are_read_back_as_they_were_written():
 def test_a_summary_names_the_part_of_its_error_that_thoughts_leave():
     scores = mock().score_many(MOCK, [{"output": f"Text {number}."} for number in range(20)])
     whole, halves = Tally("quality"), [Tally("quality"), Tally("quality")]
+    documents = [Documents(), Documents()]
     for number, score in enumerate(scores):
+        place = documents[number % 2].add({"output": f"Text {number}."})
         for tally in (whole, halves[number % 2]):
-            tally.add("file", number + 1, score)
+            tally.add("file", number + 1, score, place)
     summary = whole.summary()
 
     assert summary.thoughts == 3
     assert summary.thought_error == pytest.approx(math.sqrt(sum(one.thoughts.error**2 for one in scores)) / 20)
     assert summary.to_dict()["thoughts"]["count"] == 3
-    parts = [Sums.from_record(json.loads(json.dumps(half.sums().to_record()))) for half in halves]
+    own = zip(halves, documents, strict=True)
+    parts = [Sums.from_record(json.loads(json.dumps(half.sums(place).to_record()))) for half, place in own]
     parts[0].add(parts[1])
-    assert parts[0].summary("", grouped=False).thought_error == pytest.approx(summary.thought_error)
+    assert parts[0].summary(documents[0].counts + documents[1].counts).thought_error == pytest.approx(
+        summary.thought_error
+    )
 
     plain = Tally("quality")
     plain.add("file", 1, MockJudge().score(MOCK, output="x"))

@@ -17,6 +17,7 @@ from geval_local.judge.judge import Judge
 from geval_local.models import continuous
 from geval_local.models.generate import drawn_token, end_tokens, generate_paragraphs
 from geval_local.models.load import own_sampling
+from geval_local.thinking import Drawing
 
 TOKENS = 6
 
@@ -39,7 +40,7 @@ def by_plain_passes(model, draw, ends, temperature, top_p):
     for _ in range(TOKENS):
         with torch.no_grad():
             logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1].double().numpy()
-        ids.append(drawn_token(logits, numbers.random(), temperature, top_p))
+        ids.append(drawn_token(logits, numbers.random(), Drawing(temperature, top_p)))
         if ids[-1] in ends:
             break
     return ids[len(draw.ids) :]
@@ -52,7 +53,7 @@ def test_what_is_drawn_is_what_plain_passes_draw(tmp_path, kind):
     model = tiny_model(kind, len(tokenizer))
     judge = Judge.load(save_judge(tmp_path, model, tokenizer), style="completion", dtype="float64", engine="padded")
     ends, asked = end_tokens(tokenizer), draws()
-    sampling = Sampling(0.8, 0.95, TOKENS, lambda text, tokens: False)
+    sampling = Sampling(Drawing(0.8, 0.95), TOKENS, lambda text, tokens: False)
     found = dict(one for batch in judge.backend.sample(asked, sampling) for one in batch)
 
     for place, draw in enumerate(asked):
@@ -77,7 +78,7 @@ def ends_anywhere(text, tokens):
     return tokens >= 1 + zlib.crc32(text[:1].encode()) % 40
 
 
-BUSY = Sampling(0.8, 0.95, 60, ends_anywhere)
+BUSY = Sampling(Drawing(0.8, 0.95), 60, ends_anywhere)
 
 
 def finished(text, tokenizer):
@@ -185,16 +186,17 @@ def test_reasons_of_a_model_with_plain_attention_are_those_of_single_prompts():
     assert all(one.text for one in alone)
 
 
-def test_temperature_and_top_p_are_those_of_the_models_own_file(tmp_path):
-    assert own_sampling(None) == own_sampling(tmp_path) == (1.0, 1.0)
+def test_settings_of_draws_are_those_of_the_models_own_file(tmp_path):
+    assert own_sampling(None) == own_sampling(tmp_path) == Drawing()
     file = tmp_path / "generation_config.json"
     for content, expected in (
-        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, (0.6, 0.95)),
-        ({"temperature": 0.0, "top_p": 2}, (1.0, 1.0)),
-        ({"temperature": "hot"}, (1.0, 1.0)),
-        ([1], (1.0, 1.0)),
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1}, Drawing(0.6, 0.95, 20, 0.1)),
+        ({"temperature": 0.0, "top_p": 2, "top_k": -1, "min_p": 0, "repetition_penalty": 1.0}, Drawing()),
+        ({"temperature": "hot", "top_k": True}, Drawing()),
+        ({"repetition_penalty": 1.8, "typical_p": 1}, Drawing(ignored=("repetition_penalty",))),
+        ([1], Drawing()),
     ):
         file.write_text(json.dumps(content))
         assert own_sampling(tmp_path) == expected
     file.write_text("{")
-    assert own_sampling(tmp_path) == (1.0, 1.0)
+    assert own_sampling(tmp_path) == Drawing()

@@ -22,6 +22,7 @@ import geval_local
 PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
+    "canary",
     "backends",
     "conversation",
     "direction",

@@ -30,6 +30,8 @@ class Program:
         self.drawn: list[tuple[float, float, int]] = []
         #: Why a prompt has no answer, by its tokens.
         self.refuse: Callable[[Sequence[int]], str | None] = lambda ids: None
+        #: Parameters of what a module's engine was asked for, in order.
+        self.queued: list[Any] = []
         #: Tokens of every prompt that are said to have been there.
         self.cached = 0
 
@@ -77,6 +79,11 @@ class SamplingParams:
     logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     stop_token_ids: list[int] = field(default_factory=list)
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: list[str] = field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
 
 
 def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
@@ -87,6 +94,7 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
             made.append(arguments)
             config = program.model.config
             self.resets = 0
+            self.queue: list[Any] = []
             self.llm_engine = SimpleNamespace(
                 vllm_config=SimpleNamespace(
                     model_config=SimpleNamespace(
@@ -103,22 +111,37 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
                     ),
                 ),
                 engine_core=SimpleNamespace(shutdown=lambda: made.append({"closed": True})),
+                step=lambda: self.step(),
+                abort_request=lambda names: self.queue.clear(),
             )
+            self.most = self.llm_engine.vllm_config.model_config.max_model_len
 
         def reset_prefix_cache(self) -> None:
             self.resets += 1
 
-        def generate(self, prompts: Sequence[Any], parameters: Any, **_: Any) -> list[Any]:
-            listed = parameters if isinstance(parameters, list) else [parameters] * len(prompts)
-            return [self._one(prompt["prompt_token_ids"], one) for prompt, one in zip(prompts, listed, strict=True)]
+        def enqueue(self, prompt: Any, parameters: Any, **_: Any) -> list[str]:
+            ids = prompt["prompt_token_ids"]
+            if len(ids) >= self.most:
+                raise ValueError(f"The decoder prompt (length {len(ids)}) plus 1 is longer than {self.most}")
+            name = str(len(program.queued))
+            program.queued.append(parameters)
+            self.queue.append((name, ids, parameters))
+            return [f"{name}-inner"]
 
-        def _one(self, ids: list[int], asked: SamplingParams) -> Any:
+        def step(self) -> list[Any]:
+            """Compute the first prompt that waits."""
+            name, ids, parameters = self.queue.pop(0)
+            return [self._one(name, ids, parameters)]
+
+        def _one(self, name: str, ids: list[int], asked: SamplingParams) -> Any:
             if asked.seed is not None:
                 program.drawn.append((asked.temperature, asked.top_p, asked.seed))
             new = program.greedy(ids, asked.max_tokens, asked.stop_token_ids)
             figures = program.figures(ids, asked.logprob_token_ids or (), asked.logprobs or 1)
             named = {token: SimpleNamespace(logprob=value) for token, value in figures.items()}
             return SimpleNamespace(
+                request_id=name,
+                finished=True,
                 prompt_token_ids=ids,
                 num_cached_tokens=min(program.cached, len(ids) - 1),
                 outputs=[SimpleNamespace(token_ids=new, logprobs=[named], finish_reason="length")],
@@ -152,6 +175,8 @@ class Served:
         #: Statuses to answer with first, before anything else.
         self.statuses: list[int] = []
         self.knows_ids = True
+        #: Whether figures are taken after temperature and top-k, as by `--logprobs-mode processed_logprobs`.
+        self.processed = False
         #: Takes the ids of a prompt and its log-probabilities, and returns what is sent in their place.
         self.garble: Callable[[list[int], Any], Any] = lambda ids, found: found
         self.requests: list[tuple[str, Any]] = []
@@ -181,6 +206,9 @@ class Served:
     def _choice(self, index: int, ids: list[int], body: Any) -> Any:
         named = body.get("logprob_token_ids", ()) if self.knows_ids else ()
         figures = self.program.figures(ids, named, body.get("logprobs", 1))
+        if self.processed and body["top_k"]:
+            least = sorted(self.program.logprobs(ids))[-body["top_k"]]
+            figures = {token: value if value >= least else -9999.0 for token, value in figures.items()}
         top = {f"token_id:{token}": value for token, value in figures.items()}
         if "seed" in body:
             self.program.drawn.append((body["temperature"], body["top_p"], body["seed"]))
@@ -202,7 +230,7 @@ class Served:
             def _reply(self, body: Any) -> None:
                 served.keys.append(self.headers.get("Authorization"))
                 status, found = served.answer(self.path, body)
-                text = json.dumps(found).encode()
+                text = (getattr(found, "text", None) or json.dumps(found)).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()

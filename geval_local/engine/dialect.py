@@ -1,0 +1,81 @@
+"""Dialect: how one kind of server is asked; `geval_local.engine.served_backend` is the same for all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from geval_local.engine.asked import Answer, Question
+from geval_local.engine.backend import Draw, Sampling
+from geval_local.engine.served_client import Server
+from geval_local.tokens.requests import Ids
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What a server says of a model."""
+
+    name: str
+    #: Directory or hub id that it was loaded from.
+    root: str
+    #: Longest prompt in tokens, including one new token; 0 if it does not say.
+    context: int
+    #: The program with its version: ``vLLM 0.32.0``.
+    program: str
+    #: Further facts about how it computes, under keys of a signature.
+    setup: Mapping[str, str] = field(default_factory=dict)
+    #: Requests that it computes at the same time, and prompts of one request.
+    requests_at_once: int = 8
+    prompts_at_once: int = 16
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a server wrote after a prompt."""
+
+    #: New tokens, with the end token or the mark that ended them.
+    ids: list[int]
+    #: Whether it ended before the number of tokens that was asked for, other than by an end token or a mark.
+    is_cut: bool = False
+
+
+class Dialect(Protocol):
+    """One server, by its kind; safe in threads. Every method may raise `served_client.ServerRefusal`, and `JudgeError`.
+
+    Attributes
+    ----------
+    server : Server
+        What is asked.
+    model : ServedModel
+        Which of its models.
+    needs : str
+        What a server has to be, for a hint.
+    """
+
+    server: Server
+    model: ServedModel
+    needs: str
+
+    def check(self) -> None:
+        """Check that the server can answer questions, before anything else is asked."""
+
+    @property
+    def identity(self) -> str:
+        """What the server says of model and settings, after `check`: other servers and settings have another one."""
+
+    def tokens_of(self, text: str) -> list[int]:
+        """Tokenize a text without special tokens."""
+
+    def answer(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> list[Answer]:
+        """Answer questions about the same tokens in one request.
+
+        With `drawn` as `geval_local.engine.asked_backend.AskedBackend` says; with `alone` without a cache of prompts,
+        where the server lets choose.
+        """
+
+    def write(self, prompts: Sequence[Ids], size: int) -> list[Text]:
+        """Continue prompts by their likeliest tokens, in one request."""
+
+    def draw(self, draw: Draw, size: int, sampling: Sampling) -> Text:
+        """Draw a continuation of at most so many tokens."""
