@@ -58,8 +58,8 @@ class Flag:
     metavar: str | None = None
     #: Heading that it stands under in the help.
     panel: str | None = None
-    #: How many values it takes.
-    values: int = 1
+    #: Whether it takes all values up to the next option or file.
+    is_open: bool = False
     #: Whether the flag sets the field to False: ``--no-cache`` for `use_cache`.
     is_negative: bool = False
 
@@ -392,6 +392,15 @@ class RunOptions(Options):
             "tables also Windows-1252, with a notice."
         ),
     ] = None
+    rows: Annotated[
+        str | None,
+        Flag(metavar="PATH"),
+        Field(
+            min_length=1,
+            description="Where the rows are, if a JSON file holds more than a list: a dotted path such as "
+            "results.results; of a spreadsheet with several sheets, the sheet. Absent: the whole file.",
+        ),
+    ] = None
     id: Annotated[
         str | None,
         Flag(metavar="COLUMN"),
@@ -404,20 +413,40 @@ class RunOptions(Options):
     system_columns: Annotated[
         list[str] | None,
         BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
-        Flag(metavar="A B", values=2),
+        Flag(metavar="A B ...", is_open=True),
         Field(
             description="Columns that hold the answers of one system each: every row is scored once for each, with the "
-            "column's name as `system` and its text as `output`. With results of that: compare these systems. "
-            "Absent: a row holds one output."
+            "column's name as `system` and its text as `output`; a list of texts is several candidates. With results "
+            "of that: compare these systems. May be repeated. Absent: a row holds one output."
         ),
     ] = None
     turns: Annotated[
-        Literal["assistant"] | None,
+        str | None,
+        Flag(metavar="SPEAKER"),
         Field(
-            description="assistant: score every turn of the assistant in a conversation, each with its own history. "
-            "Absent: the last one."
+            min_length=1,
+            description="assistant: score every turn of the assistant in a conversation, each with its own history; "
+            "any other name: the turns of this speaker. Absent: the last one.",
         ),
     ] = None
+    turns_at: Annotated[
+        list[str] | None,
+        BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
+        Flag(metavar="PATH"),
+        Field(
+            description="Where the messages of a conversation are: a column, or a dotted path such as chat.messages; "
+            "several are joined. Absent: messages, conversations, conversation, dialogue or chat."
+        ),
+    ] = None
+    roles: Annotated[
+        dict[str, str],
+        BeforeValidator(_mapping, json_schema_input_type=dict[str, str] | list[str]),
+        Flag(("--role",), metavar="ROLE=NAME"),
+        Field(
+            description="Other names that speakers have in the messages, such as assistant=agent; several of one role "
+            "with commas; may be repeated. Absent: the names of OpenAI, ShareGPT, LangChain and Gemini."
+        ),
+    ] = Field(default_factory=dict)
     group_by: Annotated[
         str | None,
         Flag(metavar="FIELD"),
@@ -543,8 +572,8 @@ class RunOptions(Options):
             raise ConfigurationError(
                 "`shard` and `limit` exclude each other: a share is one of all rows", hint="Leave one of them out."
             )
-        for name in ("id", "system_columns", "turns", "shard"):
-            if self.distributed is not None and getattr(self, name) is not None:
+        for name in ("id", "rows", "system_columns", "turns", "turns_at", "roles", "shard"):
+            if self.distributed is not None and getattr(self, name):
                 raise ConfigurationError(
                     f"`{name}` is for runs on one machine", hint="Write the rows as it would make them first."
                 )
@@ -606,7 +635,10 @@ class RatingOptions(Options):
         str | None,
         AfterValidator(_scale),
         Flag(metavar="SCALE"),
-        Field(description="The scale that people rated on, such as 0-100. Absent: the metric's."),
+        Field(
+            description="The scale that people rated on, such as 0-100; of words what they mean: "
+            "'{agree: 1, disagree: 0}'. Absent: the metric's."
+        ),
     ] = None
     skip_outside: Annotated[
         bool,

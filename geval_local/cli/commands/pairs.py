@@ -37,6 +37,9 @@ class Rules:
 
 @takes_options(
     run_only=(
+        "rows",
+        "turns_at",
+        "roles",
         "system_columns",
         "id",
         "group_by",

@@ -103,6 +103,7 @@ _OPTIONS = (
     "use_cache",
     "limit",
     "encoding",
+    "rows",
     "shard",
 )
 
