@@ -25,6 +25,7 @@ from geval_local.engine.transformers_backend import TransformersBackend
 from geval_local.judge.judge import Judge
 from geval_local.models.guard import GuardedLock, guarded
 from geval_local.models.head import Head, Trunk
+from geval_local.thinking import Drawing
 
 BACKENDS = torch.backends
 #: All that a guard has to leave as it was.
@@ -174,7 +175,9 @@ def usual_judge(factory) -> tuple[Path, TransformersBackend, list]:
 
 def what_it_writes(backend):
     draws = [Draw(np.arange(8, 8 + size, dtype=np.int32), size) for size in (9, 4, 9, 20)]
-    drawn = [one for batch in backend.sample(draws, Sampling(0.8, 0.95, 12, lambda *_: False)) for one in batch]
+    drawn = [
+        one for batch in backend.sample(draws, Sampling(Drawing(0.8, 0.95), 12, lambda *_: False)) for one in batch
+    ]
     ids = np.arange(10, 40, dtype=np.int32)
     text = backend.write_list(ids, is_chat=False, max_new_tokens=12, on_token=lambda _: None)
     texts = backend.write_paragraphs([ids, ids[:7]], max_new_tokens=8, on_token=lambda _: None)
