@@ -466,5 +466,6 @@ class _Completion:
             fields=fields,
             group_by=None if settings.pairs is not None else settings.group_by,
             documents=self.documents.counts.recorded,
+            by=tuple(settings.by),
             questions=questions,
         )
