@@ -65,7 +65,10 @@ class Flag:
 
 
 #: Former options, and what takes their place.
-FORMER = {"distributed": "workers=ray"}
+FORMER = {
+    "distributed": "Write `workers=ray`.",
+    "gather_by": "Sort the rows by that column: a share keeps rows of a document that follow each other together.",
+}
 
 
 class Options(BaseModel):
@@ -90,7 +93,7 @@ class Options(BaseModel):
         """Refuse options of earlier versions, with what takes their place."""
         for name, now in FORMER.items():
             if isinstance(data, Mapping) and name in data:
-                raise ConfigurationError(f"`{name}` is an option no more", hint=f"Write `{now}`.")
+                raise ConfigurationError(f"`{name}` is an option no more", hint=now)
         return data
 
     def _checked(self) -> Self:
@@ -521,8 +524,7 @@ class RunOptions(Options):
         Field(
             description="Columns of CSV results, separated by commas: input columns, row, figures such as score or "
             "probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
-            "input,score,label_mass,error,error_code. With --workers ray: the input columns to keep. "
-            "Absent: all."
+            "input,score,label_mass,error,error_code."
         ),
     ] = None
     csv_safe: Annotated[
@@ -568,55 +570,28 @@ class RunOptions(Options):
             "per GPU, or per 8 processors where there are none; ray, or ray:N: over the workers of a Ray cluster."
         ),
     ] = None
-    address: Annotated[
+    cluster: Annotated[
         str | None,
-        Flag(metavar="ADDRESS", panel=SPREADING),
+        Flag(("--address",), metavar="ADDRESS", panel=SPREADING),
         Field(
             description="The Ray cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this "
             "machine alone."
         ),
     ] = None
-    gather_by: Annotated[
-        str | None,
-        Flag(metavar="FIELD", panel=SPREADING),
-        Field(
-            description="Bring the rows with the same FIELD into one block first, so that they share their text: for "
-            "inputs whose candidates are far apart. The results have this order."
-        ),
-    ] = None
 
     def _checked(self) -> Self:
-        for name in ("address", "gather_by"):
-            if not self.on_ray and getattr(self, name) is not None:
-                raise ConfigurationError(f"`{name}` is for the workers of Ray", hint="Add `workers=ray`.")
+        if self.cluster is not None and not self.on_ray:
+            raise ConfigurationError("`cluster` is for the workers of Ray", hint="Add `workers=ray`.")
         if self.workers is not None and self.shard is not None:
             raise ConfigurationError(
                 "`workers` and `shard` exclude each other: workers score all shares", hint="Leave one of them out."
             )
-        if self.on_ray and self.by:
-            raise ConfigurationError(
-                "`by` does not go with `workers=ray`",
-                hint="`geval-local merge` makes one file of the parts; `geval-local report FILE --by COLUMN` shows its "
-                "slices. Workers of this machine know `by`: `workers=N`.",
-            )
-        for name in ("id", "rows", "system_columns", "turns", "turns_at", "roles", "encoding"):
-            if self.on_ray and getattr(self, name):
-                raise ConfigurationError(
-                    f"`{name}` does not go with `workers=ray`",
-                    hint="Workers of this machine know it, `workers=N`, and so do shares, `shard=I/N`.",
-                )
         return self
 
     @property
     def on_ray(self) -> bool:
         """Whether the workers are those of a Ray cluster."""
         return self.workers is not None and self.workers.startswith(RAY)
-
-    @property
-    def ray_workers(self) -> int | None:
-        """Number of the workers of a Ray cluster; None if it is found."""
-        _, _, count = (self.workers or "").partition(":")
-        return int(count) if count else None
 
 
 def _scale(value: str | None) -> str | None:

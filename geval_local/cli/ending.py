@@ -226,9 +226,8 @@ def _check_surroundings(arguments: Sequence[str]) -> None:
     """Reject unusable paths, and options of earlier versions, before anything is done."""
     given = {argument.partition("=")[0] for argument in arguments}
     for name, now in FORMER.items():
-        if f"--{name}" in given:
-            option, _, value = now.partition("=")
-            raise ConfigurationError(f"--{name} is an option no more", hint=f"Write `--{option} {value}`.")
+        if f"--{name.replace('_', '-')}" in given:
+            raise ConfigurationError(f"--{name.replace('_', '-')} is an option no more", hint=now)
     try:
         directory = os.getcwd()
     except OSError as error:

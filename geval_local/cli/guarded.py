@@ -13,6 +13,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,11 @@ def is_on_ray(arguments: Sequence[str]) -> bool:
     if "resume" not in arguments[:2]:
         return False
     runs = [one for one in arguments if not one.startswith("-")][1:]
-    if any("://" in one for one in runs):
-        return True
-    try:
-        return any(_ON_RAY.search((Path(one) / "manifest.json").read_text(encoding="utf-8")) for one in runs)
-    except (OSError, ValueError):
-        return False
+    for place in (place for one in map(Path, runs) for place in (one, one.with_name(f".{one.name}.run"))):
+        with suppress(OSError, ValueError):
+            if _ON_RAY.search((place / "manifest.json").read_text(encoding="utf-8")):
+                return True
+    return any("://" in one for one in runs)
 
 
 def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
         is_told = False
     if not is_told:
         print(
-            "the Ray cluster, or the machine that it ran on, is gone or hangs; finished blocks are kept. Continue "
+            "the Ray cluster, or the machine that it ran on, is gone or hangs; finished work is kept. Continue "
             "with:\n"
             f"  {resume_command(arguments)}",
             file=sys.stderr,

@@ -1,6 +1,6 @@
 """The loop over units and packs, the outcomes made from its read-outs, and the sizes of windows.
 
-Scoring from Python, durable runs and the workers of distributed ones all go through `execute`.
+Scoring from Python, durable runs and their workers all go through `execute`.
 """
 
 from __future__ import annotations

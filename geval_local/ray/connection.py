@@ -172,14 +172,14 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS, look: Callable[[]
                 socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
                 failed = 0
                 if (reason := look()) and not is_over.is_set():
-                    logger.error("%s; finished blocks are kept: repeat the command", reason)
+                    logger.error("%s; finished shares are kept: repeat the command", reason)
                     os._exit(1)
             except OSError:
                 failed += 1
         if failed == _LOOKS:
             logger.error(
                 "the head of the Ray cluster at %s does not answer; if it is gone, Ray ends this run within a minute; "
-                "finished blocks are kept: start the cluster, then repeat the command",
+                "finished shares are kept: start the cluster, then repeat the command",
                 address,
             )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -92,11 +91,6 @@ def _copied(place: Place) -> Path:
     manifest = _manifest_at(place)
     if manifest is None:
         raise DataError(f"there is neither a file nor a run at {place}", hint="Check the address.")
-    if manifest.settings.on_ray:
-        raise DataError(
-            f"{place} holds the parts of a run on Ray",
-            hint=f"Make one file of them: geval-local merge {shlex.quote(str(place))} -o scores.jsonl",
-        )
     target.mkdir()
     endings = ("", ENDING, ROWS_ENDING)
     names = [MANIFEST_NAME, *manifest.files]

@@ -15,8 +15,6 @@ from pathlib import Path
 from geval_local.errors import DataError, OutputError
 from geval_local.files import check_is_file
 from geval_local.io.ownership import file_sha256
-from geval_local.io.parts import remove_parts
-from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
 from geval_local.runs.addresses import check_address, local_results
 from geval_local.runs.input_file import InputFile
@@ -320,8 +318,6 @@ def _remove_files(directory: Path, manifest: RunManifest) -> None:
     """Remove the files of a run except its manifest, which is reset to "not begun"."""
     files = OwnFiles(directory, manifest)
     files.forget()
-    if manifest.settings.on_ray:
-        remove_parts(Place(str(directory)), manifest.run)
     remove_shares(directory / SHARES_NAME)
     files.remove()
 
@@ -350,8 +346,6 @@ def result_file(path: str | Path) -> Path:
     resume = f"geval-local resume {shlex.quote(str(path))}"
     if manifest.ended is None:
         raise DataError(f"the run in {path} is not finished", hint=f"Finish it: {resume}")
-    if manifest.settings.on_ray:
-        return path
     files = sorted((path / name for name in manifest.files or ()), key=lambda file: file.suffix == ".csv")
     found = next((file for file in files if file.is_file()), None)
     if found is None:

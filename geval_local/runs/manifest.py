@@ -83,18 +83,19 @@ class RunManifest(ManifestPart):
     judges: Annotated[list[JudgeRecord], Field(min_length=1)]
     #: Identifiers of the shares that were merged into this run.
     shares: list[str] = Field(default_factory=list)
-    #: Of a distributed run: metric -> signature, definition, counts.
-    results: dict[str, dict[str, Any]] = Field(default_factory=dict)
     #: Names of the result files.
     files: list[FileName] = Field(default_factory=list)
     #: Files of the run, relative to its directory, recorded before they are made -> SHA-256 of their allowed contents,
-    #: none for files that keep changing. Nothing else in the directory is replaced or removed; parts of a distributed
-    #: run contain their run's identifier.
+    #: none for files that keep changing. Nothing else in the directory is replaced or removed.
     made: dict[_OwnName, list[Sha256]] = Field(default_factory=dict)
-    #: Input columns of the parts of a distributed run -> Arrow type.
-    columns: dict[str, str] = Field(default_factory=dict)
     #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_now(cls, data: Any) -> Any:
+        """Leave out what only runs on Ray by earlier versions had."""
+        return {name: value for name, value in data.items() if name not in ("results", "columns")}
 
     @model_validator(mode="after")
     def _hold_together(self) -> RunManifest:

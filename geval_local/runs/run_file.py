@@ -15,6 +15,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -98,7 +100,7 @@ def score_file(
     output : path, optional
         A .jsonl, .csv or .parquet file; or a directory for the run: new, empty, or of the same run, which is then
         continued. None keeps nothing. If it is an address, the results are uploaded when they are complete, and the
-        run's store stays on this machine. Workers of Ray need a directory, by path or address, for their parts.
+        run's store stays on this machine.
     options : RunOptions, optional
         How it is scored, and what is written.
     pairs : PairPlan, optional
@@ -137,16 +139,6 @@ def score_file(
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     maps = read_calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
     settings = _settings(chosen, options, judges, list(metric_names or names), evaluation)
-    if options.on_ray:
-        if pairs is not None:
-            raise ConfigurationError(
-                "pairs do not go with `workers=ray`: the two rows of a pair may be in different blocks",
-                hint="Workers of this machine judge them, `workers=N`, and so do shares, `shard=I/N`.",
-            )
-        records, _ = _judges(judges)
-        return cluster_room().score_parts(  # type: ignore[no-any-return]
-            list(map(_whole, given)), chosen, records, output, options, settings, maps, events or RunEvents()
-        )
     paths = find_files(given)
     target = find_target(output, options.formats, shard=options.shard)
     for path in paths:
@@ -335,7 +327,11 @@ def _spread(
     has_shares = target.directory is not None and bool(shares_in(target.directory / SHARES_NAME))
     if settings.workers is None and not has_shares:
         return None
-    return Spread(settings.workers or "1", retry_errors, accept_version).score
+    spread = Spread(settings.workers or "1", retry_errors, accept_version)
+    if settings.on_ray:
+        start = import_module("geval_local.ray.scheduler").ray_workers  # by name: other runs import nothing of it
+        spread = replace(spread, start=partial(start, address=settings.cluster))
+    return spread.score
 
 
 def _whole(given: str | os.PathLike[str] | Place) -> str:
@@ -471,15 +467,6 @@ def resume(
     manifest = read_run(run)
     settings = manifest.settings
     maps = read_calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
-    if settings.on_ray:
-        if accept_version:
-            raise ConfigurationError(
-                "a run on Ray does not go on with other versions: its parts name one signature",
-                hint="Install the versions that it began with, or score into another directory.",
-            )
-        return cluster_room().resume_parts(  # type: ignore[no-any-return]
-            run, manifest, maps, events or RunEvents(), retry_errors=retry_errors
-        )
     directory = find_run(run)
     # A run writes next to its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
@@ -501,31 +488,23 @@ def read_run(run: str | os.PathLike[str]) -> RunManifest:
     """Read the manifest of a run, by its directory, its output file or its address."""
     address = os.fspath(run)
     if is_address(address) and not is_run_here(address):
-        return _run_elsewhere(address)
+        raise _run_elsewhere(address)
     found = read_manifest(find_run(run))
     assert found is not None  # checked by `find_run`
     return found
 
 
-def _run_elsewhere(address: str) -> RunManifest:
-    """Read the manifest of a run on Ray at an address."""
+def _run_elsewhere(address: str) -> OutputError:
+    """Say why there is nothing to resume at an address."""
     if read_results_manifest(Place(address)) is not None:
-        raise OutputError(
+        return OutputError(
             f"{address} is complete: nothing is left to resume",
             hint="To make it anew, repeat the command that made it.",
         )
-    found: RunManifest = cluster_room().read_parts_manifest(address)
-    if not found.settings.on_ray:
-        raise OutputError(
-            f"{address} holds the results of a run whose store is on another machine, or was deleted",
-            hint="Resume it on the machine where it began, or score again into another directory.",
-        )
-    return found
-
-
-def cluster_room() -> Any:
-    """Load the room of runs on Ray by its name: a local run imports nothing of it."""
-    return import_module("geval_local.ray.driver")
+    return OutputError(
+        f"{address} holds no run, or the results of one whose store is on another machine, or was deleted",
+        hint="Resume it on the machine where it began, or score again into another directory.",
+    )
 
 
 def _pairs(

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.input_files import find_files
-from geval_local.io.places import is_address
 from geval_local.io.shares import Stretch, listing_of
 from geval_local.options import RunOptions
 from geval_local.runs.completion import RunResult, complete
@@ -41,15 +40,6 @@ def shard_directories(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
         inside = shares_in(one)
         found += [one] if is_run_directory(one) or not inside else inside
     return list(dict.fromkeys(found))
-
-
-def holds_shards(given: str) -> bool:
-    """Whether a path is the directory of a share, or of shares."""
-    if is_address(given):
-        return False
-    directories = shard_directories([given])
-    manifest = read_manifest(directories[0])
-    return directories != [Path(given)] or (manifest is not None and manifest.settings.shard is not None)
 
 
 def merge_shards(

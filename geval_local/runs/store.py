@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -686,37 +685,11 @@ def _damaged_share(share: StoredShare, values: Sequence[Any]) -> OutputError:
 class MemoryStore(Store):
     """Outcomes of a run that keeps nothing: the same tables, in memory."""
 
-    def to_bytes(self) -> bytes:
-        """Write all that it holds as a SQLite file."""
-        with TemporaryDirectory(prefix="geval-local-") as directory:
-            path = Path(directory) / "window.sqlite"
-            with closing(sqlite3.connect(path)) as copy:
-                self._connection.backup(copy)
-            return path.read_bytes()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> MemoryStore | None:
-        """Read what `to_bytes` wrote; None if it is damaged."""
-        found = cls()
-        try:
-            with TemporaryDirectory(prefix="geval-local-") as directory:
-                path = Path(directory) / "window.sqlite"
-                path.write_bytes(content)
-                with closing(sqlite3.connect(path)) as copy:
-                    copy.backup(found._connection)
-            for name in _tables(found._connection):
-                for *values, seal in found._connection.execute(f"SELECT * FROM {name}"):
-                    if not is_intact(name, values, seal):
-                        return None
-        except (sqlite3.Error, TypeError):
-            return None
-        return found
-
     def __init__(self) -> None:
         self.path = Path(":memory:")
         self._synced = time.monotonic()
         self._connection = connect(None)
-        weakref.finalize(self, self._connection.close)  # a cluster's worker drops one with every window
+        weakref.finalize(self, self._connection.close)
         migrate(self._connection, _MIGRATIONS, self.path)
 
 

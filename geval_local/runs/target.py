@@ -32,8 +32,6 @@ class Target:
     stem: str = "scores"
     #: Address that the results are uploaded to: of the file, or of the directory. All else is on this machine.
     address: str | None = None
-    #: Address of the directory of parts of a distributed run, which is its result.
-    parts: str | None = None
 
     @property
     def is_directory(self) -> bool:
@@ -42,9 +40,7 @@ class Target:
 
     @property
     def results(self) -> Path | str | None:
-        """The result file, the first one if there are several formats; or the address of a directory of parts."""
-        if self.parts is not None:
-            return self.parts
+        """The result file, the first one if there are several formats."""
         if self.address is not None:
             place = Place(self.address)
             return str(place if self.output is not None else place.child(export_name(self.formats[0], self.stem)))
@@ -54,7 +50,7 @@ class Target:
 
     def is_at(self, file: str) -> bool:
         """Whether the result file has this path or this address, however it is spelt."""
-        if self.results is None or self.parts is not None:
+        if self.results is None:
             return False
         return Place(file).key == Place(str(self.results)).key
 

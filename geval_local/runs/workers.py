@@ -39,9 +39,9 @@ ATTEMPTS = 3
 #: Processors of a worker where there is no GPU and the number of workers is found.
 _PROCESSORS = 8
 #: Seconds between two messages of a worker about its progress.
-_TELL_SECONDS = 0.5
+TELL_SECONDS = 0.5
 #: Seconds in which workers finish their batch when the run is stopped.
-_ENDING_SECONDS = 30.0
+ENDING_SECONDS = 30.0
 #: Seconds in which a worker without a command gives its judge back.
 _CLOSING_SECONDS = 5.0
 #: Most characters shown of what a dead worker wrote to stderr.
@@ -231,6 +231,14 @@ class Scheduler(Protocol):
         ...
 
 
+def given_up(deaths: int, task: Task, how: str) -> JudgeError:
+    """Say that a share has cost too many workers, and how the last one ended."""
+    return JudgeError(
+        f"{deaths} workers died over the same share of the rows, number {task.number}; the last {how}",
+        hint="A killed worker has often run out of memory: fewer `workers`, or smaller `batch_tokens`, may help.",
+    )
+
+
 def local_workers(workers: str, judges: Sequence[JudgeOptions]) -> LocalWorkers:
     """Divide this machine among workers, see `environments`."""
     return LocalWorkers(environments(workers, judges))
@@ -259,7 +267,7 @@ class LocalWorkers:
             if should_stop():
                 raise Interrupted
             try:
-                worker, told = self._told.get(timeout=_TELL_SECONDS)
+                worker, told = self._told.get(timeout=TELL_SECONDS)
             except queue.Empty:
                 continue
             task = worker.task
@@ -300,11 +308,7 @@ class LocalWorkers:
         words = worker.last_words
         said = f"; it wrote: {words}" if words else ""
         if deaths >= ATTEMPTS:
-            raise JudgeError(
-                f"{deaths} workers died over the same share of the rows, number {task.number}; the last {how}{said}",
-                hint="A killed worker has often run out of memory: fewer `workers`, or smaller `batch_tokens`, may "
-                "help.",
-            )
+            raise given_up(deaths, task, f"{how}{said}")
         logger.warning("a worker %s; its share of the rows, number %d, is run again%s", how, task.number, said)
 
     def close(self) -> None:
@@ -312,7 +316,7 @@ class LocalWorkers:
         for worker in self._workers:
             if worker.task is not None:
                 worker.stop()
-        end = time.monotonic() + _ENDING_SECONDS
+        end = time.monotonic() + ENDING_SECONDS
         try:
             for worker in self._workers:
                 worker.close(max(0.0, end - time.monotonic()))
@@ -344,7 +348,7 @@ class ShareScorer:
         def advance(count: int) -> None:
             nonlocal done, told_at
             done += count
-            if time.monotonic() > told_at + _TELL_SECONDS:
+            if time.monotonic() > told_at + TELL_SECONDS:
                 told_at = time.monotonic()
                 self.tell(Told("done", done))
 
@@ -423,5 +427,5 @@ def _receive(tasks: queue.SimpleQueue[Task | None], is_stopped: threading.Event)
             else:
                 tasks.put(item)
     tasks.put(None)
-    time.sleep(_ENDING_SECONDS if is_stopped.is_set() else _CLOSING_SECONDS)
+    time.sleep(ENDING_SECONDS if is_stopped.is_set() else _CLOSING_SECONDS)
     os._exit(1)  # no commit is lost by that

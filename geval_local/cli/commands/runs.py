@@ -74,8 +74,7 @@ def merge(
         list[str],
         typer.Argument(
             metavar="RUN [RUN ...]",
-            help="The directories of the shares of a run, or one that holds them; or the directory of a distributed "
-            "run, by path or address.",
+            help="The directories of the shares of a run, or one that holds them.",
         ),
     ],
     output: Annotated[
@@ -84,7 +83,7 @@ def merge(
             "--output",
             "-o",
             metavar="OUT",
-            help="The .jsonl, .csv or .parquet file to write; of shares also a directory for the run, NAME/.",
+            help="The .jsonl, .csv or .parquet file to write, or a directory for the run, NAME/.",
         ),
     ],
     lowest: options.Lowest = 3,
@@ -93,32 +92,15 @@ def merge(
     as_json: options.Json = False,
     run_options: RunOptions,
 ) -> None:
-    """Merge the shares of a run (`score --shard`), or the parts of a distributed run, into one result in input order.
+    """Merge the shares of a run (`score --shard`) into one result in input order.
 
     Shares become the run that one process would have made: one result, one summary, one signature.
     """
     from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
-    from geval_local.runs.shards import holds_shards, merge_shards
+    from geval_local.runs.shards import merge_shards
 
-    limits = gates.read()  # first: they may be wrong
-    if len(run) == 1 and not holds_shards(run[0]):
-        if limits or run_options.formats:
-            raise ConfigurationError(
-                f"{run[0]} holds no shares: gates and formats are for these",
-                hint="`score` and `resume` check the gates of a distributed run; its parts become one file.",
-            )
-        from geval_local.ray.merge import merge_parts
-
-        rows = merge_parts(
-            run[0],
-            output,
-            columns=run_options.columns,
-            csv_safe=run_options.csv_safe,
-            overwrite=run_options.overwrite,
-        )
-        note(f"{rows} rows in {output}")
-        return
+    limits = gates.read()
     follow(
         lambda events: merge_shards(run, output, run_options, load_calibration=read_calibration, events=events),
         output,

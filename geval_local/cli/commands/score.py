@@ -63,13 +63,10 @@ def score(
         return
 
     from geval_local.analysis.calibration import read_calibration
-    from geval_local.runs.run_file import cluster_room, score_file
+    from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_target
 
-    if run.on_ray:
-        target = cluster_room().find_parts_target(output, run.formats)
-    else:
-        target = find_target(output, run.formats, shard=run.shard)
+    target = find_target(output, run.formats, shard=run.shard)
     options.check_csv(run, target.formats)
     with input_files(file, keep=target.directory is not None, keep_after=target.is_directory) as given:
         follow(
