@@ -332,11 +332,10 @@ def check_evidence(
 
 
 def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
-    """Check that the first rows have the fields to group and gather by, and the requested columns."""
-    grouping = None if options.group_by == EVERY_ROW else options.group_by
-    for field, what in ((grouping, "group"), (options.gather_by, "gather")):
-        if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
-            raise DataError(
-                f"{where}: the field {field!r} to {what} by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
-            )
+    """Check that the first rows have the field to group by, and the requested columns."""
+    field = None if options.group_by == EVERY_ROW else options.group_by
+    if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
+        raise DataError(
+            f"{where}: the field {field!r} to group by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
+        )
     check_chosen(options.columns, rows, [metric.name for metric in metrics])

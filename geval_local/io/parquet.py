@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from geval_local.errors import DataError, ReadError, first_line
 from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
-from geval_local.io.parts import PART_KEY, PartRows, shared_schema
 from geval_local.io.places import File, parquet_source
 from geval_local.io.rows import is_read_failure, parquet_batches
 
@@ -82,16 +81,10 @@ class SourceColumns:
         sizes = {path: _size(path) for path in paths}
         full = [path for path, size in sizes.items() if size != 0] or list(paths)
         there = [path for path in full if sizes[path] is not None]
-        schema = reduce(shared_schema, map(pq.read_schema, map(parquet_source, there))) if there else pa.schema([])
+        schema = reduce(_shared_schema, map(pq.read_schema, map(parquet_source, there))) if there else pa.schema([])
         schema = pa.schema([field for field in schema if field.name not in without], schema.metadata)
         with contextlib.closing(_batches(full, schema, start)) as batches:
             yield cls(schema, batches, start + 1, sizes=[1 if size is None else size for size in map(sizes.get, full)])
-
-    @classmethod
-    @contextlib.contextmanager
-    def of_parts(cls, rows: PartRows) -> Iterator[SourceColumns]:
-        """Open those of parts, as far as all parts have them; `rows` are their rows."""
-        yield cls(rows.schema, rows.batches())
 
     def take(self, numbers: Sequence[int]) -> Any:
         """Return the rows with these numbers as a table; each call continues after the last one."""
@@ -116,6 +109,16 @@ class SourceColumns:
             self._before += next(self._sizes)
         self._last = number
         return self._before + number
+
+
+def _shared_schema(one: Any, other: Any) -> Any:
+    """Keep the columns of one Arrow schema that another has in the same type; nullable where either has it so."""
+    if one.equals(other):
+        return one
+    fields = {field.name: field for field in other}
+    both = [(field, fields[field.name]) for field in one if field.name in fields]
+    shared = [field.with_nullable(field.nullable or its.nullable) for field, its in both if field.type == its.type]
+    return pa.schema(shared, one.metadata)
 
 
 def _size(path: File) -> int | None:
@@ -190,23 +193,6 @@ def _held_exactly(field: Any) -> Any:
     return field.with_type(pa.string()) if is_large and pa.types.is_floating(field.type) else field
 
 
-def common_schema(schemas: Iterable[Any]) -> Any:
-    """Return one schema for files of several: numbers widen, and a column without a common type is text."""
-    schemas = list(schemas)
-    if len(schemas) <= 1:
-        return schemas[0] if schemas else None
-    fields: dict[str, Any] = {}
-    for field in chain.from_iterable(schemas):
-        known = fields.setdefault(field.name, field)
-        if not known.equals(field, check_metadata=True):
-            common = known.with_type(_common_type(known.type, field.type))
-            is_large = _LARGE.items() <= {**(field.metadata or {}), **(known.metadata or {})}.items()
-            fields[field.name] = common.with_metadata({**(known.metadata or {}), **(_LARGE if is_large else {})})
-    fields = {name: _held_exactly(field) for name, field in fields.items()}
-    # A column that one file lacks is null there.
-    return pa.schema([field.with_nullable(True) for field in fields.values()], metadata=schemas[0].metadata)
-
-
 class ParquetSink:
     """Input columns, then ``geval``: a struct with one struct of figures per metric (`FIGURES_TYPE`).
 
@@ -218,7 +204,6 @@ class ParquetSink:
     Memory holds one row group.
 
     Columns of a Parquet input keep their types, values and metadata: they are taken from `source`, not from the rows.
-    The parts of one run have the columns of one `schema` instead, whatever their own rows hold.
     """
 
     def __init__(
@@ -228,7 +213,6 @@ class ParquetSink:
         directory: Path,
         layout: ColumnLayout = SCORES,
         source: SourceColumns | None = None,
-        schema: Any = None,
     ) -> None:
         self._file = file
         self._layout = layout
@@ -240,17 +224,11 @@ class ParquetSink:
         self._characters = 0
         self._source = source
         self._numbers: list[int] = []
-        described = schema if schema is not None else None if source is None else source.schema
+        described = None if source is None else source.schema
         # A column of results is no column that passes through.
         self._known = {_INPUT + field.name: field for field in described or () if field.name != layout.column}
-        there = set() if source is None else {_INPUT + field.name for field in source.schema}
-        self._passing = [name for name in self._known if name in there]
-        self._is_closed = schema is not None
+        self._passing = list(self._known)
         self._metadata = {} if described is None else dict(described.metadata or {})
-        self._metadata.pop(PART_KEY, None)  # of the input, if that is a part itself
-        #: What the file is to say of itself; may be set until `finish`.
-        self.about: dict[bytes, bytes] = {}
-        self._is_settled = False
 
     def write(self, row: ResultRow) -> None:
         """Append a row to the current group."""
@@ -263,27 +241,20 @@ class ParquetSink:
         if len(self._rows) >= GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
             self._close_group()
 
-    def settle(self) -> dict[str, Any]:
-        """Determine the types, once every row is there; return those of the input's columns, by name."""
-        if not self._is_settled:
-            self._close_group()
-            self._types |= {_NEW + metric: self._type_of(metric) for metric in self._metrics}
-            known = {name: field for name, field in self._known.items() if self._is_closed or name in self._types}
-            self._types = {name: field.type for name, field in known.items()} | {
-                name: kind for name, kind in self._types.items() if name not in known
-            }
-            self._settle_types()
-            self._is_settled = True
-        return {_bare(name): kind for name, kind in self._types.items() if name.startswith(_INPUT)}
-
     def finish(self) -> None:
-        """Determine the types, if that is still to do, and write the file."""
-        self.settle()
+        """Determine the types, now that every row is there, and write the file."""
+        self._close_group()
+        self._types |= {_NEW + metric: self._type_of(metric) for metric in self._metrics}
+        known = {name: field for name, field in self._known.items() if name in self._types}
+        self._types = {name: field.type for name, field in known.items()} | {
+            name: kind for name, kind in self._types.items() if name not in known
+        }
+        self._settle_types()
         inputs = [name for name in self._types if name.startswith(_INPUT)]
         results = [name for origin in (_EARLIER, _NEW) for name in self._types if name.startswith(origin)]
         geval = pa.struct([(_bare(name), self._types[name]) for name in results])
         columns = [*map(self._field, inputs), pa.field(self._layout.column, geval)]
-        schema = pa.schema(columns, metadata=self._metadata | self.about or None)
+        schema = pa.schema(columns, metadata=self._metadata or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
                 there = _columns_of(group)

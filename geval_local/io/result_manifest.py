@@ -22,8 +22,6 @@ from geval_local.io.places import File, Place, unreachable
 from geval_local.metric import Metric
 
 FORMAT = "geval-local results"
-#: The manifest of a directory of parts.
-PARTS_MANIFEST = "parts.meta.json"
 VERSION = 1
 #: What follows the name of a result file in those of its manifest, and of a CSV file's full rows.
 ENDING, ROWS_ENDING = ".meta.json", ".rows.jsonl"
@@ -117,10 +115,8 @@ def rows_path(results: str | Path) -> Path:
 
 
 def manifest_path(results: str | Path) -> Path:
-    """Return the manifest's path: the result file's name plus ``.meta.json``; for parts, a file in the directory."""
+    """Return the manifest's path: the result file's name plus ``.meta.json``."""
     results = Path(results)
-    if results.is_dir():
-        return results / PARTS_MANIFEST
     return results.with_name(f"{results.name}{ENDING}")
 
 

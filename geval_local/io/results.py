@@ -24,7 +24,6 @@ from geval_local.errors import Cause, DataError, ErrorCode
 from geval_local.fields import decoded_json
 from geval_local.io.columns import FIGURES, as_text
 from geval_local.io.ownership import file_sha256
-from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
 from geval_local.io.samples import Sample
@@ -56,11 +55,9 @@ def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
 def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
     """Read the rows of a data or result file; the figures of a result file come as ``geval`` from every format.
 
-    Of a large file and of a directory of parts, rows are read as they are asked for.
+    Of a large file, rows are read as they are asked for.
     """
     path = Path(path)
-    if path.is_dir():
-        return PartRows(path)
     described = _described(path)
     if path.suffix.lower() == ".csv" and described is not None and described.rows_sha256 is not None:
         kept = rows_path(path)
@@ -232,7 +229,7 @@ class Results:
     name: str
     #: In order of appearance.
     metrics: tuple[str, ...]
-    #: In the order of the rows. Of a large file and of a directory of parts they are read as they are asked for.
+    #: In the order of the rows. Of a large file they are read as they are asked for.
     records: Collection[Record]
     #: Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by name.
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -280,7 +277,7 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, o
     return Results(
         name,
         metrics,
-        records if isinstance(rows, PartRows | FileRows) else tuple(records),
+        records if isinstance(rows, FileRows) else tuple(records),
         mapping | dict(fields or {}),
         low,
     )

@@ -22,6 +22,8 @@ from geval_local.runs.settings import Definition, FileName, Settings, checked_na
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "geval-local run"
+#: What earlier versions kept of runs on Ray.
+_FORMER = ("results", "columns")
 #: 2: has a checksum and lists the files that the run made.
 SCHEMA_VERSION = 2
 _REMEDY = (
@@ -90,12 +92,6 @@ class RunManifest(ManifestPart):
     made: dict[_OwnName, list[Sha256]] = Field(default_factory=dict)
     #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_now(cls, data: Any) -> Any:
-        """Leave out what only runs on Ray by earlier versions had."""
-        return {name: value for name, value in data.items() if name not in ("results", "columns")}
 
     @model_validator(mode="after")
     def _hold_together(self) -> RunManifest:
@@ -204,7 +200,7 @@ def parse_manifest(text: str, path: object) -> RunManifest | None:
     if not is_unedited(record):
         raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
     try:
-        rest = {key: value for key, value in record.items() if key != "checksum"}
+        rest = {key: value for key, value in record.items() if key not in ("checksum", *_FORMER)}
         return RunManifest.model_validate_json(json.dumps(rest), strict=True)
     except (ValidationError, GevalError) as error:
         problems = [str(error)]

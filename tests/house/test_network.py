@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from cli_run import METRIC, good_rows, write_rows
 
-from geval_local.ray.merge import merge_parts
-
 #: Families that name another machine, and their addresses as strace writes them.
 ADDRESS = re.compile(r'sin_addr=inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^"]+)"')
 OWN = re.compile(r"(::ffff:)?127\.\d+\.\d+\.\d+|::1")
@@ -68,8 +66,6 @@ def test_a_run_contacts_nothing_but_this_machine(spread, tmp_path, temporary):
         [*tracer, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=540
     )
     assert done.returncode == 0, done.stderr
-    if spread:
-        merge_parts(tmp_path / "run", tmp_path / "run" / "scores.jsonl")
     assert len((tmp_path / "run" / "scores.jsonl").read_text(encoding="utf-8").splitlines()) == 6
     assert {one for one in addresses(tmp_path / "trace", bound=True) if not OWN.fullmatch(one)} == set()
     # Binding alone is no contact: urllib3 binds ::1 as it is imported, which accelerate does where boto3 is installed.

@@ -12,10 +12,10 @@ from object_store import store_on_s3
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io import input_files
+from geval_local.io.input_files import find_files
 from geval_local.io.places import Place
-from geval_local.io.shares import has_a_line_a_row
-from geval_local.ray.blocks import block_rows, find_files
-from geval_local.ray.survey import Cut, survey
+from geval_local.io.shares import has_a_line_a_row, read_share, shares_of
+from geval_local.options import RunOptions
 
 pytest.importorskip("pyarrow.fs", reason="places are those of pyarrow")
 
@@ -51,9 +51,13 @@ def content(name: str) -> bytes:
 
 
 def read(given: str) -> list[str]:
-    """Find, survey and read files, as workers do: from their addresses."""
-    blocks = list(survey(find_files([given]), Cut(100, 1 << 60)))
-    return [row.fields["id"] for block in pickle.loads(pickle.dumps(blocks)) for row in block_rows(block)]
+    """Find, cut and read files, as workers do: from their addresses."""
+    shares = shares_of(find_files([given]), RunOptions(), 3)
+    return [
+        row.fields["id"]
+        for share in pickle.loads(pickle.dumps(shares)).values()
+        for row in read_share(share, RunOptions())
+    ]
 
 
 def check_names(base: str, options: str = "") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import subprocess
 import sys
 from decimal import Decimal
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from parts_kit import Workers, carry_out
 from run_kit import execute, wanted
 
 from geval_local import Metric, score_file
@@ -19,7 +17,6 @@ from geval_local.io import rows as rows_module
 from geval_local.io.rows import read_rows
 from geval_local.io.samples import read_samples
 from geval_local.io.writer import ResultWriter
-from geval_local.ray.merge import merge_parts
 from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.score import Score
 from geval_local.testing import MockJudge
@@ -28,7 +25,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 ds = pytest.importorskip("pyarrow.dataset")
 
-from geval_local.io.parquet import SourceColumns, common_schema  # noqa: E402 - it needs pyarrow
+from geval_local.io.parquet import SourceColumns  # noqa: E402 - it needs pyarrow
 
 DAY, MOMENT = datetime.date(2026, 11, 28), datetime.datetime(2026, 11, 28, 10, 0, 0, 123456)
 #: Column type -> two values; a null stands between them.
@@ -251,87 +248,8 @@ def test_a_run_keeps_all_columns(tmp_path):
     same(pq.read_table(file), pq.read_table(tmp_path / "in.parquet"))
 
 
-@pytest.fixture
-def workers(monkeypatch, tmp_path) -> Workers:
-    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
-    return Workers(monkeypatch)
-
-
-def test_parts_and_what_is_merged_of_them_keep_all_columns(tmp_path, workers):
-    pq.write_table(scorable(), tmp_path / "in.parquet", row_group_size=9)
-    given = pq.read_table(tmp_path / "in.parquet")
-    carry_out(tmp_path / "run", [tmp_path / "in.parquet"])
-    parts = sorted((tmp_path / "run").glob("part-*.parquet"))
-    assert len(parts) == 4
-    schemas = [pq.read_schema(part).remove_metadata() for part in parts]
-    assert all(schema.equals(schemas[0], check_metadata=True) for schema in schemas)
-    found = ds.dataset(parts).to_table()
-    same(found.replace_schema_metadata(given.schema.metadata), given)
-    assert pq.read_schema(parts[0]).metadata[b"owner"] == b"us"
-    merge_parts(tmp_path / "run", tmp_path / "merged.parquet")
-    same(pq.read_table(tmp_path / "merged.parquet"), given)
-
-
 def texts(rows: int) -> dict[str, list[str]]:
     return {"source": ["A tale."] * rows, "output": ["It ends."] * rows}
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_parts_of_files_that_disagree_are_one_table(tmp_path, workers, suffix):
-    """Each file, and each block, would have a type of its own."""
-    lines = {
-        "a": {"n": [1, 2], "late": [None, None], "mixed": [1, 2], "only_here": [True, False]},
-        "b": {"n": [1.5, None], "late": [None, 7], "mixed": ["x", "y"]},
-        "c": {"n": [None, None], "late": [None, None], "mixed": [None, None]},
-    }
-    (tmp_path / "in").mkdir()
-    for name, columns in lines.items():
-        table = pa.table({**columns, **texts(2)})
-        if suffix == "parquet":
-            pq.write_table(table, tmp_path / "in" / f"{name}.parquet")
-        else:
-            rows = [json.dumps({key: one for key, one in row.items() if one is not None}) for row in table.to_pylist()]
-            (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(rows))
-    carry_out(tmp_path / "run", [tmp_path / "in"], rows=1)
-    parts = sorted((tmp_path / "run").glob("part-*.parquet"))
-    assert len(parts) == 6
-    table = ds.dataset(parts).to_table()
-    assert table.schema.equals(pq.read_table(parts).schema)
-    assert len({str(pq.read_schema(part).remove_metadata()) for part in parts}) == 1
-    assert table.column("n").to_pylist() == [1.0, 2.0, 1.5, None, None, None]
-    assert table.column("n").type == pa.float64()
-    assert table.column("late").to_pylist() == [None, None, None, 7, None, None]
-    assert table.column("mixed").to_pylist() == ["1", "2", "x", "y", None, None]
-    assert table.column("only_here").to_pylist() == [True, False, None, None, None, None]
-
-
-def test_columns_of_several_files_have_one_type():
-    one = pa.schema([pa.field("a", pa.int8(), nullable=False), ("b", pa.null())], metadata={"k": "v"})
-    other = pa.schema([("b", pa.date32()), ("a", pa.int32()), ("c", pa.large_string())])
-    expected = pa.schema([("a", pa.int32()), ("b", pa.date32()), ("c", pa.large_string())], metadata={"k": "v"})
-    assert common_schema([one, other]).equals(expected, check_metadata=True)
-    assert common_schema([one]) is one
-    assert common_schema([]) is None
-
-
-def test_integers_that_no_float_holds_stay_exact(tmp_path, workers):
-    """Whether they stand before or after a float, or in another file."""
-    (tmp_path / "in").mkdir()
-    large = 2**53 + 1
-    values = {"a": [(1, large), (2, 0.5)], "b": [(large, 1), (4, 1.5)]}
-    for name, pairs in values.items():
-        rows = [
-            {"same": same, "other": 1 if name == "a" else 0.5, "n": n, **{k: v[0] for k, v in texts(1).items()}}
-            for same, n in pairs
-        ]
-        (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (tmp_path / "in" / "c.jsonl").write_text(json.dumps({"same": 0.5, **{k: v[0] for k, v in texts(1).items()}}))
-    carry_out(tmp_path / "run", [tmp_path / "in"], rows=1)
-    table = ds.dataset(sorted((tmp_path / "run").glob("part-*.parquet"))).to_table()
-    assert table.column("n").to_pylist() == [str(large), "0.5", "1", "1.5", None]
-    assert table.column("same").to_pylist() == ["1", "2", str(large), "4", "0.5"]
-    assert table.column("other").to_pylist() == [1.0, 1.0, 0.5, 0.5, None]
-    assert all(field.metadata is None for field in table.schema)
 
 
 @pytest.mark.parametrize("shape", [{"id": "name"}, {"system_columns": ["one", "two"]}])

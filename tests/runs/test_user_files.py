@@ -729,22 +729,6 @@ def test_what_a_run_keeps_is_private_and_what_was_asked_for_follows_the_umask(he
     assert mode(manifest_path(here / "out.jsonl")) == 0o644
 
 
-def test_parts_are_private_and_foreign_files_among_them_stay(file, tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
-    from parts_kit import Workers, carry_out
-
-    Workers(monkeypatch)
-    run = carry_out(tmp_path / "parts", [file])
-    parts = list((tmp_path / "parts").glob("part-*.parquet"))
-    assert {mode(path) for path in parts} == {0o600}
-    assert mode(tmp_path / "parts") == 0o700
-    (tmp_path / "parts" / "cad.step").write_text("mine")
-    (tmp_path / "parts" / "part-000009-000000.parquet").write_text("mine")
-    run.directory.remove(run.manifest)
-    left = {one.name for one in (tmp_path / "parts").iterdir()}
-    assert left - {"manifest.json", ".geval-local.lock"} == {"part-000009-000000.parquet", "cad.step"}
-
-
 def test_another_process_is_named(file, tmp_path):
     code = "import sys, pathlib, time; from geval_local.runs.own_files import hold\n"
     code += "with hold(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
