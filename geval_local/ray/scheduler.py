@@ -214,11 +214,9 @@ class RayWorkers:
                 worker = _Worker(kind.remote(__version__, self._load))
                 self._workers.append(worker)
             worker.task = task
-            worker.result = worker.actor.score.remote(
-                task, self._mark(task.directory.parent), _files_in(task.directory)
-            )
+            worker.result = worker.actor.score.remote(task, self.mark(task.directory.parent), _files_in(task.directory))
 
-    def _mark(self, place: Path) -> str:
+    def mark(self, place: Path) -> str:
         """Mark the directory of shares, so that a worker can tell whether it sees it."""
         mark = place / self._name
         if not mark.exists():

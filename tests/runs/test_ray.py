@@ -41,7 +41,7 @@ def test_without_ray_the_remedy_is_told(file, tmp_path, monkeypatch):
     for arguments, message in (
         (["--workers", "ray", "-o", "run/", "--shard", "1/2"], "--workers and --shard exclude each other"),
         (["--gather-by", "doc_id", "-o", "run/"], "--gather-by is an option no more\nSort the rows by that column"),
-        (["--distributed", "ray", "-o", "run/"], "--distributed is an option no more\nWrite `--workers ray`"),
+        (["--distributed", "ray", "-o", "run/"], "--distributed is an option no more\nWrite --workers ray"),
         (["-o", "run/", "--address", "auto"], "--address is for the workers of Ray"),
     ):
         done = run_command(*common, *arguments, home=tmp_path / "home")
