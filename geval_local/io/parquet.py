@@ -147,52 +147,6 @@ def _batches(paths: Sequence[File], schema: Any, start: int) -> Generator[Any, N
             yield pa.record_batch({field.name: pa.nulls(left, field.type) for field in schema})
 
 
-class ColumnTypes:
-    """Types of the columns of rows that have none, such as those of JSON; memory holds one row group."""
-
-    def __init__(self) -> None:
-        self._types: dict[str, Any] = {}
-        self._large: set[str] = set()
-        self._rows: list[Mapping[str, Any]] = []
-        self._bytes = 0
-
-    def add(self, row: Mapping[str, Any], size: int) -> None:
-        """Take a row into account, of so many bytes."""
-        self._rows.append(row)
-        self._bytes += size
-        if len(self._rows) >= GROUP_ROWS or self._bytes >= GROUP_CHARACTERS:
-            self._close()
-
-    def schema(self) -> Any:
-        """Return the schema of all rows."""
-        self._close()
-        fields = [
-            pa.field(as_text(name), kind, metadata=_LARGE if name in self._large else None)
-            for name, kind in self._types.items()
-        ]
-        return pa.schema(list(map(_held_exactly, fields)))
-
-    def _close(self) -> None:
-        for name in dict.fromkeys(chain.from_iterable(self._rows)):
-            array = _array([row.get(name) for row in self._rows])
-            kind = array.type
-            self._types[name] = _common_type(self._types.get(name, kind), kind)
-            if pa.types.is_integer(kind) and not _fits(array, pa.float64()):
-                self._large.add(name)
-        self._rows.clear()
-        self._bytes = 0
-
-
-#: Mark of a column with integers that no float holds exactly.
-_LARGE = {b"geval-local": b"large integers"}
-
-
-def _held_exactly(field: Any) -> Any:
-    """Make a column text whose integers its common type, a float, does not hold."""
-    is_large = _LARGE.items() <= (field.metadata or {}).items()
-    return field.with_type(pa.string()) if is_large and pa.types.is_floating(field.type) else field
-
-
 class ParquetSink:
     """Input columns, then ``geval``: a struct with one struct of figures per metric (`FIGURES_TYPE`).
 
@@ -319,7 +273,7 @@ class ParquetSink:
         known = self._known.get(name)
         if known is None:
             return pa.field(_bare(name), self._types[name])
-        return known.remove_metadata() if _LARGE.items() <= (known.metadata or {}).items() else known
+        return known
 
     def _read_groups(self) -> Iterator[Any]:
         for offset in self._groups:

@@ -15,11 +15,8 @@ import os
 import posixpath
 import re
 import secrets
-import shutil
 import stat
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -287,19 +284,6 @@ class Place:
         with self.open() as file:
             file.seek(start)
             return bytes(file.read() if stop is None else file.read(stop - start))
-
-    @contextmanager
-    def as_local(self) -> Iterator[Path]:
-        """Provide a path on this machine: the file itself, or a temporary copy."""
-        local = self.local
-        if local is not None:
-            yield local
-            return
-        with tempfile.TemporaryDirectory(prefix="geval-local-") as directory:
-            copy = Path(directory) / self.name
-            with self.lines_file() as source, copy.open("wb") as target:
-                shutil.copyfileobj(source, target, _BLOCK)
-            yield copy
 
     def write(self, content: bytes | memoryview, *, mark: str) -> None:
         """Write a file atomically."""
