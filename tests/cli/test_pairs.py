@@ -248,10 +248,3 @@ def test_pairs_are_no_scores_of_single_outputs(place):
     assert explained.exit_code == 2
     assert "whose texts stay in their input" in explained.stderr
     assert "loading the judge" not in explained.stderr
-
-
-def test_pairs_are_not_judged_on_several_machines(place):
-    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", "-o", "x/", "--workers", "ray")
-    assert done.exit_code == 2
-    assert "pairs do not go with --workers ray" in done.stderr
-    assert not (place / "x").exists()

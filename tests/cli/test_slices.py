@@ -9,7 +9,7 @@ import pytest
 from cli_run import METRIC, good_rows, read_rows, run, write_rows
 
 from geval_local import score_file
-from geval_local.errors import ConfigurationError, Interrupted
+from geval_local.errors import Interrupted
 from geval_local.judge.judge import Judge
 from geval_local.runs.events import RunEvents
 from geval_local.runs.run_file import resume
@@ -64,8 +64,6 @@ def test_a_limit_of_slices_needs_a_column(here):
     assert "--by COLUMN" in done.stderr
     done = score(here, "--by", "language", "--fail-slice-under", "9")
     assert "9 is outside the scale 1-5" in done.stderr
-    with pytest.raises(ConfigurationError, match="`by` does not go with"):
-        score_file("rows.jsonl", "clarity.yaml", "nano", "parts/", workers="ray", by=["language"])
 
 
 def test_a_resumed_run_keeps_its_slices(here):

@@ -12,7 +12,7 @@ from geval_local import Judge, Metric, RunEvents, resume, score_file
 from geval_local.analysis.preferences import read_preferences
 from geval_local.analysis.results import ScoredRun
 from geval_local.engine.window import plan_units
-from geval_local.errors import ConfigurationError, DataError, Interrupted, OutputError
+from geval_local.errors import DataError, Interrupted, OutputError
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import Sample, read_samples
 from geval_local.questions.pair import pair_metric
@@ -140,8 +140,6 @@ def test_what_cannot_be_judged_in_pairs_is_told_before_a_judge_is_loaded(here):
         score_file("data.jsonl", METRIC, "no such judge", "x.jsonl", pairs=PairPlan(rule="baseline", baseline="z"))
     with pytest.raises(DataError, match="'writer' of the system"):
         score_file("data.jsonl", METRIC, "no such judge", "x.jsonl", pairs=PairPlan(system="writer"))
-    with pytest.raises(ConfigurationError, match="pairs do not go with"):
-        score_file("data.jsonl", METRIC, "nano", "runs/", pairs=PairPlan(), workers="ray")
     with pytest.raises(DataError, match="the column 'input' is missing"):
         score_file("data.jsonl", METRIC, "nano", "x.jsonl", pairs=PairPlan(rule="given", given="llmbar"))
 

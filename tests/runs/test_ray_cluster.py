@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -160,4 +159,3 @@ def test_a_command_that_is_stopped_and_killed_goes_on(tmp_path, spread_over):
     assert process.returncode == 0, words
     found = read(tmp_path / "out.jsonl")
     assert [row["id"] for row in found] == list(range(rows))
-    assert json.loads((tmp_path / "out.jsonl.meta.json").read_text())["rows"]
