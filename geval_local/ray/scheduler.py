@@ -24,7 +24,7 @@ from geval_local.errors import ConfigurationError, GevalError, Interrupted, Judg
 from geval_local.options import JudgeOptions
 from geval_local.ray.connection import connected
 from geval_local.ray.resources import WorkerShare, check_gpus, share_out
-from geval_local.runs.directory import STORE_NAME
+from geval_local.runs.directory import MARK, STORE_NAME
 from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord
 from geval_local.runs.workers import ATTEMPTS, ENDING_SECONDS, TELL_SECONDS, ShareScorer, Task, Told, given_up
 
@@ -123,7 +123,7 @@ class RayWorkers:
         self._count, self._judges, self._address, self._load = workers, judges, address, load
         self._workers: list[_Worker] = []
         self._looked = 0.0
-        self._name = f".{secrets.token_hex(8)}.tmp"
+        self._name = f"{MARK}{secrets.token_hex(8)}"
         with ExitStack() as stack:
             stack.enter_context(connected(address, workers))
             self._part = self._divided()
