@@ -43,6 +43,8 @@ class Preference:
     orders: tuple[float, ...] = ()
     #: Label mass of each form, likewise.
     masses: tuple[float, ...] = ()
+    #: Standard error that thoughts leave in the mean over both orders, and so in half of their difference; NaN if none.
+    thought_error: float = math.nan
     #: Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
     human: float = math.nan
     #: The same for each person, if known.
@@ -117,6 +119,7 @@ def preference_of(
         p=(float(p["A"]), float(p["B"]), float(p["tie"])),
         orders=tuple(map(float, orders)),
         masses=tuple(map(float, masses)),
+        thought_error=float(figures.get("thought_error") or math.nan),
         human=sum(people) / len(people) if people else math.nan,
         people=tuple(people) if isinstance(decoded(field_value(row, human or "human")), list) else (),
         both_bad=sides.count("both_bad"),
