@@ -646,6 +646,14 @@ class RatingOptions(Options):
             description='Leave out ratings outside of this scale, such as -1 for "not rated". Absent: they are refused.'
         ),
     ] = False
+    rater_column: Annotated[
+        str | None,
+        Flag(metavar="COLUMN"),
+        Field(
+            description="The column with the person who rated a row, in files with one row for each rating: rows with "
+            "the same texts are merged. Absent: every row is a text of its own."
+        ),
+    ] = None
 
 
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
