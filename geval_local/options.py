@@ -451,8 +451,8 @@ class RunOptions(Options):
         str | None,
         Flag(metavar="FIELD"),
         Field(
-            description="Field that names the document; `row` says that every row is independent. Absent: guessed and "
-            "reported."
+            description="Column that names the document; `row` says that every row is independent. Absent: rows with "
+            "the same question, source or conversation, as the metric reads it."
         ),
     ] = None
     by: Annotated[
