@@ -42,6 +42,8 @@ class Preference:
     orders: tuple[float, ...] = ()
     #: Label mass of each form, likewise.
     masses: tuple[float, ...] = ()
+    #: Standard error that thoughts leave in the mean over both orders, and so in half of their difference; NaN if none.
+    thought_error: float = math.nan
     #: Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
     human: float = math.nan
     #: The same for each person, if known.
@@ -100,6 +102,7 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
         p=(float(p["A"]), float(p["B"]), float(p["tie"])),
         orders=tuple(map(float, orders)),
         masses=tuple(map(float, masses)),
+        thought_error=float(figures.get("thought_error") or math.nan),
         human=number_at(row, "human", where),
         people=tuple(map(float, people)) if isinstance(people, list) else (),
     )

@@ -51,6 +51,7 @@ class Rules:
         "retry_errors",
         "use_cache",
         "shard",
+        "workers",
     )
 )
 def pairs(
