@@ -317,7 +317,9 @@ class ScoredRun:
     @property
     def given(self) -> ResultsInput:
         """The file, or the rows that were given instead."""
-        return self.path if self.held is None else self.held
+        if self.held is None and self.rater_column is None:
+            return self.path
+        return self.rows
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
