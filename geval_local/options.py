@@ -690,8 +690,31 @@ class RatingOptions(Options):
     ] = None
 
 
+def _sides(value: object) -> object:
+    """Read what values mean from pairs, ``left=a,right=b``."""
+    if isinstance(value, str | list | tuple):  # a value may have an equals sign: A=B=tie
+        value = {name: side for name, _, side in (one.rpartition("=") for one in _names(value))}  # type: ignore[attr-defined]
+    if isinstance(value, dict) and (odd := {*map(str, value.values())} - {"a", "b", "tie", "both_bad"}):
+        raise ValueError(f"{min(odd)!r} is no side: write VALUE=a, VALUE=b, VALUE=tie or VALUE=both_bad")
+    return value
+
+
+class PreferenceOptions(Options):
+    """How people say which of two outputs is better."""
+
+    prefers: Annotated[
+        dict[str, str] | None,
+        BeforeValidator(_sides, json_schema_input_type=dict[str, str] | list[str] | str | None),
+        Flag(metavar="VALUE=SIDE"),
+        Field(
+            description="What values of the human preference mean, such as left=a,right=b,none=both_bad; - and + are "
+            "numbers below and above 0; also columns of which one is 1. Absent: 1 to 0, A>B, model_a, first, tie, ..."
+        ),
+    ] = None
+
+
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions):
+for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions, PreferenceOptions):
     _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
     _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
     _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."
