@@ -82,7 +82,7 @@ BACKENDS: Mapping[str, BackendKind] = {
         uses_devices=False,
         prefix="served:",
         named_by="is on a server, and results do not name its address",
-        keys=("weights", "canary"),
+        keys=("weights", "cache", "adapters", "canary"),
         promises={
             "a server": Promises(
                 weights="no; the signature says `weights:not verified`, and has a canary",
