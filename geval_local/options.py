@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +58,8 @@ class Flag:
     metavar: str | None = None
     #: Heading that it stands under in the help.
     panel: str | None = None
-    #: How many values it takes.
-    values: int = 1
+    #: Whether it takes all values up to the next option or file.
+    is_open: bool = False
     #: Whether the flag sets the field to False: ``--no-cache`` for `use_cache`.
     is_negative: bool = False
 
@@ -391,6 +392,15 @@ class RunOptions(Options):
             "tables also Windows-1252, with a notice."
         ),
     ] = None
+    rows: Annotated[
+        str | None,
+        Flag(metavar="PATH"),
+        Field(
+            min_length=1,
+            description="Where the rows are, if a JSON file holds more than a list: a dotted path such as "
+            "results.results; of a spreadsheet with several sheets, the sheet. Absent: the whole file.",
+        ),
+    ] = None
     id: Annotated[
         str | None,
         Flag(metavar="COLUMN"),
@@ -403,20 +413,40 @@ class RunOptions(Options):
     system_columns: Annotated[
         list[str] | None,
         BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
-        Flag(metavar="A B", values=2),
+        Flag(metavar="A B ...", is_open=True),
         Field(
             description="Columns that hold the answers of one system each: every row is scored once for each, with the "
-            "column's name as `system` and its text as `output`. With results of that: compare these systems. "
-            "Absent: a row holds one output."
+            "column's name as `system` and its text as `output`; a list of texts is several candidates. With results "
+            "of that: compare these systems. May be repeated. Absent: a row holds one output."
         ),
     ] = None
     turns: Annotated[
-        Literal["assistant"] | None,
+        str | None,
+        Flag(metavar="SPEAKER"),
         Field(
-            description="assistant: score every turn of the assistant in a conversation, each with its own history. "
-            "Absent: the last one."
+            min_length=1,
+            description="assistant: score every turn of the assistant in a conversation, each with its own history; "
+            "any other name: the turns of this speaker. Absent: the last one.",
         ),
     ] = None
+    turns_at: Annotated[
+        list[str] | None,
+        BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
+        Flag(metavar="PATH"),
+        Field(
+            description="Where the messages of a conversation are: a column, or a dotted path such as chat.messages; "
+            "several are joined. Absent: messages, conversations, conversation, dialogue or chat."
+        ),
+    ] = None
+    roles: Annotated[
+        dict[str, str],
+        BeforeValidator(_mapping, json_schema_input_type=dict[str, str] | list[str]),
+        Flag(("--role",), metavar="ROLE=NAME"),
+        Field(
+            description="Other names that speakers have in the messages, such as assistant=agent; several of one role "
+            "with commas; may be repeated. Absent: the names of OpenAI, ShareGPT, LangChain and Gemini."
+        ),
+    ] = Field(default_factory=dict)
     group_by: Annotated[
         str | None,
         Flag(metavar="FIELD"),
@@ -542,8 +572,8 @@ class RunOptions(Options):
             raise ConfigurationError(
                 "`shard` and `limit` exclude each other: a share is one of all rows", hint="Leave one of them out."
             )
-        for name in ("id", "system_columns", "turns", "shard"):
-            if self.distributed is not None and getattr(self, name) is not None:
+        for name in ("id", "rows", "system_columns", "turns", "turns_at", "roles", "shard"):
+            if self.distributed is not None and getattr(self, name):
                 raise ConfigurationError(
                     f"`{name}` is for runs on one machine", hint="Write the rows as it would make them first."
                 )
@@ -565,6 +595,39 @@ def _scale(value: str | None) -> str | None:
     return value
 
 
+#: Most rows that may have no partner with a score, where a run is compared with its baseline.
+MAX_UNPAIRED = "10%"
+
+
+def _unpaired(value: object) -> object:
+    text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if re.fullmatch(r"\d+|\d{1,2}(\.\d+)?%|100%", text) is None:
+        raise ValueError(f"{value!r} is neither a count such as 5 nor a share such as 10%")
+    return text
+
+
+class BaselineOptions(Options):
+    """How a run is compared with its baseline."""
+
+    across: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Flag(metavar="KEY"),
+        Field(
+            description="Allowed differences of the signature: judge, metric, steps, estimator, style, ..., versions, "
+            "or any; may be repeated."
+        ),
+    ] = Field(default_factory=list)
+    max_unpaired: Annotated[
+        str,
+        BeforeValidator(_unpaired, json_schema_input_type=str | int),
+        Flag(metavar="N|SHARE"),
+        Field(
+            description="Most rows of either run, and of each slice, that may have no partner with a score: a count, "
+            "or a share. Absent: 10%."
+        ),
+    ] = MAX_UNPAIRED
+
+
 class RatingOptions(Options):
     """On which scale people rated."""
 
@@ -572,7 +635,10 @@ class RatingOptions(Options):
         str | None,
         AfterValidator(_scale),
         Flag(metavar="SCALE"),
-        Field(description="The scale that people rated on, such as 0-100. Absent: the metric's."),
+        Field(
+            description="The scale that people rated on, such as 0-100; of words what they mean: "
+            "'{agree: 1, disagree: 0}'. Absent: the metric's."
+        ),
     ] = None
     skip_outside: Annotated[
         bool,
@@ -583,7 +649,7 @@ class RatingOptions(Options):
 
 
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-for _group in (JudgeOptions, RunOptions, RatingOptions):
+for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions):
     _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
     _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
     _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."

@@ -25,6 +25,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.signature import rounding_of
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
+from geval_local.statistics.noninferiority import missed
 from geval_local.statistics.records import ScoredItem, mean_mass
 from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
 from geval_local.statistics.significance import LEVEL, corrected, how_corrected
@@ -448,12 +449,13 @@ def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None, wor
             be = {"is": "is", "has": "has"} if len(names) == 1 else {"is": "are", "has": "have"}
             parts.append(told[outcome][baseline is not None].format(", ".join(names), anchor=anchor, **be))
     how = f"({how_corrected(pairs)}, p < {LEVEL:g})"
+    unseen = missed(min(pair.documents for pair in pairs)) if any(pair.better for pair in pairs) else ""
     if baseline is not None:
-        return f"By this judge, {'; '.join(parts)} {how}."
+        return f"By this judge, {'; '.join(parts)} {how}{unseen}."
     apart = sum(pair.is_told_apart for pair in pairs)
     return (
         f"By this judge {anchor} {words[0]} of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
-        f"{len(pairs)} pairs are told apart {how}."
+        f"{len(pairs)} pairs are told apart {how}{unseen}."
     )
 
 
@@ -485,14 +487,14 @@ def _told_pair(pair: Gap, unit: str) -> str:
         won, lost = (pair.wins, pair.losses) if pair.lead >= 0 else (pair.losses, pair.wins)
         counted = f"; {ahead} wins {won}, ties {pair.ties} and loses {lost}"
     if pair.better is not None:
-        return f"By this judge {ahead} is better than {behind}, by {size} {unit} {on}{counted}."
-    missed = ""
+        return f"By this judge {ahead} is better than {behind}, by {size} {unit} {on}{counted}{missed(pair.documents)}."
+    found = ""
     if math.isfinite(pair.detectable):
-        found = number(pair.detectable, digits(d))
-        missed = f" Only a true difference above {found} would have been found with 80 % probability."
+        least = number(pair.detectable, digits(d))
+        found = f" Only a true difference above {least} would have been found with 80 % probability."
     return (
         f"By this judge {ahead} and {behind} cannot be told apart: {ahead} is ahead by {size} {unit} "
-        f"{on}{counted}.{missed}"
+        f"{on}{counted}.{found}"
     )
 
 
@@ -571,7 +573,8 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
     del columns["gap" if of_systems else "win / tie / loss"]
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
     notes = [
-        f"p: two-sided, {tests}; p (adjusted): for {what} ({how_corrected(gaps.values())}); detectable: "
+        f"p: two-sided, {tests}, and no smaller than by t with the skewness of the differences; p (adjusted): for "
+        f"{what} ({how_corrected(gaps.values())}); detectable: "
         "smaller true differences are found with less than 80 % probability by the adjusted test"
     ]
     if any(own.left_out for own in gaps.values()):

@@ -144,9 +144,9 @@ EXIT_DEFECT = 70
 #: Exit code that a shell reports for a program that a closed pipe ended.
 EXIT_CLOSED_PIPE = 141
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 a gate failed (--fail-under, --fail-over, --fail-slice-under, --max-unscored, --label-mass, "
-    "--fail-if-worse) or nothing could be scored; 2 usage or configuration; 3 interrupted, and the command to continue "
-    "is printed; 70 unexpected (--debug shows where)."
+    "Exit codes: 0 done; 1 a gate failed (--fail-under, --fail-over, --fail-slice-under, --max-unscored, --label-mass; "
+    "`gate`; an evaluation file) or nothing could be scored; 2 usage or configuration; 3 interrupted, and the command "
+    "to continue is printed; 70 unexpected (--debug shows where)."
 )
 DEBUG = "--debug"
 #: Most characters shown of an unexpected error.

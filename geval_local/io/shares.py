@@ -152,7 +152,7 @@ def share_of(
     """
     number, count = map(int, str(options.shard).split("/"))
     given = _Input(paths, options, documents)
-    is_shaped = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None).multiplies
+    is_shaped = Shape.of(options).multiplies
     if pairs is not None or (is_shaped and sizes is not None):
         return _share_of_samples(given, number, count, sizes, pairs)
     if sizes is None:
@@ -349,7 +349,7 @@ class _Input:
         return sum(1 for _ in self._read(file))
 
     def _read(self, file: int, start: int = 0) -> Iterator[RawRow]:
-        rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options.encoding)
+        rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options)
         return rows if len(self.paths) == 1 else rows_and_failure(rows)
 
     # --- by windows ---------------------------------------------------------------------------------------------------
@@ -438,14 +438,14 @@ class _Section(io.RawIOBase):
         super().close()
 
 
-def stretch_rows(stretch: Stretch, encoding: str | None = None) -> Iterator[RawRow]:
+def stretch_rows(stretch: Stretch, options: RunOptions) -> Iterator[RawRow]:
     """Read the rows of a stretch, with the numbers that they have in their file."""
     path = file_at(stretch.path)
     if stretch.by_bytes:
-        return guarded(lambda path, encoding: _line_section(stretch), path, encoding)
+        return guarded(lambda path, encoding: _line_section(stretch), path, options.encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
-        return guarded(lambda path, encoding: _parquet_section(stretch), path, encoding)
-    return islice(read_rows(path, encoding), stretch.start, stretch.stop)
+        return guarded(lambda path, encoding: _parquet_section(stretch), path, options.encoding)
+    return islice(read_rows(path, options.encoding, options.rows), stretch.start, stretch.stop)
 
 
 def _line_section(stretch: Stretch) -> Iterator[RawRow]:
@@ -476,9 +476,9 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     A repeated id is no error here, since the first row with that id may be in another share. Joining the shares detects
     it.
     """
-    shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
+    shape = Shape.of(options)
     for stretch in share.stretches:
-        raw = stretch_rows(stretch, options.encoding)
+        raw = stretch_rows(stretch, options)
         rows = shape.identified(rows_and_failure(raw) if stretch.name else raw)
         origin = stretch.name or file_at(stretch.path).name
         for sample in samples_of(rows, origin, options.fields, repeated={}):

@@ -139,7 +139,7 @@ def report(
             ablation=_ablation(run, ratings, estimators),
             scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,
-            by=by,
+            by=by or (() if run.manifest is None else run.manifest.by),
         )
 
     if many or str(output).endswith("/") or place.is_dir():

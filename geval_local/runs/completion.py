@@ -327,7 +327,8 @@ class _Completion:
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
-            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, settings.encoding)))
+            given = settings.encoding, settings.rows
+            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, *given)))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         judges = range(len(self.run.manifest.judges))
@@ -465,5 +466,6 @@ class _Completion:
             fields=fields,
             group_by=None if settings.pairs is not None else settings.group_by,
             documents=self.documents.counts.recorded,
+            by=tuple(settings.by),
             questions=questions,
         )

@@ -141,7 +141,7 @@ class Settings(RunOptions):
         """List differences of other settings that affect outcomes, and with `results` results; `self` is on record."""
         found = []
         names = ["window", "limit", "distributed", "encoding", "fields", "pairs", "reasons"]
-        names += ["id", "system_columns", "turns", "shard"]
+        names += ["id", "rows", "system_columns", "turns", "turns_at", "roles", "shard"]
         if results or (self.distributed is not None and other.distributed is not None):
             names += _FINAL_IN_PARTS
         for name in names:

@@ -18,8 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 #: With fewer independent units than this, no interval is trustworthy, and it carries a warning.
 FEW_UNITS = 10
+#: Documents of so different size that they count like fewer equal ones, and like half of their number, carry a warning.
+FEW_EFFECTIVE = 20
+#: What a test could find is known if so many documents, and half of all, differ.
+FEW_DIFFERING = 5
 #: With fewer than this multiple of the squared skewness the interval of a mean is too short (Cochran, 1977).
 _COCHRAN = 25
+#: Two-sided tests and intervals take the skewness to be so many of its standard errors less favourable than observed.
+CAUTION = 0.5
 
 Floats = NDArray[np.float64]
 #: Lowest and highest value of a scale.
@@ -52,23 +58,32 @@ class Interval:
 
 
 def t_interval(
-    value: float, error: float, units: int, *, unit: str = "documents", warning: str = "", ends: Ends | None = None
+    value: float,
+    error: float,
+    units: float,
+    *,
+    unit: str = "documents",
+    warning: str = "",
+    ends: Ends | None = None,
+    skewness: float = math.nan,
 ) -> Interval:
     """Compute Student's t interval with `units` - 1 degrees of freedom; with known ends, on the logit scale.
 
+    The `skewness` of the units makes the interval longer, most on the side of their tail, as in `t_test`.
     If the error is undefined or 0, there is no interval: identical units say nothing about the next one.
     """
-    from scipy.special import expit, logit, stdtrit
+    from scipy.special import expit, logit
 
-    if units < 2 or not (math.isfinite(value) and math.isfinite(error)):
+    if units <= 1 or not (math.isfinite(value) and math.isfinite(error)):
         # One NaN for all, so that equal results are equal.
         return Interval(float(value) if math.isfinite(value) else math.nan)
     if error <= 1e-14 * max(1.0, abs(value)):
         told = f"all {unit} are alike, and allow no interval"
-        return Interval(float(value), error=float(error), units=units, warning=told)
-    if units < FEW_UNITS:
-        warning = f"only {units} {unit}"
-    half = np.array([-1.0, 1.0]) * float(stdtrit(units - 1, 0.975)) * float(error)
+        return Interval(float(value), error=float(error), units=int(units), warning=told)
+    if units < FEW_UNITS and not warning:
+        warning = f"only {units:g} {unit}"
+    caution = CAUTION if ends is None else 0.0
+    half = float(error) * np.array([side * critical(0.025, units, side * skewness, caution) for side in (-1, 1)])
     low, high = value + half
     if ends is not None:
         width = ends[1] - ends[0]
@@ -76,10 +91,17 @@ def t_interval(
         if 0 < share < 1:
             low, high = ends[0] + width * expit(logit(share) + half / width / (share * (1 - share)))
         low, high = max(ends[0], low), min(ends[1], high)
-    return Interval(float(value), float(low), float(high), float(error), units, warning)
+    return Interval(float(value), float(low), float(high), float(error), int(units), warning)
 
 
-def independent_rows(rows: int, units: int, by_unit: float, by_row: float) -> float:
+def _of_sizes(effective: float, units: int) -> str:
+    """Warn of few documents, or of some that are so large that all of them count like few."""
+    if effective < FEW_UNITS <= units or effective < min(FEW_EFFECTIVE, units / 2):
+        return f"{units} documents of different size count like {effective:.2g}: the interval may be too short"
+    return f"only {units} documents" if units < FEW_UNITS else ""
+
+
+def independent_rows(rows: int, units: float, by_unit: float, by_row: float) -> float:
     """Compute the effective sample size of `rows` rows in `units` units (Korn and Graubard, 1998).
 
     `by_unit` is the sum of squares of the units' sums of residuals, `by_row` that of the rows' residuals.
@@ -90,7 +112,7 @@ def independent_rows(rows: int, units: int, by_unit: float, by_row: float) -> fl
     return rows * short**2 / max(1.0, by_unit / by_row)
 
 
-def t_test(value: float, error: float, units: int, skewness: float = math.nan, caution: float = 1.0) -> float:
+def t_test(value: float, error: float, units: float, skewness: float = math.nan, caution: float = CAUTION) -> float:
     """Compute the two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error.
 
     If all units are alike, it is the p-value of the sign-flip test, the smallest that so few units allow. With the
@@ -109,7 +131,7 @@ def t_test(value: float, error: float, units: int, skewness: float = math.nan, c
     return float(2 * stdtr(units - 1, -2 * beyond / (1 + math.sqrt(1 + 4 / 3 * tail * beyond))))
 
 
-def critical(level: float, units: int, skewness: float = math.nan, caution: float = 1.0) -> float:
+def critical(level: float, units: float, skewness: float = math.nan, caution: float = CAUTION) -> float:
     """Return the t beyond which a one-sided test of so many units rejects; `skewness` is that towards 0."""
     from scipy.special import stdtrit
 
@@ -117,7 +139,7 @@ def critical(level: float, units: int, skewness: float = math.nan, caution: floa
     return t + _tail(units, skewness, caution) * (2 * t**2 + 1) / 6
 
 
-def _tail(units: int, skewness: float, caution: float) -> float:
+def _tail(units: float, skewness: float, caution: float) -> float:
     """Return the skewness of a mean, if that of its units is less favourable by `caution` standard errors; 0 if NaN."""
     if units < 3 or not math.isfinite(skewness):
         return 0.0
@@ -208,8 +230,9 @@ class MeanSums:
         mean = sum(sums[1] for sums in self.by_size.values()) / rows
         if units < 2:
             return Interval(mean)
+        effective = rows**2 / sum(size**2 * sums[0] for size, sums in self.by_size.items())
         if ends is not None and by_row is not None and by_row.at_ends(ends):
-            return self._of_two_values(mean, rows, units, ends)
+            return self._of_two_values(mean, rows, units, effective, ends)
         # A group's residual is its total minus its share of the mean; without the group the mean moves by -residual /
         # (rows - size). Summing residuals instead of subtracting means keeps every digit of a float, even for a billion
         # rows.
@@ -231,9 +254,13 @@ class MeanSums:
         # Cannot detect a tail that the sample missed. The logit needs no warning near an end.
         if ends is None and units < _COCHRAN * skewness**2:
             warning = f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
-        return t_interval(mean, error, units, warning=warning, ends=ends)
+        warning = _of_sizes(effective, units) or warning
+        tail = skewness * math.sqrt(units * (units - 1)) / (units - 2) if units > 2 else math.nan
+        # The logit knows the skewness near an end, but not that of sums over documents of different size.
+        tail *= 1.0 if ends is None else 1 - effective / units
+        return t_interval(mean, error, effective, warning=warning, ends=ends, skewness=tail)
 
-    def _of_two_values(self, mean: float, rows: int, units: int, ends: Ends) -> Interval:
+    def _of_two_values(self, mean: float, rows: int, units: int, effective: float, ends: Ends) -> Interval:
         """Compute Jeffreys' interval of the share of values at the upper end, converted to the mean."""
         from scipy.special import betaincinv
 
@@ -244,9 +271,9 @@ class MeanSums:
         own = [(size * (ends[0] + width * prior), *sums) for size, sums in self.by_size.items()]
         by_unit = sum(two - 2 * centre * one + count * centre**2 for centre, count, one, two, _ in own) / width**2
         by_row = rows * (share * (1 - prior) ** 2 + (1 - share) * prior**2)
-        count = independent_rows(rows, units, by_unit, by_row)
+        count = independent_rows(rows, effective, by_unit, by_row)
         yes, no = count * share + 0.5, count * (1 - share) + 0.5
         low, high = (float(betaincinv(yes, no, tail)) for tail in (0.025, 0.975))
         error = math.sqrt(yes * no / (yes + no + 1)) / (yes + no)
         low, high = (ends[0] + width * one for one in (min(low, share), max(high, share)))
-        return Interval(mean, low, high, width * error, units, f"only {units} documents" if units < FEW_UNITS else "")
+        return Interval(mean, low, high, width * error, int(effective), _of_sizes(effective, units))

@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
-from geval_local.statistics.interval import Interval, critical, mean_interval, skewness_of, t_test
+from geval_local.statistics.interval import FEW_DIFFERING, Interval, critical, mean_interval, skewness_of, t_test
 from geval_local.statistics.resampling import MOST_FLIPPED, PERMUTATIONS, sign_flips
 
 Floats = NDArray[np.float64]
 #: A test of so few documents cannot show a drop, whatever they say.
 TOO_FEW = 2
-#: What a test could find is known if so many documents, and half of all, differ.
-_FEW_DIFFERING = 5
 # Student's t takes the skewness to be so many of its standard errors less favourable than observed: the one-sided test
 # then keeps its level for exponential differences of six documents or more.
 _CAUTION = 2.0
@@ -75,7 +73,7 @@ def not_worse(
     values = _checked(differences, margin)
     mean, count = mean_interval(values), values.size
     able = math.nan
-    if np.count_nonzero(values) >= max(_FEW_DIFFERING, count / 2):
+    if np.count_nonzero(values) >= max(FEW_DIFFERING, count / 2):
         able = mean.error * float(stdtrit(count - 1, 0.8))
     if margin is None:
         p = _p_of_drop(values, mean, level)

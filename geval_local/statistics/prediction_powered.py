@@ -93,7 +93,8 @@ def estimate_mean(
     names, codes = np.unique([items[place].group for place in kept], return_inverse=True)
     is_rated = np.isfinite(human)
     rated, rest = np.flatnonzero(is_rated), np.flatnonzero(~is_rated)
-    units = np.unique(codes[rated]).size
+    sizes = np.unique(codes[rated], return_counts=True)[1]
+    units, effective = sizes.size, rated.size**2 / max(1, int((sizes**2).sum()))
     mean, own, moved, added, taken = _corrections(human, score, codes, rated, rest)
     difference = added - taken
     squares = float(difference @ difference)
@@ -122,11 +123,11 @@ def estimate_mean(
         error = math.sqrt(float(one @ one) * units / (units - less)) if units > less else math.nan
         if cut is None:
             return _doubted(
-                t_interval(shown, error, units + 1 - less, ends=bounds if ends else None),
+                t_interval(shown, error, effective + 1 - less, ends=bounds if ends else None),
                 one[np.unique(codes[rated])],
                 units,
             )
-        own = replace(t_interval(middle, error, units + 1 - less), value=shown)
+        own = replace(t_interval(middle, error, effective + 1 - less), value=shown)
         low, high = min(own.low, shown), max(own.high, shown)
         return replace(own, low=max(bounds[0], low), high=min(bounds[1], high)) if math.isfinite(own.low) else own
 

@@ -22,7 +22,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import counted
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
-from geval_local.statistics.interval import Interval, t_test
+from geval_local.statistics.interval import FEW_DIFFERING, Interval, skewness_of, t_test
 from geval_local.statistics.levels import Level, Ties, documents_kept, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import (
@@ -122,8 +122,11 @@ def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
         documents = sorted({name for own in flipped.values() for name in own})
         table = np.array([[own.get(name, math.nan) for own in flipped.values()] for name in documents])
         level = level_of_each(table, LEVEL * share)
-        for key, p, adjusted in zip(flipped, *sign_flips(table), strict=True):
-            found[key] = {"p": float(p), "p_adjusted": min(1.0, float(adjusted) / share), "significance": level}
+        # Flips need symmetric differences; Student's t reckons with their skewness.
+        by_t = [_by_t(given[key], count).p for key in flipped]
+        for key, own, *flips in zip(flipped, zip(by_t, holm(by_t), strict=True), *sign_flips(table), strict=True):
+            p, adjusted = map(max, own, map(float, flips))
+            found[key] = {"p": p, "p_adjusted": min(1.0, adjusted / share), "significance": level}
     for key, adjusted in zip(rest, holm([test.p for test in rest.values()]), strict=True):
         known = min(1.0, adjusted / (1 - share)) if math.isfinite(adjusted) else math.nan
         found[key] = {"p": rest[key].p, "p_adjusted": known, "significance": LEVEL / count}
@@ -132,8 +135,7 @@ def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
         changes = {name: value for name, value in found[key].items() if hasattr(test, name)}
         if hasattr(test, "detectable"):
             level = found[key]["significance"] * (attained(test.difference.units) if key in flipped else 1.0)
-            able = test.difference.detectable(significance=level)
-            changes["detectable"] = able or math.nan  # equal scores do not show what a test could find
+            changes["detectable"] = _detectable(test, level)
         result[key] = replace(test, **changes)
     return result
 
@@ -155,8 +157,22 @@ def _by_t(test: Any, count: int) -> Any:
     """Replace a test that is not flipped by Student's t, unless it is one whose exchanges can still reject."""
     if not getattr(test, "by_document", {}) and getattr(test, "least", 0.0) * count <= LEVEL:
         return test
-    p = t_test(test.difference.value, test.difference.error, test.difference.units)
+    p = t_test(test.difference.value, test.difference.error, test.difference.units, _skewness(test))
     return replace(test, p=p, **{name: told for name, told in _BY_T.items() if hasattr(test, name)})
+
+
+def _skewness(test: Any) -> float:
+    """Estimate the skewness of a test's differences; NaN if they are not by document."""
+    return skewness_of(list(getattr(test, "by_document", {}).values()))
+
+
+def _detectable(test: Any, level: float) -> float:
+    """Return what a test could find; NaN if it is by document and most documents do not differ, or hardly any."""
+    own = getattr(test, "by_document", {})
+    if own and np.count_nonzero(list(own.values())) < max(FEW_DIFFERING, len(own) / 2):
+        return math.nan
+    toward = -math.copysign(1.0, test.difference.value) * _skewness(test)
+    return float(test.difference.detectable(significance=level, skewness=toward)) or math.nan
 
 
 def how_corrected(tests: Collection[Any]) -> str:

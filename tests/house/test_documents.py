@@ -72,6 +72,7 @@ NOT_RUN_COUNTS = {
     "thinking.md": 1,
     "serving.md": 4,
     "evaluators.md": 1,
+    "gate-in-ci.md": 1,
 }
 #: Blocks that `.ci/run` and tests/serve/test_documents.py run.
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")

@@ -37,6 +37,9 @@ class Rules:
 
 @takes_options(
     run_only=(
+        "rows",
+        "turns_at",
+        "roles",
         "system_columns",
         "id",
         "group_by",
@@ -79,12 +82,12 @@ def pairs(
     The default compares every two outputs of a document. The results hold one row a pair, whose score is the preference
     for the first output; `geval-local preferences` reads them again. An interrupted run continues by the same command.
     """
+    from geval_local.analysis.gates import outcomes
     from geval_local.analysis.pairs import rank_run
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.run_summary import gates_record, run_record, show_result
     from geval_local.cli.output.tables import show_study
     from geval_local.cli.scoring import EXIT_GATE, follow, watch
-    from geval_local.evaluation.gates import outcomes
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan
     from geval_local.runs.run_file import score_file

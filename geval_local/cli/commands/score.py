@@ -45,7 +45,6 @@ def score(
     from geval_local.cli.standard_input import input_files
 
     limits = gates.read(run.by)
-    reports.check()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
     options.warn_of_scales(chosen)
     for name, limit_value in (
@@ -104,6 +103,7 @@ _OPTIONS = (
     "use_cache",
     "limit",
     "encoding",
+    "rows",
     "shard",
 )
 

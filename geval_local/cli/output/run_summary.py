@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
+from geval_local.analysis.gates import NOT_WORSE
 from geval_local.cli.output.console import (
     DROPPED,
     FIGURE,
@@ -25,7 +26,6 @@ from geval_local.cli.output.console import (
 )
 from geval_local.direction import Direction
 from geval_local.errors import ErrorCode, GevalError
-from geval_local.evaluation.gates import NOT_WORSE
 from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
@@ -37,7 +37,7 @@ from geval_local.statistics.interval import FEW_UNITS
 from geval_local.summary import mass_warning
 
 if TYPE_CHECKING:
-    from geval_local.evaluation.gates import GateOutcome
+    from geval_local.analysis.gates import GateOutcome
     from geval_local.runs.completion import RunResult
     from geval_local.score import Score
     from geval_local.summary import QuestionSummary, Summary
@@ -86,17 +86,26 @@ def gates_record(gates: Sequence[GateOutcome]) -> dict[str, Any]:
 
 
 def show_gates(gates: Sequence[GateOutcome]) -> None:
-    """Say of every gate that failed why it did, and how many hold; of a baseline also what held."""
+    """Say of every gate that failed why it did, with its rows, and how many hold; of a baseline also what held."""
+    from geval_local.evaluation.reports import row_lines
+
     for one in gates:
-        if one.passed and one.figure == NOT_WORSE:
+        if one.verdict == "holds" and one.gate.figure == NOT_WORSE:
             note(f"gate holds: {one.sentence}", "dim")
+        elif one.verdict == "skipped":
+            note(f"gate skipped: {one.sentence}", "yellow")
     for one in gates:
         if not one.passed:
             note(f"gate failed: {one.sentence}", "bold red")
-    given = [one for one in gates if one.gate]
+            for line in (line for row in one.rows for line in row_lines(row)):
+                note(f"  {line}")
+            if one.next:
+                note(f"  next: {one.next}")
+    given = [one for one in gates if one.gate.told]
     if given:
-        held = sum(one.passed for one in given)
-        note(f"gates: {held} of {len(given)} hold", "green" if all(one.passed for one in gates) else "")
+        held, skipped = (sum(one.verdict == verdict for one in given) for verdict in ("holds", "skipped"))
+        told = f"gates: {held} of {len(given)} hold" + (f", {skipped} skipped" if skipped else "")
+        note(told, "green" if held == len(given) and all(one.passed for one in gates) else "")
 
 
 def show_warnings(result: RunResult, prefix: str = "") -> None:
