@@ -84,15 +84,24 @@ BACKENDS: Mapping[str, BackendKind] = {
         named_by="is on a server, and results do not name its address",
         keys=("weights", "cache", "adapters", "canary"),
         promises={
-            "a server": Promises(
-                weights="no; the signature says `weights:not verified`, and has a canary",
+            "a vLLM server": Promises(
+                weights="no; `weights:not verified`, and a canary in the signature knows them again",
                 head="as the server was started",
                 resume="equal to rounding",
                 proof="no; use `judges check`",
                 computed="no: a server does not tell them",
                 gguf="no",
                 quantized="yes",
-            )
+            ),
+            "llama-server": Promises(
+                weights="the file that the server names, if it is on this machine; and a canary",
+                head="as the server was started",
+                resume="equal to rounding; a probe finds out whether figures depend on its cache",
+                proof="lists and bias are probed; its arithmetic is its own",
+                computed="yes",
+                gguf="GGUF",
+                quantized="no",
+            ),
         },
     ),
     "vllm": BackendKind(
