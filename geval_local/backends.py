@@ -115,7 +115,7 @@ BACKENDS: Mapping[str, BackendKind] = {
         takes_device=False,
         keys=("head", "quantization", "tensor_parallel", "batch_invariant", "vllm"),
         promises={
-            "`--engine vllm`": Promises(
+            "vLLM in this process": Promises(
                 weights="yes",
                 head="yes",
                 resume="with `VLLM_BATCH_INVARIANT=1` on a GPU that supports it; else equal to rounding",
