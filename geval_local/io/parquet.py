@@ -35,14 +35,11 @@ _TYPES: dict[Kind, Any] = {
 }
 FIGURES_TYPE = pa.struct([(figure, _TYPES[kind]) for figure, kind in KINDS.items()])
 _OUTCOME = pa.struct([("value", pa.string()), ("label", pa.string()), ("probability", pa.float64())])
-_ANSWER_TYPES = {
+_ANSWER_TYPES = {figure: _TYPES[kind] for figure, kind in KINDS.items()} | {
     "type": pa.string(),
     "choice": pa.string(),
     "probabilities": pa.list_(_OUTCOME),
     "orders": pa.int64(),
-    "prompt_tokens": pa.int64(),
-    "error": pa.string(),
-    "error_code": pa.string(),
 }
 # Columns of the spool by origin, so that an input column and a metric may bear the same name.
 _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
