@@ -479,8 +479,8 @@ class RunOptions(Options):
         str | None,
         Flag(metavar="FIELD"),
         Field(
-            description="Field that names the document; `row` says that every row is independent. Absent: guessed and "
-            "reported."
+            description="Column that names the document; `row` says that every row is independent. Absent: rows with "
+            "the same question, source or conversation, as the metric reads it."
         ),
     ] = None
     by: Annotated[
@@ -680,6 +680,14 @@ class RatingOptions(Options):
             description='Leave out ratings outside of this scale, such as -1 for "not rated". Absent: they are refused.'
         ),
     ] = False
+    rater_column: Annotated[
+        str | None,
+        Flag(metavar="COLUMN"),
+        Field(
+            description="The column with the person who rated a row, in files with one row for each rating: rows with "
+            "the same texts are merged. Absent: every row is a text of its own."
+        ),
+    ] = None
 
 
 def _sides(value: object) -> object:
