@@ -201,7 +201,7 @@ def test_results_are_read_with_all_that_they_know_and_as_frames(tmp_path):
     run = geval_local.read_results(write(tmp_path / "r.jsonl", result_rows()))
     assert run.metrics == ["m"]
     assert run.manifest is None
-    assert [one.scores["m"].value for one in run.records][0] == run.rows[0]["geval"]["m"]["score"]
+    assert next(iter(run.records)).scores["m"].value == run.rows[0]["geval"]["m"]["score"]
     for frame, found in ((pandas, run.to_pandas()), (polars, run.to_polars())):
         assert isinstance(found, frame.DataFrame)
         assert found["m.score"].to_list()[0] == run.rows[0]["geval"]["m"]["score"]
