@@ -463,7 +463,7 @@ def shown_name(files: Sequence[str | Path]) -> str:
 
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
     """Refuse options of CSV results if no CSV is written."""
-    columns = run.columns if run.distributed is None else None  # there they choose the columns of parts
+    columns = None if run.on_ray else run.columns  # there they choose the columns of parts
     if (columns or run.csv_safe) and "csv" not in formats:
         raise ConfigurationError(
             "--columns and --csv-safe are about CSV results; the other formats keep everything",

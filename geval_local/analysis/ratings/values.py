@@ -81,6 +81,10 @@ class RatingScale:
         return self.low - margin <= rating <= self.high + margin
 
 
+class ByRater(dict[str, Any]):
+    """What several people said of one text, by person, in a column of its row."""
+
+
 #: Every number is a rating.
 ANY_NUMBER = RatingScale()
 
@@ -148,6 +152,7 @@ def _numbers_at(
     """Read the numbers that a row holds in a field; empty if there is none. `written` keeps those not plain."""
     value = decoded(lookup(row, field))
     value = value.tolist() if isinstance(value, np.ndarray) else value
+    value = list(value.values()) if isinstance(value, ByRater) else value
     read = [_number(one, scale, written) for one in (value if isinstance(value, list | tuple) else [value])]
     if any(map(math.isinf, read)):
         inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
@@ -175,6 +180,10 @@ def members_of(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
     the same person in every row, which the file does not say, so the log does.
     """
     parts = field.split(".")
+    if named := dict.fromkeys(
+        f"{field}.{who}" for row in rows if isinstance(one := row.get(field), ByRater) for who in one
+    ):
+        return list(named) if len(named) > 1 else []
     for row in rows:
         for place in range(1, len(parts)) if field not in row else ():
             held = decoded(lookup(row, ".".join(parts[:place])))

@@ -66,7 +66,7 @@ def score(
     from geval_local.runs.run_file import cluster_room, score_file
     from geval_local.runs.target import find_target
 
-    if run.distributed:
+    if run.on_ray:
         target = cluster_room().find_parts_target(output, run.formats)
     else:
         target = find_target(output, run.formats, shard=run.shard)
@@ -105,6 +105,7 @@ _OPTIONS = (
     "encoding",
     "rows",
     "shard",
+    "workers",
 )
 
 

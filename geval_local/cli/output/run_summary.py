@@ -260,7 +260,7 @@ def _show_pace(result: RunResult) -> None:
         told.append(f"{there} of them there before")
     if cached:
         told.append(f"{cached} from the cache of earlier runs (--no-cache computes them again)")
-    if result.manifest.settings.distributed is not None:
+    if result.manifest.settings.on_ray:
         told.append("loading included")
     if result.load_seconds:
         told.append(f"{result.load_seconds:.1f} s of loading")
@@ -382,7 +382,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
     elif result.answers:
         note(f"  every row's answers          {output}")
     else:
-        if settings.distributed is not None:
+        if settings.on_ray:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
             given = str(choice.get("name") or "")
