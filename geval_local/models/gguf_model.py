@@ -166,10 +166,11 @@ def _readable() -> set[str]:
 
 def _read_keys(architecture: str) -> set[str]:
     """Return the keys of an architecture that transformers reads."""
-    from transformers.integrations import GGUF_CONFIG_MAPPING
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
-    names = _spellings(architecture) & GGUF_CONFIG_MAPPING.keys()
-    return {key for name in names for key, target in GGUF_CONFIG_MAPPING[name].items() if target is not None}
+    known: Mapping[str, Mapping[str, Any]] = GGUF_CONFIG_MAPPING  # type: ignore[assignment]
+    names = _spellings(architecture) & known.keys()
+    return {key for name in names for key, target in known[name].items() if target is not None}
 
 
 def _check_tensors(entry: JudgeEntry, header: GGUFHeader) -> None:
