@@ -253,7 +253,9 @@ def _compared(run: DataRun, result: RunResult, metrics: Sequence[str]) -> Iterat
 
 def compare_command(new: Path, old: Path, metric: str) -> str:
     """Write the command that shows two runs side by side."""
-    return f"geval-local {shlex.join(['compare', str(new), str(old), '-m', metric])} --page compared.html"
+    return (
+        f"geval-local {shlex.join(['compare', str(new), str(old), '-m', metric])} --across input --page compared.html"
+    )
 
 
 def _with_rows(run: DataRun, result: RunResult, found: Iterable[GateOutcome]) -> Iterator[GateOutcome]:
