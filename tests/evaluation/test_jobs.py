@@ -310,7 +310,7 @@ JOBS: list[tuple[Callable[[World], None], int, tuple[int, int, int] | None, list
     (required, 1, (2, 0, 3), ["the evaluation requires one; the first run needs `accept: true`"]),
     (metric_added, 0, (0, 2, 8), ["style: ", "has no scores of it, only of clarity: the comparison begins with the"]),
     (metric_renamed, 0, (0, 2, 3), ["lucidity: ", "the comparison begins with the next run"]),
-    (metric_changed, 1, (1, 0, 2), ["the metric changed in criteria", "`accept: true` below `baseline`"]),
+    (metric_changed, 1, (1, 0, 2), ["metric clarity: changed in criteria", "`accept: true` below `baseline`"]),
     (metric_changed_and_accepted, 0, (0, 1, 2), ["accepted as the next baseline"]),
     (metric_accepted_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
     (metric_changed_across, 0, (0, 0, 5), []),
