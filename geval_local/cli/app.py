@@ -14,6 +14,7 @@ from geval_local.cli.commands import analyses, judges, metrics, pairs, runs, sco
 from geval_local.cli.commands.evaluations import gate, init, run
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.ending import EXIT_CODES, Verbs
+from geval_local.cli.options import spread
 from geval_local.cli.output.console import set_verb, show_log
 from geval_local.errors import ConfigurationError
 
@@ -83,7 +84,7 @@ class Verb(TyperCommand):
                 parameter.metavar = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options; one that moved to another verb is refused by its new place."""
+        """Read the options, some with several values; one that moved to another verb is refused by its place."""
         moved, verb = MOVED.get(str(self.name), ((), ""))
         for option in moved:
             if any(arg == option or arg.startswith(f"{option}=") for arg in args):
@@ -91,7 +92,7 @@ class Verb(TyperCommand):
                     f"`{self.name}` has no {option}: the gate is a verb of its own",
                     hint=f"geval-local {verb}" + (" --not-worse X" if option == "--margin" else ""),
                 )
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, spread(args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb, and let messages name its options."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -140,8 +141,6 @@ def _parameter(group: type[Options], name: str, *, many: bool = False) -> inspec
     kind = _kind(group.model_fields[name])
     if kind is bool:
         shown: Any = bool
-    elif _flag(group.model_fields[name]).values == 2:
-        shown = tuple[str, str] | None
     elif many or get_origin(kind) in (list, dict):
         shown = list[str] | None
     else:
@@ -168,6 +167,25 @@ def option_of(group: type[Options], name: str, *, many: bool = False) -> Any:
         autocompletion=_COMPLETIONS.get(name)
         or ((lambda incomplete: [one for one in choices if one.startswith(incomplete)]) if choices else None),
     )
+
+
+_DATA = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|xlsx|gz)$|://|[*?]", re.IGNORECASE)
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """Repeat an open option for each of its values: ``--system-columns A B C`` ends at an option or a file."""
+    fields = RunOptions.model_fields.items()
+    is_open = {option for name, field in fields if _flag(field).is_open for option in _option_names(name, field)}
+    found, option, taken = list[str](), "", 0
+    for one in arguments:
+        is_value = option and not one.startswith("-") and (taken < 2 or not (_DATA.search(one) or os.path.exists(one)))
+        if is_value:
+            found += [option, one] if taken else [one]
+            taken += 1
+            continue
+        option, taken = one if one in is_open else "", 0
+        found.append(one)
+    return found
 
 
 def _kind(field: FieldInfo) -> Any:
@@ -246,7 +264,7 @@ Metrics = Annotated[
 ]
 JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=True)]
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
-SystemColumns = Annotated[tuple[str, str] | None, option_of(RunOptions, "system_columns")]
+SystemColumns = Annotated[list[str] | None, option_of(RunOptions, "system_columns")]
 Columns = Annotated[list[str] | None, option_of(RunOptions, "columns")]
 CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]
 RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]
@@ -457,7 +475,7 @@ def shown_name(files: Sequence[str | Path]) -> str:
 
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
     """Refuse options of CSV results if no CSV is written."""
-    columns = run.columns if run.distributed is None else None  # there they choose the columns of parts
+    columns = None if run.on_ray else run.columns  # there they choose the columns of parts
     if (columns or run.csv_safe) and "csv" not in formats:
         raise ConfigurationError(
             "--columns and --csv-safe are about CSV results; the other formats keep everything",

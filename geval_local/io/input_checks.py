@@ -30,6 +30,7 @@ from geval_local.fields import (
     read_mapping,
     resolve,
     text_of,
+    unwrapped,
     words_of,
 )
 from geval_local.grouping import EVERY_ROW
@@ -239,21 +240,22 @@ def _misfit(
 
 
 def _may_be_text(column: str, samples: Sequence[Sample]) -> bool:
-    """Whether a column can be scored: it contains texts, not ids or names of systems."""
+    """Whether a column can be scored: it contains texts, not ids, names of systems, labels or hashes."""
     words = words_of(column)
-    if column in SYSTEM_FIELDS or {"id", "ids", "name"} & set(words):
+    if column in SYSTEM_FIELDS or {"id", "ids", "name", "hash"} & set(words):
         return False
-    values = [value for sample in samples if (value := sample.fields.get(column)) not in (None, "")]
-    if words in (["model"], ["system"]) and all(isinstance(one, str) and len(one.split()) == 1 for one in values):
-        return False
-    for value in values[:1]:
+    texts: list[str] = []
+    for sample in samples:
+        if (value := sample.fields.get(column)) in (None, ""):
+            continue
         try:
-            text_of(value, column)
+            texts.append(text_of(unwrapped(value), column))
         except FieldError:
             return False
         except UnscorableError:
             pass
-    return True
+    # Languages without spaces between words write no labels in ASCII.
+    return not texts or any(len(text.split()) > 1 or not text.isascii() for text in texts)
 
 
 def _and(names: Sequence[str]) -> str:
@@ -313,9 +315,10 @@ def check_evidence(
     *,
     limit: int | None = None,
     encoding: str | None = None,
+    rows: str | None = None,
 ) -> list[Sample]:
     """Read the first rows of a file, and check that some row has the columns, before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
+    first = list(islice(read_samples(path, limit=limit, encoding=encoding, rows=rows), ROWS_CHECKED))
     readable = readable_samples(first, str(path))
     for column in state.values():
         if _is_nowhere(column, readable):

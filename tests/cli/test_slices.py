@@ -64,8 +64,8 @@ def test_a_limit_of_slices_needs_a_column(here):
     assert "--by COLUMN" in done.stderr
     done = score(here, "--by", "language", "--fail-slice-under", "9")
     assert "9 is outside the scale 1-5" in done.stderr
-    with pytest.raises(ConfigurationError, match="`by` is for runs on one machine"):
-        score_file("rows.jsonl", "clarity.yaml", "nano", "parts/", distributed="ray", by=["language"])
+    with pytest.raises(ConfigurationError, match="`by` does not go with"):
+        score_file("rows.jsonl", "clarity.yaml", "nano", "parts/", workers="ray", by=["language"])
 
 
 def test_a_resumed_run_keeps_its_slices(here):

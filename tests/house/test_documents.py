@@ -66,7 +66,7 @@ NOT_RUN_COUNTS = {
     "ratings.md": 1,
     "runs.md": 1,
     "clusters.md": 4,
-    "shards.md": 2,
+    "shards.md": 1,
     "gpu.md": 2,
     "engines.md": 2,
     "thinking.md": 1,

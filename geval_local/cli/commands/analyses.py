@@ -76,8 +76,8 @@ def meta_eval(
             "--metric",
             "-m",
             metavar="NAME",
-            help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt). For your own rows absent: the "
-            "metrics of --results.",
+            help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt). For your own rows absent: those "
+            "that were scored.",
         ),
     ] = None,
     results: Annotated[
@@ -85,7 +85,8 @@ def meta_eval(
         typer.Option(
             parser=options.here,
             metavar="RUN",
-            help="A result file of `score` over FILE, or a run directory; may be repeated. Nothing is scored.",
+            help="A result file of `score` over FILE, or a run directory; may be repeated. A FILE that holds scores is "
+            "one.",
         ),
     ] = None,
     responses: Annotated[
@@ -111,7 +112,8 @@ def meta_eval(
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
 
-    Without --judge, --results or --from-responses the default judge scores FILE.
+    Results are read with the judge, metric, fields and documents that they were scored with. Nothing is scored again
+    unless you name a --judge, which scores the rated rows only. The default judge scores rows without any scores.
     """
     from geval_local.analysis.meta_evaluation import meta_evaluate
     from geval_local.analysis.ratings.rated import read_rated
@@ -136,11 +138,10 @@ def meta_eval(
         **ratings.model_dump(),
     )
     is_named = any(one.name is not None for one in chosen_judges)
-    chosen = chosen_judges if is_named or not (results or responses) else []
+    chosen = chosen_judges if is_named or not (rows.results or responses) else []
     judges = RatedJudges(rows, file, chosen, output, load_shown, show_progress)
     study = meta_evaluate(
         rows,
-        results or (),
         judged=lambda taken: judges.score(taken, estimators, ablate=beside.ablations),
         responses=responses or (),
         estimators=estimators,

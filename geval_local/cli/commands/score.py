@@ -66,7 +66,7 @@ def score(
     from geval_local.runs.run_file import cluster_room, score_file
     from geval_local.runs.target import find_target
 
-    if run.distributed:
+    if run.on_ray:
         target = cluster_room().find_parts_target(output, run.formats)
     else:
         target = find_target(output, run.formats, shard=run.shard)
@@ -103,7 +103,9 @@ _OPTIONS = (
     "use_cache",
     "limit",
     "encoding",
+    "rows",
     "shard",
+    "workers",
 )
 
 

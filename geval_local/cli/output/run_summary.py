@@ -260,7 +260,7 @@ def _show_pace(result: RunResult) -> None:
         told.append(f"{there} of them there before")
     if cached:
         told.append(f"{cached} from the cache of earlier runs (--no-cache computes them again)")
-    if result.manifest.settings.distributed is not None:
+    if result.manifest.settings.on_ray:
         told.append("loading included")
     if result.load_seconds:
         told.append(f"{result.load_seconds:.1f} s of loading")
@@ -283,17 +283,23 @@ def show_thoughts(result: RunResult) -> None:
     """Say in one line for every result of a judge that thinks what its thoughts leave open."""
     for summary in result.summaries:
         if summary.thoughts and not summary.doubt:
-            note(_thought_line(summary))
+            error = summary.shown.error
+            of = "" if math.isnan(error) else f" of {error:.3g}, which the interval includes"
+            note(_thought_line(summary.metric, summary, of))
+    for answer in result.answers:
+        if answer.thoughts:
+            told = answer.spread_error
+            order = "" if told is None else f"; {told:.2g} of the spread is the error that they leave in it"
+            note(_thought_line(answer.name, answer) + order)
 
 
-def _thought_line(summary: Summary) -> str:
+def _thought_line(name: str, summary: Summary | QuestionSummary, of: str = "") -> str:
     """Say what drawing thoughts leaves in a mean, and what would halve it."""
     count, error = summary.thoughts, summary.thought_error
-    told = f"thoughts of {summary.metric}: {count} per row"
+    told = f"thoughts of {name}: {count} per row"
     if math.isnan(error):
         told += "; a single thought tells nothing of its error: --think 4 shows it"
     else:
-        of = "" if math.isnan(summary.shown.error) else f" of {summary.shown.error:.3g}, which the interval includes"
         told += f"; standard error of the mean from them {error:.2g}{of}; --think {4 * count} would halve it"
     if summary.cut_thoughts:
         told += f"; {summary.cut_thoughts} thoughts closed at the limit (--think-tokens)"
@@ -376,7 +382,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
     elif result.answers:
         note(f"  every row's answers          {output}")
     else:
-        if settings.distributed is not None:
+        if settings.on_ray:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
             given = str(choice.get("name") or "")
