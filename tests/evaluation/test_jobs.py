@@ -153,6 +153,26 @@ def limited_before(world: World) -> None:
     world.answers(0.5)
 
 
+def limited_in_the_file_before(world: World) -> None:
+    """A limit that was in the file for one run makes it no baseline without it."""
+    world.good()
+    world.edit("file: answers.jsonl", "file: answers.jsonl, limit: 3")
+    world.run("--accept", code=0)
+    world.commit()
+    world.edit(", limit: 3", "")
+    world.answers(0.5)
+
+
+def older_version_before(world: World) -> None:
+    """A run of another version, which has no verdict, is not read."""
+    world.good()
+    old = world.path / "runs" / "2020-01-01-0123456789" / "answers"
+    shutil.copytree(world.runs()[0] / "answers", old)
+    manifest = old / "manifest.json"
+    text = manifest.read_text(encoding="utf-8")
+    manifest.write_text(text.replace('"schema_version": 2', '"schema_version": 1'), encoding="utf-8")
+
+
 def other_file_before(world: World) -> None:
     world.good()
     shutil.copy(world.path / "evaluation.yaml", world.path / "other.yaml")
@@ -221,13 +241,13 @@ def judge_changed(world: World) -> None:
 
 def data_renamed(world: World) -> None:
     world.good()
-    world.edit("  answers: answers.jsonl", "  replies: answers.jsonl")
+    world.edit("  answers: {file: answers.jsonl}", "  replies: answers.jsonl")
 
 
 def data_added(world: World) -> None:
     world.good()
     shutil.copy(world.path / "answers.jsonl", world.path / "more.jsonl")
-    world.edit("  answers: answers.jsonl\n", "  answers: answers.jsonl\n  more: more.jsonl\n")
+    world.edit("  answers: {file: answers.jsonl}\n", "  answers: {file: answers.jsonl}\n  more: more.jsonl\n")
 
 
 def manifest_damaged(world: World) -> None:
@@ -304,6 +324,8 @@ JOBS: list[tuple[Callable[[World], None], int, tuple[int, int, int] | None, list
     (retried_the_next_day, 1, (4, 0, 5), ["the mean fell by 0.5"]),
     (of_one_commit, 0, (0, 2, 3), ["1 is of this commit"]),
     (limited_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
+    (limited_in_the_file_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
+    (older_version_before, 0, (0, 0, 5), []),
     (other_file_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
     (file_without_a_run, 0, (0, 0, 5), []),
     (interrupted_before, 0, (0, 2, 3), ["did not end, or its gates are not known"]),

@@ -193,7 +193,7 @@ def test_a_judge_may_be_a_secret(world, monkeypatch):
         json.loads((directory / "answers" / "manifest.json").read_bytes())["judges"][0]["choice"]["name"]
         == "${RICHTER}"
     )
-    world.edit("answers: answers.jsonl", 'answers: "${DATA}"')
+    world.edit("answers: {file: answers.jsonl}", 'answers: "${DATA}"')
     done = world.run(code=2)
     assert "line 2: only the name of a judge is taken from the environment" in done.stderr
 

@@ -19,7 +19,7 @@ from geval_local.testing import LABEL_MASS, MockEngine, MockJudge, byte_tokenize
 
 EVALUATION = """\
 data:
-  answers: answers.jsonl
+  answers: {file: answers.jsonl}
 metrics:
   - clarity.yaml
 judges:
