@@ -133,12 +133,20 @@ def run(
         elif one.baseline is not None:
             note(f"{one.name}: the baseline is {one.baseline.told}")
     if check:
+        from geval_local.io.input_checks import check_input, reading_of
         from geval_local.models.registry import entry_of, local_directory
 
         metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
         entries = [entry_of(one) for one in plan.judges if one.backend.has_files]
         absent = [entry for entry in entries if local_directory(entry) is None]
         end = "the weights of a judge are missing" if absent else "nothing is missing"
+        for one in plan.data:
+            options_of = plan.file.settings.run_options(one.name)
+            for line in [
+                f"{one.name}: {one.path}",
+                *reading_of(check_input(one.path, plan.metrics, options_of), plan.metrics),
+            ]:
+                note(line)
         note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; {end}")
         for entry in absent:
             note(f"{entry.name} is not on this machine: geval-local judges fetch {entry.name}", "yellow")
