@@ -245,6 +245,12 @@ def fingerprint(
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HEX_DIGITS]
 
 
+def weights_digest(place: Path) -> str:
+    """Return the SHA-256 of a GGUF file, or that of its parts' digests where it is split."""
+    digests = _digests(weight_files(place))
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
 def noted_digest(file: Path) -> str | None:
     """Return the digest of a file that cannot have changed since it was noted."""
     digest = _read_notes(home_directory() / "digests.json").get(_state(file), "")
