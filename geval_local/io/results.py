@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from geval_local.direction import Direction
 from geval_local.errors import Cause, DataError, ErrorCode
@@ -270,6 +270,12 @@ def _not_a_flag(value: object) -> object:
     return value
 
 
+def _on_a_scale(value: float) -> float:
+    if not -LARGEST <= value <= LARGEST:
+        raise ValueError("a number beyond all scales")
+    return value
+
+
 def _pairs(value: object) -> object:
     """List tokens as pairs, which they are in JSON and CSV; in Parquet they are structs."""
     found = decoded_json(value)
@@ -279,7 +285,7 @@ def _pairs(value: object) -> object:
 
 #: No scale has values beyond; the squares of larger numbers are no numbers.
 LARGEST = 1e150
-_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False), AfterValidator(_on_a_scale)]
 _Share = Annotated[_Number, Field(ge=-1e-9, le=1 + 1e-9)]
 _Numbers = Annotated[list[_Number], BeforeValidator(decoded_json)]
 
