@@ -102,7 +102,7 @@ def one(
 
     events = Events()
     settings = Settings(
-        window=4096, metrics=[definition(one) for one in metrics], use_cache=False, distributed="ray", workers=workers,
+        window=4096, metrics=[definition(one) for one in metrics], use_cache=False, workers=f"ray:{workers}",
         address=address, block_rows=block,
     )  # fmt: skip
     begin, cpu = time.perf_counter(), time.process_time()

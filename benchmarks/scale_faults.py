@@ -195,7 +195,7 @@ def files(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]
     subprocess.run(whole, check=True, env=environment_of(place / "one"), stdout=subprocess.DEVNULL)
     alone = time.monotonic() - begin
     output, killed, begin = place / "parts", [], time.monotonic()
-    command = [*score, str(place / "in"), *options, "-o", f"{output}/", "--distributed", "ray", "--workers", "2"]
+    command = [*score, str(place / "in"), *options, "-o", f"{output}/", "--workers", "ray:2"]
     for kind in ("driver", "everything", "worker"):
         wanted = parts_of(output) + arguments.files // 5
         run = subprocess.Popen(command, env=environment_of(output), stdout=subprocess.DEVNULL, start_new_session=True)
@@ -314,7 +314,7 @@ def command_trial(arguments: argparse.Namespace, kind: str, rng: random.Random, 
     environment = environment_of(place / "out") | (TOKEN if joined else {})
     command = [sys.executable, "-m", "geval_local"]
     score = [*command, "score", str(place / "in"), "-m", METRIC, "-j", arguments.judge, "-o", f"{output}/"]
-    score += ["--window", str(arguments.block), "--distributed", "ray", "--workers", "2"]
+    score += ["--window", str(arguments.block), "--workers", "ray:2"]
     score += ["--address", joined.address] if joined else []
     parts, seconds = rng.randint(1, arguments.rows // arguments.block * 3 // 4), rng.uniform(*arguments.pause)
     begin = time.monotonic()
@@ -369,8 +369,8 @@ def commands(place: Path, arguments: argparse.Namespace) -> list[dict[str, objec
     for path in sorted((place / "in").iterdir())[::2]:
         write_lines(path, path.with_suffix(".jsonl"))
         path.unlink()
-    common = ["-m", METRIC, "-j", arguments.judge, "--window", str(arguments.block), "--distributed", "ray"]
-    command = [sys.executable, "-m", "geval_local", "score", str(place / "in"), *common, "--workers", "2"]
+    common = ["-m", METRIC, "-j", arguments.judge, "--window", str(arguments.block), "--workers", "ray:2"]
+    command = [sys.executable, "-m", "geval_local", "score", str(place / "in"), *common]
     whole = [*command, "-o", f"{place / 'whole'}/"]
     subprocess.run(whole, check=True, env=environment_of(place / "out"), stdout=subprocess.DEVNULL, stderr=-3)
     expected, results = table_of(place / "whole"), []

@@ -193,7 +193,7 @@ def verbs() -> str:
         ("Why is this one bad?", "reasons"),
         ("Which system or version is better?", "compare"),
         ("Which of two outputs is better?", "pairs, preferences"),
-        ("Did it get worse since last week?", "run, compare --fail-if-worse"),
+        ("Did it get worse since last week?", "run, gate"),
         ("Do the scores agree with people?", "meta-eval"),
         ("What would people say of all rows?", "estimate"),
         ("Does the judge favour one side?", "bias"),

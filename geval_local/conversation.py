@@ -28,52 +28,137 @@ OFFERED: Mapping[str, str] = {
 READ_AS: Mapping[str, str] = {**{name: name for name in OFFERED}, "source": "history"}
 #: Column with the number, from 1, of the assistant's turn to judge; without it, the last one is judged.
 TURN = "assistant_turn"
+#: Column with the speaker of that turn, if it is not plainly the assistant.
+SPEAKER = "speaker"
 
-#: ShareGPT's names of speakers, and their variants -> OpenAI's.
+#: Names of speakers in ShareGPT's, LangChain's, Gemini's and other forms -> OpenAI's.
 _SPEAKERS = {
     **dict.fromkeys(("human", "prompter"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "claude", "bot", "ai", "model", "function_call"), "assistant"),
     **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
+    "aimessagechunk": "assistant",
+    "function_call_output": "tool",
 }
+#: Types of messages that name the speaker: LangChain's, and the items of OpenAI's responses.
+_TYPES = ("human", "ai", "system", "tool", "function", "AIMessageChunk", "function_call", "function_call_output")
+_REASONING = ("reasoning", "thinking", "redacted_thinking")
+#: Roles that ask and answer nothing.
+_NO_PEOPLE = ("", "system", "developer", "tool", *_REASONING)
+#: Keys of a message that hold its content, and of a part of a content that hold its text; the first is taken.
+_CONTENTS = ("content", "parts", "value", "output", "refusal")
+_TEXTS = ("text", "refusal", "content", "output", "response", "result", "output_text")
+#: Types of parts that call a tool, or hold what a tool returned.
+_CALLS = ("tool_use", "tool_call", "function_call", "functionCall")
+_RETURNED = ("tool_result", "tool_call_response", "function_response", "functionResponse")
+#: Keys of Gemini's parts, which have no type.
+_UNTYPED = ("functionCall", "function_call", "functionResponse", "function_response", "inlineData", "fileData")
 _SHAPE = "A message is an object with role and content, or with from and value."
 
 
 class Turn(NamedTuple):
     """One message."""
 
-    #: user, assistant, system, tool, or any other name, unchanged.
+    #: user, assistant, system, tool, or any other name, unchanged; empty for a message that cannot be read at all.
     role: str
-    #: The role as the form shows it.
+    #: The speaker as the form shows it: the message's own name, else the role.
     speaker: str
-    #: The content; a text, unless the message contains something else.
-    text: Any
+    #: The content as text; what is no text is named in brackets, ``[image]``.
+    text: str
+    #: Why a judge cannot see the whole content.
+    lost: FieldError | None = None
+    #: What the text does not show: ``image``, ``reasoning``, ...
+    unseen: tuple[str, ...] = ()
 
 
-def turn_of(message: Mapping[str, Any], what: str) -> Turn:
-    """Read one message; tool calls are appended to its content."""
-    role = message.get("role", message.get("from"))
-    content = message["content"] if "content" in message else message.get("value")
+def turn_of(message: Any, what: str) -> Turn:
+    """Read one message; tool calls are appended to its content.
+
+    Raises
+    ------
+    FieldError
+        If it is no message. A content that is not only text is no error, see `Turn.lost`.
+    """
+    if not isinstance(message, Mapping):
+        raise FieldError(f"{what} is no object", ErrorCode.NOT_TEXT, hint=_SHAPE)
+    inner = next((message[key] for key in ("kwargs", "data") if isinstance(message.get(key), Mapping)), None)
+    message = message if inner is None or "role" in message else {"type": message.get("type"), **inner}
+    kind = message.get("type")
+    role = message.get("role", message.get("from", kind if kind in _TYPES else None))
+    if kind in _REASONING and not isinstance(role, str):
+        return Turn(str(kind), "Reasoning", "", None, ("reasoning",))
+    key = next((one for one in _CONTENTS if message.get(one) is not None), None)
     calls = message.get("tool_calls") or [one for one in (message.get("function_call"),) if one]
-    has_content = bool({"content", "value"} & message.keys())
-    if not isinstance(role, str) or not role.strip() or not (has_content or calls):
-        raise FieldError(f"{what} is an object without a role and a content, not text", ErrorCode.NOT_TEXT, hint=_SHAPE)
-    if isinstance(content, list | tuple) and any(isinstance(part, Mapping) for part in content):
-        content = "\n".join(_part(part, f"{what}, part {index}") for index, part in enumerate(content, start=1))
-    if calls and (content is None or isinstance(content, str)):
-        written = [_call(one, what) for one in (calls if isinstance(calls, list | tuple) else [calls])]
-        content = "\n".join([*([content] if content else []), *written])
+    calls = [message] if kind in _CALLS else calls
+    if not isinstance(role, str) or not role.strip() or not (set(_CONTENTS) & message.keys() or calls):
+        keys = f" Its keys are: {', '.join(map(str, message))}." if message else ""
+        raise FieldError(
+            f"{what} is an object without a role and a content, not text", ErrorCode.NOT_TEXT, hint=_SHAPE + keys
+        )
+    content = None if key is None else message[key]
     name = role.strip()
     role = _SPEAKERS.get(name.lower(), name.lower())
-    shown = role if "from" in message and "role" not in message else name
-    return Turn(role, f"{shown[:1].upper()}{shown[1:]}", content)
+    if isinstance(content, list | tuple) and content and all(_kind_of(part) in _RETURNED for part in content):
+        role, name = "tool", "tool"  # Anthropic and Gemini let the user say what a tool returned
+    shown = name if ("role" in message and key != "parts") or role not in ("user", "assistant", "tool") else role
+    if role in ("user", "assistant") and isinstance(message.get("name"), str) and not calls:
+        shown = message["name"].strip() or shown
+    try:
+        written = [_call(one, what) for one in (calls if isinstance(calls, list | tuple) else [calls])]
+    except FieldError as error:
+        return Turn(role, f"{shown[:1].upper()}{shown[1:]}", "[call]", error, ("call",))
+    parts = [] if content in (None, "") and written else _parts(content, what)
+    is_list_of_texts = isinstance(content, list | tuple) and all(isinstance(part, str) for part in content)
+    text = ("\n\n" if is_list_of_texts else "\n").join([*(text for text, _, _ in parts if text), *written])
+    lost = next((error for _, error, _ in parts if error is not None), None)
+    return Turn(role, f"{shown[:1].upper()}{shown[1:]}", text, lost, tuple(kind for *_, kind in parts if kind))
 
 
-def _part(part: Any, what: str) -> str:
-    text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else part
-    if not isinstance(text, str):
-        kind = part.get("type", "an object") if isinstance(part, Mapping) else type(part).__name__
-        raise FieldError(f"{what} of the content is {kind!s}, not text", ErrorCode.NOT_TEXT, hint=_SHAPE)
-    return text
+def _kind_of(part: Any) -> str:
+    """Return the type of a part of a content, in one word for all forms; empty for text."""
+    if isinstance(part, str) or not isinstance(part, Mapping):
+        return "" if isinstance(part, str) else type(part).__name__
+    kind = str(part.get("type") or next((key for key in _UNTYPED if key in part), ""))
+    if part.get("thought") is True:  # Gemini
+        return "reasoning"
+    if any(isinstance(part.get(key), str) for key in _TEXTS) and kind not in (*_REASONING, *_RETURNED, *_CALLS):
+        return ""
+    return kind or "an object"
+
+
+def _parts(content: Any, what: str) -> list[tuple[str, FieldError | None, str]]:
+    """Read a content: of each part its text, why it is none, and what is not shown of it."""
+    if isinstance(content, str):
+        return [(content, None, "")]
+    if not isinstance(content, list | tuple):
+        kind = "null" if content is None else f"of type {type(content).__name__}"
+        told = "no content" if content is None else type(content).__name__
+        return [(f"[{told}]", _no_text(f"{what}: the content is {kind}, not text"), told)]
+    return [one for index, part in enumerate(content, start=1) for one in _part(part, f"{what}, part {index}")]
+
+
+def _part(part: Any, what: str) -> list[tuple[str, FieldError | None, str]]:
+    kind = _kind_of(part)
+    if kind == "":
+        text = part if isinstance(part, str) else next(part[key] for key in _TEXTS if isinstance(part.get(key), str))
+        return [(text, None, "")]
+    if kind in _REASONING:
+        return [("", None, "reasoning")]
+    inner = part.get(kind, part) if isinstance(part, Mapping) else {}
+    if kind in _CALLS:
+        return [(_call(inner, what), None, "")]
+    held = next((inner[key] for key in _TEXTS if inner.get(key) is not None), None) if kind in _RETURNED else None
+    if isinstance(held, Mapping):
+        return [(json.dumps(held, ensure_ascii=False, default=str), None, "")]
+    if held is not None:
+        return _parts(held, what)
+    data = inner if isinstance(inner, Mapping) else {}
+    media = str(data.get("mimeType", "")).partition("/")[0] or str(data.get("modality") or kind)
+    media = media.removeprefix("input_").removesuffix("_url")
+    return [(f"[{media}]", _no_text(f"{what} of the content is {kind}, not text"), media)]
+
+
+def _no_text(told: str) -> FieldError:
+    return FieldError(told, ErrorCode.NOT_TEXT, hint=_SHAPE)
 
 
 def _call(call: Any, what: str) -> str:
@@ -85,7 +170,7 @@ def _call(call: Any, what: str) -> str:
             ErrorCode.NOT_TEXT,
             hint="A call has a function with name and arguments.",
         )
-    given = asked.get("arguments", {})
+    given: Any = next((asked[key] for key in ("arguments", "args", "input") if asked.get(key) is not None), {})
     written = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
     return f"[calls {asked['name']}({written})]"
 
@@ -108,23 +193,37 @@ def messages_of(row: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
 
 def is_messages(value: Any) -> bool:
     """Whether a value is a list that contains a message."""
-    return isinstance(value, list | tuple) and any(
-        isinstance(one, Mapping) and ("role" in one or {"from", "value"} <= one.keys()) for one in value
-    )
+    return isinstance(value, list | tuple) and any(map(is_message, value))
 
 
-def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
-    """Read all messages; an error names the first invalid one."""
+def is_message(value: Any) -> bool:
+    """Whether a value is an object that a speaker said."""
+    if not isinstance(value, Mapping):
+        return False
+    is_typed = value.get("type") in _TYPES and bool({"content", "data", "output", "arguments"} & value.keys())
+    return "role" in value or is_typed or {"from", "value"} <= value.keys() or isinstance(value.get("kwargs"), Mapping)
+
+
+def with_roles(messages: Sequence[Any], roles: Mapping[str, str]) -> list[Any]:
+    """Give messages the usual names of roles: role -> other names for it, separated by commas."""
+    known = {name.strip().casefold(): role for role, names in roles.items() for name in names.split(",")}
+
+    def named(message: Any) -> Any:
+        key = next((key for key in ("role", "from", "type") if isinstance(message, Mapping) and key in message), None)
+        role = None if key is None else known.get(str(message[key]).strip().casefold())
+        return message if role is None else {**message, "role": role}
+
+    return [*map(named, messages)]
+
+
+def read_turns(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
+    """Read all messages; one that is none has no role, and the reason."""
     turns = []
     for number, message in enumerate(messages, start=1):
-        what = f"{where}: the column {column!r}, message {number}"
-        if not isinstance(message, Mapping):
-            raise FieldError(f"{what} is no object", ErrorCode.NOT_TEXT, hint=_SHAPE)
-        turn = turn_of(message, what)
-        if not isinstance(turn.text, str):
-            kind = "null" if turn.text is None else f"of type {type(turn.text).__name__}"
-            raise FieldError(f"{what}: the content is {kind}, not text", ErrorCode.NOT_TEXT, hint=_SHAPE)
-        turns.append(turn)
+        try:
+            turns.append(turn_of(message, f"{where}: the column {column!r}, message {number}"))
+        except FieldError as error:
+            turns.append(Turn("", "", "", error))
     if not turns:
         raise FieldError(
             f"{where}: the column {column!r} holds no message", ErrorCode.EMPTY_FIELD, hint="Leave the row out."
@@ -132,14 +231,25 @@ def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
     return turns
 
 
-def offered_by(row: Mapping[str, Any], where: str, *, is_answered: bool) -> dict[str, Any]:
+def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
+    """Read all messages; an error names the first that a judge cannot see whole."""
+    turns = read_turns(column, messages, where)
+    if (lost := next((turn.lost for turn in turns if turn.lost is not None), None)) is not None:
+        raise lost
+    return turns
+
+
+def offered_by(row: Mapping[str, Any], where: str, *, answer: Any = None) -> dict[str, Any]:
     """Return the fields that the conversation of a row offers, without those that it lacks.
 
-    If a column of the row has the answer (`is_answered`), then all turns come before it.
+    If a column of the row has the `answer`, then all turns come before it, except a last one that is this answer.
     """
     found = messages_of(row)
     if found is None:
-        return {}
+        own = {name: row[name] for name in OFFERED if row.get(name) is not None} if TURN in row else {}
+        before = [own["history"]] if isinstance(own.get("history"), str) else []
+        said = f"{row.get(SPEAKER) or 'Assistant'}: {own.get('output', '')}"
+        return {**own, "conversation": "\n\n".join([*before, said])} if own else {}
     turns = turns_of(*found, where)
     answers = [place for place, turn in enumerate(turns) if turn.role == "assistant"]
     wanted = row.get(TURN)
@@ -148,19 +258,36 @@ def offered_by(row: Mapping[str, Any], where: str, *, is_answered: bool) -> dict
     if isinstance(wanted, int) and 0 < wanted <= len(answers):
         answers = answers[:wanted]
         turns = turns[: answers[-1] + 1]
-    end = len(turns) if is_answered or not answers else answers[-1]
-    before = turns[:end]
-    tools = [turn.text for turn in before if turn.role == "tool"]
+    is_apart = answer is not None and not (turns[-1].role == "assistant" and turns[-1].text == answer)
+    end = len(turns) if is_apart or not answers else answers[-1]
+    return {**fields_at(turns, end), "conversation": _written(turns)}
+
+
+def fields_at(turns: Sequence[Turn], place: int) -> dict[str, Any]:
+    """Return the fields that the turn at a place offers with those before it; there is none at the end."""
+    before = turns[:place]
+    tools: list[Any] = [turn.text for turn in before if turn.role == "tool"]
+    asked = question_at(turns, place)
     offered = {
-        "question": next((turn.text for turn in reversed(before) if turn.role == "user"), None),
-        "output": turns[end].text if end < len(turns) else None,
+        "question": None if asked is None else before[asked].text,
+        "output": turns[place].text if place < len(turns) else None,
         "history": _written(before) or None,
-        "conversation": _written(turns),
         "system_prompt": "\n\n".join(turn.text for turn in turns if turn.role in ("system", "developer")) or None,
         "context": tools if len(tools) > 1 else (tools or [None])[0],
     }
     return {name: value for name, value in offered.items() if value is not None}
 
 
+def question_at(turns: Sequence[Turn], place: int) -> int | None:
+    """Find what the turn at a place answers: the last turn of somebody else; at the end, of a user."""
+    own = turns[place] if place < len(turns) else None
+    for earlier in range(place - 1, -1, -1):
+        turn = turns[earlier]
+        is_other = turn.role == "user" if own is None else turn.speaker != own.speaker
+        if is_other and turn.role not in _NO_PEOPLE:
+            return earlier
+    return None
+
+
 def _written(turns: Sequence[Turn]) -> str:
-    return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in turns)
+    return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in turns if turn.text or turn.role not in _REASONING)

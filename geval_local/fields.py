@@ -6,18 +6,21 @@ takes precedence.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
 import math
 import re
 import shlex
+import tokenize
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
+from io import StringIO
+from itertools import chain, pairwise
 from typing import Any
 
-from geval_local.conversation import READ_AS, TURN, messages_of, offered_by, turn_of
+from geval_local.conversation import OFFERED, READ_AS, TURN, is_message, is_messages, messages_of, offered_by, turn_of
 from geval_local.errors import ConfigurationError, ErrorCode, FieldError, UnscorableError
 from geval_local.errors import nearest as nearest  # for modules that handle names of fields
 
@@ -103,7 +106,10 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     """
     if path in row:
         return row[path]
-    found = _walk(row, path.split("."), ABSENT)
+    parts = path.split(".")
+    # Columns may have dots in their names: the longest beginning that is a column.
+    own = next((place for place in range(len(parts) - 1, 0, -1) if ".".join(parts[:place]) in row), 0)
+    found = _walk(row[".".join(parts[:own])] if own else row, parts[own:], ABSENT)
     if found is ABSENT and path in READ_AS:
         with suppress(UnscorableError):
             found = offered(row).get(path, ABSENT)
@@ -117,7 +123,8 @@ def is_answered(row: Mapping[str, Any]) -> bool:
 
 def offered(row: Mapping[str, Any], where: str = "the sample") -> dict[str, Any]:
     """Return the fields that the row's conversation offers, see `geval_local.conversation`."""
-    return offered_by(row, where, is_answered=is_answered(row))
+    column = None if TURN in row else resolve(("output",), tuple(row)).get("output")
+    return offered_by(row, where, answer=None if column is None else row[column])
 
 
 def resolve_row(wanted: tuple[str, ...], columns: tuple[str, ...], row: Mapping[str, Any]) -> Mapping[str, str]:
@@ -127,12 +134,13 @@ def resolve_row(wanted: tuple[str, ...], columns: tuple[str, ...], row: Mapping[
     name overrides them. Otherwise columns come first, and the conversation provides the remaining fields.
     """
     chat = messages_of(row)
-    if chat is None:
+    if chat is None and TURN not in row:
         return resolve(wanted, columns)
     if is_answered(row):
         found = dict(resolve(wanted, columns))
     else:
-        columns = tuple(column for column in columns if column != chat[0])
+        taken = OFFERED if chat is None else chat[:1]
+        columns = tuple(column for column in columns if column not in taken)
         found = {field: field for field in wanted if field in columns}
     own = offered(row) if any(READ_AS.get(field) for field in wanted if field not in found) else {}
     found |= {field: READ_AS[field] for field in wanted if field not in found and READ_AS.get(field) in own}
@@ -180,14 +188,59 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
     return field_value(row, path)
 
 
+def without(row: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return a row without the value at a path of names; the rest of a nested column stays."""
+    if path in row:
+        return {name: value for name, value in row.items() if name != path}
+    parts = path.split(".")
+    for place in range(len(parts) - 1, 0, -1):
+        column = ".".join(parts[:place])
+        if isinstance(held := decoded_json(row.get(column)), Mapping):
+            return {**row, column: without(held, ".".join(parts[place:]))}
+    return dict(row)
+
+
 def decoded_json(value: Any) -> Any:
-    """Decode an object or a list stored as JSON in a CSV cell; all other values stay unchanged."""
+    """Decode an object or a list stored as JSON, or as Python writes it, in a CSV cell; others stay unchanged."""
     if isinstance(value, str) and value.startswith(("{", "[")):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
-            return value
+            return _python_literal(value)
     return value
+
+
+def _python_literal(text: str) -> Any:
+    """Read what Python's ``str`` made of a list or an object; any other text stays one."""
+    if len(text) > MAX_CHARACTERS or text[-1] not in "]}":
+        return text
+    try:
+        found = ast.literal_eval(text)
+        tokens = [one for one in tokenize.generate_tokens(StringIO(text).readline) if one.type != tokenize.NL]
+    except (ValueError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
+        return text
+    # NumPy prints ['a' 'b'] without commas, which Python would join.
+    is_joined = any(one.type == other.type == tokenize.STRING for one, other in pairwise(tokens))
+    return found if isinstance(found, list | dict) and not is_joined else text
+
+
+def unwrapped(value: Any, *, texts: bool = True) -> Any:
+    """Read a cell or an object as what it is: messages, the text of one message, a list of texts (if `texts`).
+
+    Known are a message, an object with ``messages``, and an answer of a server with ``choices``; JSON and Python's form
+    of them in a text are decoded. Every other value stays unchanged.
+    """
+    held = decoded_json(value)
+    if isinstance(held, Mapping) and isinstance(chosen := held.get("choices"), list) and chosen:
+        held = chosen[0].get("message") if isinstance(chosen[0], Mapping) else None
+    if isinstance(held, Mapping) and is_messages(held.get("messages")):
+        held = held["messages"]
+    if is_message(held):
+        with suppress(UnscorableError):
+            turn = turn_of(held, "the message")
+            return turn.text if turn.lost is None else value
+    is_list = texts and isinstance(held, list) and held and all(isinstance(one, str) for one in held)
+    return held if is_messages(held) or is_list else value
 
 
 #: Words in the names of columns that hint at a field, in addition to its aliases.
@@ -306,7 +359,7 @@ def text_of(value: Any, what: str, *, alternatives: bool = False) -> str:
     A text stays unchanged. The function numbers the texts of a list, with blank lines between them; for several
     references (`alternatives`), a line says that any one may serve. A list of one text becomes that text. A chat (a
     list of objects with ``role`` and ``content``) becomes one paragraph per turn with its role, ``User: ...``; a
-    content may be a list of text parts. A NumPy array counts as a list.
+    content may be a list of text parts. One message becomes its content. A NumPy array counts as a list.
     """
     text = _text(value, what, alternatives=alternatives)
     if len(text) > MAX_CHARACTERS:
@@ -321,6 +374,8 @@ def text_of(value: Any, what: str, *, alternatives: bool = False) -> str:
 def _text(value: Any, what: str, *, numbered: bool = True, alternatives: bool = False) -> str:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         value = value.tolist()
+    if isinstance(value, Mapping):
+        value = unwrapped(value)
     if isinstance(value, list | tuple):
         if not value:
             raise UnscorableError(f"{what} is an empty list", ErrorCode.EMPTY_FIELD, hint="Give at least one text.")
@@ -358,6 +413,8 @@ def _text(value: Any, what: str, *, numbered: bool = True, alternatives: bool = 
 def _turn(message: Mapping[str, Any], what: str) -> str:
     """Format one message of a chat with its role."""
     turn = turn_of(message, what)
+    if turn.lost is not None:
+        raise turn.lost
     return f"{turn.speaker}: {_text(turn.text, f'{what}, content', numbered=False)}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +58,14 @@ class Flag:
     metavar: str | None = None
     #: Heading that it stands under in the help.
     panel: str | None = None
-    #: How many values it takes.
-    values: int = 1
+    #: Whether it takes all values up to the next option or file.
+    is_open: bool = False
     #: Whether the flag sets the field to False: ``--no-cache`` for `use_cache`.
     is_negative: bool = False
+
+
+#: Former options, and what takes their place.
+FORMER = {"distributed": "workers=ray"}
 
 
 class Options(BaseModel):
@@ -72,13 +77,21 @@ class Options(BaseModel):
     @classmethod
     def _refuse_in_words(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         try:
-            return handler(data)._checked()
+            return handler(cls._of_now(data))._checked()
         except ValidationError as error:
             # A file with several parts collects the problems of all of them, with their lines.
             if info.context == KEEP_PROBLEMS:
                 raise
             problems, hint = problems_in_words(error, cls)
             raise ConfigurationError("; ".join(problems), hint=hint) from None
+
+    @classmethod
+    def _of_now(cls, data: Any) -> Any:
+        """Refuse options of earlier versions, with what takes their place."""
+        for name, now in FORMER.items():
+            if isinstance(data, Mapping) and name in data:
+                raise ConfigurationError(f"`{name}` is an option no more", hint=f"Write `{now}`.")
+        return data
 
     def _checked(self) -> Self:
         """Check what concerns several options together."""
@@ -369,6 +382,22 @@ def _shard(text: str | None) -> str | None:
     return f"{int(number)}/{int(count)}"
 
 
+RAY = "ray"
+_AUTO = "auto"
+
+
+def _workers(value: object) -> object:
+    """Read a number of workers, ``auto``, ``ray``, or ``ray:N``; a number becomes its text."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | str):
+        return value
+    text = str(value).strip()
+    kind, colon, count = text.partition(":")
+    number = count if colon else kind
+    if text in (_AUTO, RAY) or ((not colon or kind == RAY) and number.isdecimal() and int(number)):
+        return text
+    raise ValueError(f"{text!r} is no number of workers: write a number from 1, auto, ray, or ray:N")
+
+
 class RunOptions(Options):
     """How a file is scored, and what is written."""
 
@@ -391,6 +420,15 @@ class RunOptions(Options):
             "tables also Windows-1252, with a notice."
         ),
     ] = None
+    rows: Annotated[
+        str | None,
+        Flag(metavar="PATH"),
+        Field(
+            min_length=1,
+            description="Where the rows are, if a JSON file holds more than a list: a dotted path such as "
+            "results.results; of a spreadsheet with several sheets, the sheet. Absent: the whole file.",
+        ),
+    ] = None
     id: Annotated[
         str | None,
         Flag(metavar="COLUMN"),
@@ -403,26 +441,46 @@ class RunOptions(Options):
     system_columns: Annotated[
         list[str] | None,
         BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
-        Flag(metavar="A B", values=2),
+        Flag(metavar="A B ...", is_open=True),
         Field(
             description="Columns that hold the answers of one system each: every row is scored once for each, with the "
-            "column's name as `system` and its text as `output`. With results of that: compare these systems. "
-            "Absent: a row holds one output."
+            "column's name as `system` and its text as `output`; a list of texts is several candidates. With results "
+            "of that: compare these systems. May be repeated. Absent: a row holds one output."
         ),
     ] = None
     turns: Annotated[
-        Literal["assistant"] | None,
+        str | None,
+        Flag(metavar="SPEAKER"),
         Field(
-            description="assistant: score every turn of the assistant in a conversation, each with its own history. "
-            "Absent: the last one."
+            min_length=1,
+            description="assistant: score every turn of the assistant in a conversation, each with its own history; "
+            "any other name: the turns of this speaker. Absent: the last one.",
         ),
     ] = None
+    turns_at: Annotated[
+        list[str] | None,
+        BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
+        Flag(metavar="PATH"),
+        Field(
+            description="Where the messages of a conversation are: a column, or a dotted path such as chat.messages; "
+            "several are joined. Absent: messages, conversations, conversation, dialogue or chat."
+        ),
+    ] = None
+    roles: Annotated[
+        dict[str, str],
+        BeforeValidator(_mapping, json_schema_input_type=dict[str, str] | list[str]),
+        Flag(("--role",), metavar="ROLE=NAME"),
+        Field(
+            description="Other names that speakers have in the messages, such as assistant=agent; several of one role "
+            "with commas; may be repeated. Absent: the names of OpenAI, ShareGPT, LangChain and Gemini."
+        ),
+    ] = Field(default_factory=dict)
     group_by: Annotated[
         str | None,
         Flag(metavar="FIELD"),
         Field(
-            description="Field that names the document; `row` says that every row is independent. Absent: guessed and "
-            "reported."
+            description="Column that names the document; `row` says that every row is independent. Absent: rows with "
+            "the same question, source or conversation, as the metric reads it."
         ),
     ] = None
     by: Annotated[
@@ -463,7 +521,7 @@ class RunOptions(Options):
         Field(
             description="Columns of CSV results, separated by commas: input columns, row, figures such as score or "
             "probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
-            "input,score,label_mass,error,error_code. With --distributed: the input columns to keep. "
+            "input,score,label_mass,error,error_code. With --workers ray: the input columns to keep. "
             "Absent: all."
         ),
     ] = None
@@ -501,22 +559,21 @@ class RunOptions(Options):
             "them. Shares begin at documents, and with --window at windows."
         ),
     ] = None
-    distributed: Annotated[
-        Literal["ray"] | None,
-        Flag(panel=SPREADING),
-        Field(description="Spread the work over the workers of a cluster, by Ray Data."),
-    ] = None
     workers: Annotated[
-        Positive | None,
+        str | None,
+        BeforeValidator(_workers, json_schema_input_type=int | str | None),
         Flag(metavar="N", panel=SPREADING),
-        Field(description="Workers, each with the judge. Absent: one per GPU, or per machine where there are none."),
+        Field(
+            description="Spread the rows over N processes of this machine, one per GPU, each with the judge; auto: one "
+            "per GPU, or per 8 processors where there are none; ray, or ray:N: over the workers of a Ray cluster."
+        ),
     ] = None
     address: Annotated[
         str | None,
         Flag(metavar="ADDRESS", panel=SPREADING),
         Field(
-            description="The cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this machine "
-            "alone."
+            description="The Ray cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this "
+            "machine alone."
         ),
     ] = None
     gather_by: Annotated[
@@ -529,30 +586,37 @@ class RunOptions(Options):
     ] = None
 
     def _checked(self) -> Self:
-        for name in ("workers", "address", "gather_by"):
-            if self.distributed is None and getattr(self, name) is not None:
-                raise ConfigurationError(f"`{name}` is for distributed runs", hint="Add `distributed=ray`.")
-        if self.distributed is not None and self.by:
+        for name in ("address", "gather_by"):
+            if not self.on_ray and getattr(self, name) is not None:
+                raise ConfigurationError(f"`{name}` is for the workers of Ray", hint="Add `workers=ray`.")
+        if self.workers is not None and self.shard is not None:
             raise ConfigurationError(
-                "`by` is for runs on one machine",
-                hint="`geval-local merge` makes one file of a distributed run; `geval-local report FILE --by COLUMN` "
-                "shows its slices.",
+                "`workers` and `shard` exclude each other: workers score all shares", hint="Leave one of them out."
             )
-        if self.shard is not None and self.limit is not None:
+        if self.on_ray and self.by:
             raise ConfigurationError(
-                "`shard` and `limit` exclude each other: a share is one of all rows", hint="Leave one of them out."
+                "`by` does not go with `workers=ray`",
+                hint="`geval-local merge` makes one file of the parts; `geval-local report FILE --by COLUMN` shows its "
+                "slices. Workers of this machine know `by`: `workers=N`.",
             )
-        for name in ("id", "system_columns", "turns", "shard"):
-            if self.distributed is not None and getattr(self, name) is not None:
+        for name in ("id", "rows", "system_columns", "turns", "turns_at", "roles", "encoding"):
+            if self.on_ray and getattr(self, name):
                 raise ConfigurationError(
-                    f"`{name}` is for runs on one machine", hint="Write the rows as it would make them first."
+                    f"`{name}` does not go with `workers=ray`",
+                    hint="Workers of this machine know it, `workers=N`, and so do shares, `shard=I/N`.",
                 )
-        if self.distributed is not None and self.encoding is not None:
-            raise ConfigurationError(
-                "`encoding` is for runs on one machine: blocks of a file are cut by its bytes",
-                hint="Convert the files to UTF-8, for instance with iconv.",
-            )
         return self
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether the workers are those of a Ray cluster."""
+        return self.workers is not None and self.workers.startswith(RAY)
+
+    @property
+    def ray_workers(self) -> int | None:
+        """Number of the workers of a Ray cluster; None if it is found."""
+        _, _, count = (self.workers or "").partition(":")
+        return int(count) if count else None
 
 
 def _scale(value: str | None) -> str | None:
@@ -565,6 +629,39 @@ def _scale(value: str | None) -> str | None:
     return value
 
 
+#: Most rows that may have no partner with a score, where a run is compared with its baseline.
+MAX_UNPAIRED = "10%"
+
+
+def _unpaired(value: object) -> object:
+    text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if re.fullmatch(r"\d+|\d{1,2}(\.\d+)?%|100%", text) is None:
+        raise ValueError(f"{value!r} is neither a count such as 5 nor a share such as 10%")
+    return text
+
+
+class BaselineOptions(Options):
+    """How a run is compared with its baseline."""
+
+    across: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Flag(metavar="KEY"),
+        Field(
+            description="Allowed differences of the signature: judge, metric, steps, estimator, style, ..., versions, "
+            "or any; may be repeated."
+        ),
+    ] = Field(default_factory=list)
+    max_unpaired: Annotated[
+        str,
+        BeforeValidator(_unpaired, json_schema_input_type=str | int),
+        Flag(metavar="N|SHARE"),
+        Field(
+            description="Most rows of either run, and of each slice, that may have no partner with a score: a count, "
+            "or a share. Absent: 10%."
+        ),
+    ] = MAX_UNPAIRED
+
+
 class RatingOptions(Options):
     """On which scale people rated."""
 
@@ -572,7 +669,10 @@ class RatingOptions(Options):
         str | None,
         AfterValidator(_scale),
         Flag(metavar="SCALE"),
-        Field(description="The scale that people rated on, such as 0-100. Absent: the metric's."),
+        Field(
+            description="The scale that people rated on, such as 0-100; of words what they mean: "
+            "'{agree: 1, disagree: 0}'. Absent: the metric's."
+        ),
     ] = None
     skip_outside: Annotated[
         bool,
@@ -580,10 +680,41 @@ class RatingOptions(Options):
             description='Leave out ratings outside of this scale, such as -1 for "not rated". Absent: they are refused.'
         ),
     ] = False
+    rater_column: Annotated[
+        str | None,
+        Flag(metavar="COLUMN"),
+        Field(
+            description="The column with the person who rated a row, in files with one row for each rating: rows with "
+            "the same texts are merged. Absent: every row is a text of its own."
+        ),
+    ] = None
+
+
+def _sides(value: object) -> object:
+    """Read what values mean from pairs, ``left=a,right=b``."""
+    if isinstance(value, str | list | tuple):  # a value may have an equals sign: A=B=tie
+        value = {name: side for name, _, side in (one.rpartition("=") for one in _names(value))}  # type: ignore[attr-defined]
+    if isinstance(value, dict) and (odd := {*map(str, value.values())} - {"a", "b", "tie", "both_bad"}):
+        raise ValueError(f"{min(odd)!r} is no side: write VALUE=a, VALUE=b, VALUE=tie or VALUE=both_bad")
+    return value
+
+
+class PreferenceOptions(Options):
+    """How people say which of two outputs is better."""
+
+    prefers: Annotated[
+        dict[str, str] | None,
+        BeforeValidator(_sides, json_schema_input_type=dict[str, str] | list[str] | str | None),
+        Flag(metavar="VALUE=SIDE"),
+        Field(
+            description="What values of the human preference mean, such as left=a,right=b,none=both_bad; - and + are "
+            "numbers below and above 0; also columns of which one is 1. Absent: 1 to 0, A>B, model_a, first, tie, ..."
+        ),
+    ] = None
 
 
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-for _group in (JudgeOptions, RunOptions, RatingOptions):
+for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions, PreferenceOptions):
     _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
     _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
     _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."

@@ -10,6 +10,7 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -202,6 +203,10 @@ def _refuse_ends(values: Sequence[float]) -> None:
 
 def _read_text(spec: str) -> LabelsAndValues:
     match = _RANGE.match(spec)
+    if spec.startswith("{") and spec.endswith("}"):  # a mapping on a command line
+        pairs = [part.rpartition(":") for part in spec[1:-1].split(",")]
+        with suppress(ValueError):
+            return _read({label.strip(" '\""): float(value) for label, _, value in pairs})
     if match is None:
         words = [word.strip() for word in spec.split("/")]
         if len(words) == 2 and all(words):

@@ -361,7 +361,9 @@ class Score:
             orders=tuple(
                 OrderFigures(estimate(order, estimator, sample_key=sample_key), order.label_mass) for order in orders
             ),
-            thoughts=thought_figures(thoughts, distribution.scale.array, is_expectation=estimator.kind == "exact")
+            thoughts=thought_figures(
+                thoughts, [distribution.scale.array] * len(thoughts), is_expectation=estimator.kind == "exact"
+            )
             if thoughts
             else None,
         )

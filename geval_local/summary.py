@@ -156,13 +156,8 @@ class Summary:
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
             **({"by": by} if by else {}),
-            **({} if not self.thoughts else {"thoughts": self.thought_record}),
+            **_thought_record(self),
         }
-
-    @property
-    def thought_record(self) -> dict[str, Any]:
-        """The figures of thoughts as plain JSON values."""
-        return {"count": self.thoughts, "standard_error": _finite(self.thought_error), "cut": self.cut_thoughts}
 
 
 @dataclass(frozen=True)
@@ -483,6 +478,12 @@ class QuestionSummary:
     spread: float | None
     #: Why rows have no answer, the most frequent reason first.
     reasons: tuple[UnscoredReason, ...]
+    #: As those of a `Summary`; of a choice, the error is that of the mean probability of the options chosen.
+    thoughts: int = 0
+    thought_error: float = math.nan
+    cut_thoughts: int = 0
+    #: The part of the mean spread that thoughts make: the mean of its standard errors; None where it is not known.
+    spread_error: float | None = None
 
     @property
     def unscored(self) -> int:
@@ -501,6 +502,8 @@ class QuestionSummary:
             "label_mass": _mass_record(self, LOW_LABEL_MASS),
             "spread": self.spread,
             "reasons": [reason.to_dict() for reason in self.reasons],
+            **({} if self.spread_error is None else {"spread_error": self.spread_error}),
+            **_thought_record(self),
         }
 
 
@@ -513,6 +516,7 @@ class QuestionTally:
         self._answered = 0
         self._total = 0.0
         self._spread = 0.0
+        self._spread_error = 0.0
         self._orders = 1
         self._chosen: dict[tuple[type, str | bool], int] = {}
 
@@ -528,6 +532,11 @@ class QuestionTally:
         counts.mass_min = min(counts.mass_min, answer.label_mass)
         counts.low_rows += answer.label_mass < LOW_LABEL_MASS
         self._spread += answer.spread or 0.0
+        self._spread_error += math.nan if answer.spread_error is None else answer.spread_error
+        if answer.thoughts is not None:
+            counts.thoughts = answer.thoughts.count
+            counts.cut_thoughts += answer.thoughts.cut
+            counts.thought_variance += answer.thoughts.error**2
         self._orders = max(self._orders, answer.orders)
         if isinstance(answer, ChoiceAnswer):
             choice = answer.choice
@@ -551,6 +560,10 @@ class QuestionTally:
             low_mass_share=counts.low_rows / some if some else math.nan,
             spread=self._spread / some if some and self._orders > 1 else None,
             reasons=counts.reasons.listed(),
+            thoughts=counts.thoughts,
+            thought_error=counts.thought_error(some),
+            cut_thoughts=counts.cut_thoughts,
+            spread_error=self._spread_error / some if some and not math.isnan(self._spread_error) else None,
         )
 
 
@@ -558,6 +571,13 @@ _PLAIN_SUMS = (
     *("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other"),
     *("thoughts", "cut_thoughts"),
 )
+
+
+def _thought_record(figures: Summary | QuestionSummary) -> dict[str, Any]:
+    """Return the figures of thoughts as plain JSON values, under their key; nothing of a judge that does not think."""
+    error = _finite(figures.thought_error)
+    told = {"count": figures.thoughts, "standard_error": error, "cut": figures.cut_thoughts}
+    return {"thoughts": told} if figures.thoughts else {}
 
 
 def _mass_record(figures: Summary | QuestionSummary, low: float) -> dict[str, Any]:

@@ -137,9 +137,14 @@ class Thoughts:
         return math.sqrt(count - 1) * float(np.std(without)), spread
 
 
-def thought_figures(forms: Sequence[Thoughts], values: NDArray[np.float64], *, is_expectation: bool) -> ThoughtFigures:
-    """Sum up the thoughts about all forms of a sample, whose score is the mean over the forms."""
-    errors, spreads = np.array([form.errors(values) for form in forms]).T
+def thought_figures(
+    forms: Sequence[Thoughts], values: Sequence[NDArray[np.float64]], *, is_expectation: bool = True
+) -> ThoughtFigures:
+    """Sum up the thoughts about all forms of a sample, whose figure is the mean over the forms.
+
+    `values` are those of each form's labels, in the unit of the figure.
+    """
+    errors, spreads = np.array([form.errors(own) for form, own in zip(forms, values, strict=True)]).T
     drawn = [thought for form in forms for thought in form.drawn]
     return ThoughtFigures(
         len(forms[0].p),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A platform engineer: several workers, one file of their parts, and a server.
 set -e
-geval-local score chats.csv -m assistant/helpfulness --field question='customer question' --field output='bot reply' --distributed ray --workers 2 -o parts/
+geval-local score chats.csv -m assistant/helpfulness --field question='customer question' --field output='bot reply' --workers ray:2 -o parts/
 geval-local merge parts -o merged.csv
 geval-local report merged.csv -o merged.html
 geval-local serve -j nano --port "${PORT:-8399}" 2> server.log & server=$!

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# Shares of one run as an array of Slurm jobs. Each job has a GPU; one that is preempted or out of time is queued again.
+# N shares of one run as an array of Slurm jobs. Each job has a GPU; one that is preempted or out of time is queued again.
 #
-#     job=$(sbatch --parsable examples/shards/slurm.sh DATA METRIC JUDGE OUT)
+#     job=$(sbatch --parsable --array=1-8 examples/shards/slurm.sh 8 DATA METRIC JUDGE OUT [OPTION ...])
 #     sbatch --dependency="afterok:$job" --wrap "geval-local merge OUT -o scores.jsonl"
-#SBATCH --array=1-8
+#
+# N is given, not taken from the array: an array of the failed jobs alone, --array=3,5, is still of 8 shares.
 #SBATCH --gpus-per-task=1
 #SBATCH --time=02:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
-data=$1 metric=$2 judge=$3 out=$4
+shares=$1 data=$2 metric=$3 judge=$4 out=$5
+shift 5
 
-geval-local score "$data" -m "$metric" -j "$judge" --shard "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT" -o "$out" &
+geval-local score "$data" -m "$metric" -j "$judge" --shard "$SLURM_ARRAY_TASK_ID/$shares" -o "$out" "$@" &
 run=$!
 # USR1 comes two minutes before the time is up, TERM on preemption: the run ends after its current batch, with code 3.
 trap 'kill -TERM "$run" 2>/dev/null' USR1 TERM

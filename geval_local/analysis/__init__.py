@@ -7,7 +7,7 @@
 - `contenders`: scored runs, others' outputs, ROUGE, BLEU, chrF and length; `meta_evaluation`: compares all of them with
   people, with each other, and with the human ceiling
 - `differences`: sides and systems, on the documents that they share; `comparison`: systems or runs side by side;
-  `worse`: whether a run is worse than its baseline
+  `gates`: limits on a run's figures, and their outcomes; `worse`: whether a run is worse than its baseline
 - `estimates`: the mean rating of all rows, from scores of all and ratings of a few; `rating_plans`: draws the rows that
   people rate
 - `biases`: whom a judge favours, and the effect of length; `preferences`: which of two outputs is better; `pair_study`:

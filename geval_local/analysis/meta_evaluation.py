@@ -352,7 +352,7 @@ def meta_evaluate(
     rows : Rated
         The rated rows, see `read_rated`.
     results : sequence of path
-        Results of `score` over these rows, or run directories.
+        Results of `score` over these rows, or run directories, besides those that `rows` was read with.
     judged : callable, optional
         Scores the rows with judges. It is called with the names already in use, after everything else was read and
         checked.
@@ -380,8 +380,8 @@ def meta_evaluate(
         )
     others, parsed = from_responses(rows, responses) if responses else ([], {})
     found: list[Contender] = []
-    for path in results:
-        run = from_results(rows, Path(path), [one.name for one in found])
+    for path in dict.fromkeys([*rows.results, *map(Path, results)]):
+        run = from_results(rows, path, [one.name for one in found])
         found += [run, *ablations(run, rows.metrics, estimators)]
     if judged is not None:
         found += judged([one.name for one in found if one.kind == "judge"])

@@ -47,6 +47,8 @@ class Consistency:
     #: Number of triads (three systems that were all compared), and of those in which each beats the next in a cycle.
     triads: int
     cyclic: int
+    #: Standard error that thoughts leave in the effect of the order on one comparison, on average; NaN without any.
+    thought_error: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,7 @@ def consistency(found: Sequence[Preference]) -> Consistency:
         masses=tuple(masses) or (math.nan, math.nan),
         triads=triads,
         cyclic=cyclic,
+        thought_error=float(np.mean([one.thought_error for one in ordered])) if ordered else math.nan,
     )
 
 
@@ -284,7 +287,13 @@ def consistency_table(figures: Mapping[str, Consistency]) -> Table:
         "quarter of the sets of three",
     )
     shifts = {name: one.position_shift for name, one in figures.items()}
-    return Table.over(figures, columns, (*notes, *mean_warnings(shifts)))
+    thoughts = [
+        f"{name}: each order has its own thoughts, which leave a standard error of {number(one.thought_error)} in what "
+        "one comparison gains: some flips are theirs; the interval of the mean includes it"
+        for name, one in figures.items()
+        if math.isfinite(one.thought_error)
+    ]
+    return Table.over(figures, columns, (*notes, *thoughts, *mean_warnings(shifts)))
 
 
 def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:

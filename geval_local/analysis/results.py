@@ -16,6 +16,7 @@ import numpy as np
 from typing_extensions import TypedDict, Unpack
 
 from geval_local.analysis.example_rows import without_examples
+from geval_local.analysis.ratings.merged import merge_raters
 from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
     HumanFields,
@@ -223,6 +224,8 @@ class Reading(TypedDict, total=False):
         The scale of the human ratings; by default the metric's.
     skip_outside : bool
         Skip ratings outside of this scale; by default they are an error.
+    rater_column : str
+        The column with the person who rated a row; rows with the same texts are merged.
     """
 
     group_by: str | None
@@ -231,6 +234,7 @@ class Reading(TypedDict, total=False):
     estimator: Estimator | str | None
     human_scale: Scale | str | None
     skip_outside: bool
+    rater_column: str | None
 
 
 #: Column of results with the system of a row that comes from a wide row, see `RunOptions.system_columns`.
@@ -274,6 +278,8 @@ class ScoredRun:
     #: The scale of the human ratings, if it is not the metric's, and whether to skip ratings outside of it.
     human_scale: Scale | str | None = None
     skip_outside: bool = False
+    #: The column with the person who rated a row; rows with the same texts are merged.
+    rater_column: str | None = None
     #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
@@ -311,7 +317,9 @@ class ScoredRun:
     @property
     def given(self) -> ResultsInput:
         """The file, or the rows that were given instead."""
-        return self.path if self.held is None else self.held
+        if self.held is None and self.rater_column is None:
+            return self.path
+        return self.rows
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -320,7 +328,10 @@ class ScoredRun:
         described = {} if self.manifest is None else self.manifest.metrics
         check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
         check_columns((Sample(row) for row in rows), self.fields)
-        return rows
+        if self.rater_column is None:
+            return rows
+        fields = self.rule.fields or ("output",)
+        return merge_raters(rows, self.rater_column, fields, self.mapping, self.path, self.system)
 
     @cached_property
     def documents(self) -> Grouped:

@@ -3,92 +3,50 @@
 Without a margin a metric fails if its scores dropped significantly. With a margin it fails unless the test shows that
 the scores are not lower by that margin or more (non-inferiority). Both use `geval_local.statistics.noninferiority`.
 Scores that differ by no more than rounding are equal.
+Rows that are missing fail it too: most rows of both runs, and of every slice, need a partner with a score.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
 
 from geval_local.analysis.comparison import Differ, allowed_differences, shared_metrics, told_differ
 from geval_local.analysis.differences import doubt_of
+from geval_local.analysis.gates import (
+    NOT_WORSE,
+    ROWS_SHOWN,
+    Gate,
+    GateOutcome,
+    Limit,
+    ShownRow,
+    parse_limit,
+)
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
 from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError, GevalError
-from geval_local.fields import counted, lookup
+from geval_local.fields import counted, lookup, output_text
+from geval_local.io.result_manifest import is_own_result, manifest_path
+from geval_local.io.results import row_number
 from geval_local.io.samples import Sample
-from geval_local.slices import Slicing, find_slicings
+from geval_local.options import MAX_UNPAIRED, BaselineOptions
+from geval_local.signature import signature_differences
+from geval_local.slices import NO_VALUE, Slicing, find_slicings
 from geval_local.statistics.interval import FEW_UNITS
-from geval_local.statistics.noninferiority import TOO_FEW, NotWorse, NotWorseSoFar, missed, not_worse, not_worse_so_far
+from geval_local.statistics.noninferiority import TOO_FEW, missed, not_worse, not_worse_so_far
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import LEVEL
 
 #: The judged field, which a new version changes.
 _OUTPUT = "output"
-
-
-class BaselineQuestion(NamedTuple):
-    """A question about a run and its baseline."""
-
-    #: Name of the result.
-    metric: str
-    #: How much lower the mean may be, in units of the scale; None: any significant drop counts.
-    margin: float | None = None
-    #: Column and value that select the rows; None: all rows.
-    column: str | None = None
-    value: str | None = None
-
-    @property
-    def place(self) -> str:
-        """The metric, and the slice if there is one."""
-        return self.metric if self.column is None else f"{self.metric}, {self.column} = {self.value}"
-
-
-@dataclass(frozen=True)
-class Change:
-    """How the scores of shared rows changed from the baseline, and whether the run passes.
-
-    Attributes
-    ----------
-    passed : bool
-        Whether the run is not worse.
-    told : str
-        Sentence that states the result with its figures.
-    difference : float
-        Mean over documents of new minus old, in units of the scale; NaN if nothing is shared or the judge does not
-        answer.
-    test : NotWorse, optional
-        The test, of the new run's advantage: new minus old if high scores are good, else old minus new. None if there
-        is nothing to test.
-    new, old : float
-        Means over the shared documents.
-    rows, documents : int
-        Number of new rows with a partner in the baseline, and of their documents.
-    margin : float, optional
-        How much worse the mean may be.
-    """
-
-    passed: bool
-    told: str
-    difference: float = math.nan
-    test: NotWorse | None = None
-    new: float = math.nan
-    old: float = math.nan
-    rows: int = 0
-    documents: int = 0
-    margin: float | None = None
-    #: Result of the sequential test; None without it.
-    so_far: NotWorseSoFar | None = None
-    #: Which scores of the metric are good.
-    direction: Direction = Direction.HIGH
 
 
 @dataclass(frozen=True)
@@ -102,31 +60,26 @@ class WorseStudy(Study):
     #: Descriptions of how rows were paired, and grouped into documents.
     pairing: str
     grouping: str
-    #: Question -> result.
-    changes: dict[BaselineQuestion, Change]
+    #: Gate, of one result and one slice -> its outcome.
+    changes: dict[Gate, GateOutcome]
     #: How columns cut the rows.
     slicings: Sequence[Slicing] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every question passes."""
+        """Whether no gate fails."""
         return all(change.passed for change in self.changes.values())
 
     @property
     def failures(self) -> list[str]:
         """Say what is worse."""
-        return [f"{asked.place}: {change.told}" for asked, change in self.changes.items() if not change.passed]
+        return [change.sentence for change in self.changes.values() if not change.passed]
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
-        found = [
-            {"metric": asked.metric, "slice": None if asked.column is None else [asked.column, asked.value]}
-            | as_record(change)
-            for asked, change in self.changes.items()
-        ]
         record = {"new": self.runs[0].path, "old": self.runs[1].path, "differ": self.differ, "pairing": self.pairing}
         record |= {"grouping": self.grouping, "passed": self.passed}
-        return dict(as_record(record)) | {"changes": found}
+        return dict(as_record(record)) | {"changes": [change.to_dict() for change in self.changes.values()]}
 
     def lines(self) -> list[str]:
         """Give what was compared, and how."""
@@ -149,7 +102,7 @@ class WorseStudy(Study):
                 asked.place,
                 change.documents,
                 f"{number(change.new)} / {number(change.old)}",
-                "-" if change.test is None else interval(_turned(change)),
+                "-" if change.change is None else interval(change.change),
                 "-" if change.test is None else p_value(change.test.p),
                 "-" if change.test is None else number(change.test.detectable, 2),
                 _verdict(change),
@@ -173,6 +126,7 @@ def is_worse(
     margin: float | None = None,
     by: Sequence[str] = (),
     across: Sequence[str] = (),
+    max_unpaired: str = MAX_UNPAIRED,
     sequential: bool = False,
     **reading: Unpack[Reading],
 ) -> WorseStudy:
@@ -183,17 +137,20 @@ def is_worse(
     new, old : path, RunResult, rows or data frame
         The run, and its baseline.
     metrics : sequence of str
-        Names of the metrics to test; by default all that both runs have.
+        Names of the metrics to test; by default all of the new run. One that the baseline lacks is skipped.
     margin : float, optional
         How much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the test shows
         that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
     by : sequence of str
-        Columns of the new rows; every slice by their values is tested too.
+        Columns of the new rows; every slice by their values is tested too. A slice that only the baseline has fails.
     across : sequence of str
         Keys of the signature in which the two may differ, ``versions`` or ``any``.
+    max_unpaired : str
+        Most rows of either run, and of a slice, that may have no partner with a score: a count, or a share such as
+        ``10%``.
     sequential : bool
         Use the sequential test, whose error level covers repeated looks at a growing file. The order of the rows must
-        not depend on their scores.
+        not depend on their scores. The baseline may have more rows.
     **reading
         As in `geval_local.analysis.comparison.compare`.
 
@@ -202,74 +159,219 @@ def is_worse(
     ConfigurationError
         If the signatures differ in keys that `across` does not name, or a metric is missing.
     DataError
-        If nothing pairs the rows.
+        If nothing pairs the rows, or a result file is not the one that its manifest describes.
     """
     run, before = (one if isinstance(one, ScoredRun) else ScoredRun.of(one, **reading) for one in (new, old))
-    names = shared_metrics((run, before), metrics)
+    shared_metrics((run, before), metrics)
     slicings = find_slicings(run.rows, by, run.mapping) if by else []
-    places = [(None, None), *((one.column, name) for one in slicings for name in one.names)]
-    asked = [BaselineQuestion(name, margin, *place) for name in names for place in places]
-    return changes(run, before, asked, slicings=slicings, across=across, sequential=sequential)
+    columns = [None, *(one.column for one in slicings)]
+    asked = [
+        Gate(NOT_WORSE, metric=name, by=column, margin=margin) for name in metrics or run.metrics for column in columns
+    ]
+    check_own(run)
+    options = BaselineOptions(across=list(across), max_unpaired=max_unpaired)
+    return changes(run, before, asked, options, slicings=slicings, sequential=sequential)
+
+
+def check_own(run: ScoredRun) -> None:
+    """Refuse a result file that was changed after it was written; one without a manifest is its user's."""
+    if run.held is None and run.manifest is not None and run.path.is_file() and not is_own_result(run.path):
+        raise DataError(
+            f"{run.path} is not the file that {manifest_path(run.path).name} describes: it was changed",
+            hint=f"Score it again. If the change is yours, remove {manifest_path(run.path)} and allow `across=any`.",
+        )
 
 
 def changes(
     new: ScoredRun,
     old: ScoredRun,
-    asked: Iterable[BaselineQuestion],
+    gates: Iterable[Gate],
+    options: BaselineOptions,
     *,
     slicings: Sequence[Slicing] = (),
-    across: Sequence[str] = (),
     tests: int | None = None,
     sequential: bool = False,
 ) -> WorseStudy:
-    """Answer questions about a run and its baseline; raises as `is_worse` does.
+    """Check a run against gates of its baseline, each of one result; raises as `is_worse` does.
 
-    `tests` is the number of tests without a margin that share one level; by default the number in `asked`.
+    A gate of a column is one of each of its slices. `tests` is the number of tests without a margin that share one
+    level; by default the number of these gates.
     """
-    asked = list(dict.fromkeys(asked))
-    for margin in dict.fromkeys(question.margin for question in asked):
+    check_own(old)
+    gates, columns = list(dict.fromkeys(gates)), {one.column: one for one in slicings}
+    for margin in dict.fromkeys(gate.margin for gate in gates):
         if margin is not None and not 0 <= margin < math.inf:
             raise ConfigurationError(f"a margin is 0 or more, not {margin:g}", hint="In units of the scale.")
-    names = list(dict.fromkeys(question.metric for question in asked))
-    differ = allowed_differences(new, old, shared_metrics((new, old), names), across, texts=False)
+    found: dict[Gate, GateOutcome] = {}
+    for gate in gates:
+        if gate.metric not in old.metrics:
+            told = f"{old.path} has no scores of it, only of {', '.join(old.metrics)}"
+            found[gate] = GateOutcome(gate, "skipped", f"{told}: the comparison begins with the next run")
+    asked = [one for gate in gates if gate not in found for one in each_slice(gate, columns)]
+    names = list(dict.fromkeys(gate.metric for gate in asked))
+    if not names:
+        return WorseStudy((new, old), {}, "no metric is in both runs", "", found, list(slicings))
+    differ = allowed_differences(new, old, shared_metrics((new, old), names), options.across, texts=False)
     keys, pairing = _keys(new, old, names)
     documents = new.documents
     grouping = documents.told
     if documents.names is None and len(set(keys[0])) < len(keys[0]):
         grouping = "rows that were paired as one count as one document"
-    columns = {one.column: one for one in slicings}
-    slices = {name: [one.slice_of(row, new.mapping) for row in new.rows] for name, one in columns.items()}
+    slices = {name: _slices(one, (new, old)) for name, one in columns.items()}
     # A drop in any row of the table counts, so all tests share one error level.
-    level = LEVEL / max(1, sum(question.margin is None for question in asked) if tests is None else tests)
+    level = LEVEL / max(1, sum(gate.margin is None for gate in asked) if tests is None else tests)
     items = {name: (new.items(name), old.items(name)) for name in names}
-    found = {}
-    for question in asked:
-        chosen = None
-        if question.column is not None:
-            chosen = [value == question.value for value in slices[question.column]]
-        pair, direction = items[question.metric], new.direction(question.metric)
-        span = _span(new, question.metric, pair)
-        smallest = max(run.rounding(question.metric) for run in (new, old))
-        change = _change(
-            question, pair, keys, chosen, span, level, smallest, direction=direction, sequential=sequential
-        )
-        found[question] = change
+    unpaired = parse_limit("unscored", f"<= {options.max_unpaired}")
+    for gate in asked:
+        pair = items[gate.metric]
+        chosen = None if gate.by is None else _chosen(slices[gate.by], gate.value, keys)
+        if (early := _uncovered(gate, pair, keys, chosen, unpaired, sequential=sequential)) is not None:
+            found[gate] = early
+            continue
+        span, direction = _span(new, gate.metric, pair), new.direction(gate.metric)
+        smallest = max(run.rounding(gate.metric) for run in (new, old))
+        inside = None if chosen is None else chosen[0]
+        change = _change(gate, pair, keys, inside, span, level, smallest, direction=direction, sequential=sequential)
+        if not change.passed:
+            change = replace(change, rows=_fallen((new, old), pair, keys, inside, direction))
+        found[gate] = change
+    for gate in gates:
+        if gate.by is not None and gate.metric in names:
+            for value, count in _vanished(slices[gate.by], columns[gate.by]):
+                told = f"this slice vanished: the baseline has {counted(count, 'row')} of it, and the new run has none"
+                own = replace(gate, value=value)
+                found[own] = GateOutcome(own, "failed", told)
     return WorseStudy((new, old), differ, pairing, grouping, found, list(slicings))
 
 
-def refused(asked: Iterable[BaselineQuestion], error: GevalError, baseline: object) -> dict[BaselineQuestion, Change]:
-    """Answer every question with the error that makes the two runs incomparable; no question passes."""
-    hint = " ".join((error.hint or "").split())
-    if keys := re.findall(r"`across=(\w+)`", hint):
-        hint = (
-            "Score the baseline again as this run was scored, or allow the difference: "
-            f"baseline: {{run: ..., across: [{', '.join(keys)}]}}"
+def each_slice(gate: Gate, slicings: Mapping[str, Slicing]) -> list[Gate]:
+    """Make one gate of every slice of a gate's column."""
+    if gate.by is None or gate.value is not None:
+        return [gate]
+    return [replace(gate, value=name) for name in slicings[gate.by].names]
+
+
+#: Slice of every row of the new run and of the old one; None where a row has none.
+_Slices = tuple[list[str], list[str | None]]
+
+
+def _slices(slicing: Slicing, runs: tuple[ScoredRun, ScoredRun]) -> _Slices:
+    """Find the slice of every row; a baseline without the column has none."""
+    new, old = runs
+    own = [slicing.slice_of(row, new.mapping) for row in new.rows]
+    if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows):
+        return own, [None] * len(old.rows)
+    return own, [slicing.slice_of(row, old.mapping) for row in old.rows]
+
+
+def _chosen(slices: _Slices, value: str | None, keys: Keys) -> tuple[list[bool], list[bool]]:
+    """Choose the rows of a slice; a row of the baseline that has none is in that of its partner."""
+    own = [one == value for one in slices[0]]
+    inside = {key for key, is_chosen in zip(keys[0], own, strict=True) if is_chosen}
+    return own, [key in inside if one is None else one == value for key, one in zip(keys[1], slices[1], strict=True)]
+
+
+def _vanished(slices: _Slices, slicing: Slicing) -> Iterator[tuple[str, int]]:
+    """Yield the names that only the baseline has, with their rows; numbers that are cut, and lengths, have none."""
+    if slicing.edges or slicing.of_output:
+        return
+    known = {NO_VALUE, *slicing.names}
+    yield from sorted(Counter(one for one in slices[1] if one is not None and one not in known).items())
+
+
+def _uncovered(
+    gate: Gate,
+    items: tuple[Sequence[ScoredItem], Sequence[ScoredItem]],
+    keys: Keys,
+    chosen: tuple[list[bool], list[bool]] | None,
+    limit: Limit,
+    *,
+    sequential: bool,
+) -> GateOutcome | None:
+    """Say that too many rows of either run have no partner with a score; None if enough have.
+
+    With a sequential test the new run grows, so the baseline may have more rows.
+    """
+    scored = [
+        {key for key, one in zip(own, held, strict=True) if math.isfinite(one.predicted)}
+        for own, held in zip(keys, items, strict=True)
+    ]
+    inside = chosen or ([True] * len(keys[0]), [True] * len(keys[1]))
+    sides = [[key for key, one in zip(own, is_in, strict=True) if one] for own, is_in in zip(keys, inside, strict=True)]
+    alone = [[key for key in own if key not in scored[0] & scored[1]] for own in sides]
+    most = [limit.value * (len(own) if limit.is_share else 1) for own in sides]
+    if gate.value is not None and not sides[1] and len(alone[0]) > min(most[0], len(sides[0]) - 1):
+        return GateOutcome(gate, "skipped", "this slice is new: the comparison begins with the next run")
+    told = [
+        f"{len(missing)} of {counted(len(own), 'row')} of the {which}"
+        for which, own, missing, allowed in zip(("new run", "baseline"), sides, alone, most, strict=True)
+        if len(missing) > allowed
+    ]
+    if not told or (sequential and told[0].endswith("baseline")):
+        return None
+    why = f"{' and '.join(told)} have no partner with a score, and {limit.shown.replace('.00%', '%')} may"
+    return GateOutcome(gate, "failed", f"{why} (max_unpaired)")
+
+
+def _fallen(
+    runs: tuple[ScoredRun, ScoredRun],
+    items: tuple[Sequence[ScoredItem], Sequence[ScoredItem]],
+    keys: Keys,
+    chosen: Sequence[bool] | None,
+    direction: Direction,
+) -> tuple[ShownRow, ...]:
+    """Return the rows that fell most, worst first, each with its first partner."""
+    places = {key: at for at, key in reversed(list(enumerate(keys[1])))}
+    pairs = [
+        (items[0][at].predicted - items[1][places[key]].predicted, at, places[key])
+        for at, key in enumerate(keys[0])
+        if key in places and (chosen is None or chosen[at])
+    ]
+    fell = sorted((direction.sign * by, at, old) for by, at, old in pairs if direction.sign * by < 0)
+    return tuple(
+        shown_row(runs[0], items[0], at)._replace(
+            before=items[1][old].predicted, output_before=output_text(runs[1].rows[old], runs[1].mapping) or ""
         )
-    told = f"it cannot be compared with the baseline {baseline}: {error.message}{hint and f'. {hint}'}"
-    return {question: Change(False, told) for question in asked}
+        for _, at, old in fell[:ROWS_SHOWN]
+    )
 
 
-def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[tuple[list[str], list[str]], str]:
+def shown_row(run: ScoredRun, items: Sequence[ScoredItem], at: int) -> ShownRow:
+    """Describe a row of a run, counted from 0."""
+    row = run.rows[at]
+    name = "" if (given := lookup(row, "id")) is None else str(given)
+    return ShownRow(row_number(row, at + 1), name, items[at].predicted, output_text(row, run.mapping) or "")
+
+
+def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> GateOutcome:
+    """Fail a gate by the error that makes the two runs incomparable; say in words what changed."""
+    hint = " ".join((error.hint or "").split())
+    told = f"it cannot be compared with the baseline {old.path}: {error.message}{hint and f'. {hint}'}"
+    if keys := re.findall(r"`across=(\w+)`", hint):
+        told = (
+            f"it cannot be compared with the baseline: {_changed(gate.metric, keys, new, old)}. If that is wanted, "
+            "accept this run as the next baseline (`accept: true` below `baseline`), or compare all the same "
+            f"(`across: [{', '.join(keys)}]`)"
+        )
+    return GateOutcome(gate, "failed", told)
+
+
+def _changed(metric: str, keys: Sequence[str], new: ScoredRun, old: ScoredRun) -> str:
+    """Say what differs between two signatures: of a metric its keys, of anything else its values."""
+    differ = signature_differences(old.signature(metric), new.signature(metric))
+    told = [f"{key} was {differ[key][0]}, is {differ[key][1]}" for key in keys if key in differ and key != "metric"]
+    if "metric" in keys and all(run.is_described(metric) for run in (new, old)):
+        before, after = (run.origin(metric).definition.model_dump() for run in (old, new))
+        parts = [key for key in after if key != "threshold" and before.get(key) != after[key]]
+        told.insert(0, f"the metric changed in {', '.join(parts)}")
+    return "; ".join(told)
+
+
+#: Of the new run and of the old one: a key for every row, equal for partners.
+Keys = tuple[list[str], list[str]]
+
+
+def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[Keys, str]:
     """Return a key for every row of both runs, equal for partners, and a description of the key."""
     ids = tuple([lookup(row, "id") for row in run.rows] for run in (new, old))
     if all(None not in own and len(set(map(str, own))) == len(own) for own in ids):
@@ -318,9 +420,9 @@ def _span(run: ScoredRun, metric: str, items: Iterable[Iterable[ScoredItem]]) ->
 
 
 def _change(
-    question: BaselineQuestion,
+    gate: Gate,
     items: tuple[Sequence[ScoredItem], Sequence[ScoredItem]],
-    keys: tuple[Sequence[str], Sequence[str]],
+    keys: Keys,
     chosen: Sequence[bool] | None,
     span: float,
     level: float,
@@ -328,12 +430,12 @@ def _change(
     *,
     direction: Direction,
     sequential: bool,
-) -> Change:
-    """Pair the rows of a question by key, average by key and then by document, and test the differences."""
+) -> GateOutcome:
+    """Pair the rows of a gate by key, average by key and then by document, and test the differences."""
     own = [item for at, item in enumerate(items[0]) if chosen is None or chosen[at]]
     for which, held in (("new", own), ("old", items[1])):
         if doubt := doubt_of(held):
-            return Change(False, f"nothing can be concluded of the {which} run: {doubt}", margin=question.margin)
+            return GateOutcome(gate, "failed", f"nothing can be concluded of the {which} run: {doubt}")
     before = _means((key, item) for key, item in zip(keys[1], items[1], strict=True))
     pairs = [
         (key, item) for at, (key, item) in enumerate(zip(keys[0], items[0], strict=True)) if not chosen or chosen[at]
@@ -347,21 +449,20 @@ def _change(
             is_equal = abs(after[key] - before[key]) <= smallest
             by_document[group[key]].append((before[key] if is_equal else after[key], before[key]))
     if not by_document:
-        if question.column is not None and not {key for key, _ in pairs} & set(keys[1]):
-            return Change(True, "no row of this slice is in the baseline: nothing is compared", margin=question.margin)
-        return Change(False, "no row with a score is in both runs", margin=question.margin)
+        return GateOutcome(gate, "failed", "no row with a score is in both runs")
     means = np.array([np.mean(pairs, axis=0) for pairs in by_document.values()])
     differences = means[:, 0] - means[:, 1]
     gains = direction.sign * differences
-    level = level if question.margin is None else LEVEL
-    test = not_worse(gains, question.margin, span=span, level=level)
+    level = level if gate.margin is None else LEVEL
+    test = not_worse(gains, gate.margin, span=span, level=level)
     passed, so_far = bool(test.passed), None
     if sequential:
-        so_far = not_worse_so_far(gains, question.margin or 0.0, span=span, level=level)
-        passed = so_far.verdict != "failed" if question.margin is None else so_far.verdict == "passed"
-    mean, (after_mean, before_mean) = float(differences.mean()), means.mean(axis=0).tolist()
-    figures = (after_mean, before_mean, rows, len(differences), question.margin, so_far, direction)
-    made = Change(passed, "", mean, test, *figures)
+        so_far = not_worse_so_far(gains, gate.margin or 0.0, span=span, level=level)
+        passed = so_far.verdict != "failed" if gate.margin is None else so_far.verdict == "passed"
+    after_mean, before_mean = means.mean(axis=0).tolist()
+    counts = {"scored": rows, "documents": len(differences), "new": after_mean, "old": before_mean}
+    made = GateOutcome(gate, "holds" if passed else "failed", "", float(differences.mean()), **counts)
+    made = replace(made, test=test, so_far=so_far, direction=direction)
     return replace(made, told=_sentence(made))
 
 
@@ -374,34 +475,25 @@ def _means(items: Iterable[tuple[str, ScoredItem]]) -> dict[str, float]:
     return {key: float(np.mean(values)) for key, values in found.items()}
 
 
-def _turned(change: Change) -> Any:
-    """Return the interval of new minus old."""
-    assert change.test is not None
-    one = change.test.difference
-    if change.direction.sign > 0:
-        return one
-    return replace(one, value=-one.value, low=-one.high, high=-one.low)
-
-
-def _verdict(change: Change) -> str:
+def _verdict(change: GateOutcome) -> str:
     if change.test is None:
-        return "new" if change.passed else "not known"
-    if change.margin is None:
+        return "new" if change.verdict == "skipped" else "not known"
+    if change.gate.margin is None:
         return "not shown to be worse" if change.passed else "worse" if change.test.passed is False else "cannot decide"
     return "not worse" if change.passed else "not shown"
 
 
-def _sentence(change: Change) -> str:
+def _sentence(change: GateOutcome) -> str:
     """State the result, and the smallest change that the test could find."""
     test, direction = change.test, change.direction
     assert test is not None
     places = max(2, digits(test.difference))
     means = f"{number(change.new, places)} against {number(change.old, places)}"
     on = f"on {counted(change.documents, 'shared document')}"
-    d = f"{change.difference:+.{places}f}"
+    d = f"{change.found:+.{places}f}"
     p = f", p {p_value(test.p)}" if math.isfinite(test.p) else ""
     found, could, few = number(test.detectable, places), "", ""
-    if math.isfinite(test.detectable) and change.margin is None:
+    if math.isfinite(test.detectable) and change.gate.margin is None:
         could = f"; a {direction.loss} of {found} would be found with 80 % probability"
     elif math.isfinite(test.detectable):
         could = f"; a margin of {found} could be shown with 80 % probability"
@@ -414,11 +506,11 @@ def _sentence(change: Change) -> str:
             f"cannot decide: the mean changed by {d} ({means}) {on}, and no test of so few can show a "
             f"{direction.loss}; at least {TOO_FEW + 1} are needed"
         )
-    if change.margin is None:
+    if change.gate.margin is None:
         if change.passed:
             unseen = missed(change.documents)
             return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{could}{few}{unseen}"
-        by = number(abs(change.difference), places)
+        by = number(abs(change.found), places)
         doubt = "; few documents and skewed differences: not certain" if test.difference.warning else ""
         return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}{doubt}"
     worst = f"at worst {direction.sign * test.low:+.{places}f}"
@@ -426,17 +518,17 @@ def _sentence(change: Change) -> str:
         worst = f"it may be {direction.behind} by any amount"
     told = f"the mean changed by {d} ({means}), {worst}, {on}"
     if change.passed:
-        return f"not {direction.behind} by {change.margin:g} or more: {told}{p}"
-    return f"not shown to be less than {change.margin:g} {direction.behind}: {told}{could}{few}"
+        return f"not {direction.behind} by {change.gate.margin:g} or more: {told}{p}"
+    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}{could}{few}"
 
 
-def _sentence_so_far(change: Change, told: str) -> str:
+def _sentence_so_far(change: GateOutcome, told: str) -> str:
     """State the result of the sequential test; `told` states the change."""
     found = change.so_far
     assert found is not None
     if found.verdict == "open":
         return f"not decided yet: {told}; add rows and look again"
-    than = "" if change.margin is None else f" by {change.margin:g} or more"
+    than = "" if change.gate.margin is None else f" by {change.gate.margin:g} or more"
     behind = change.direction.behind
     shown = f"{behind}{than}" if found.verdict == "failed" else f"not {behind}{than}"
     return f"{shown}, decided after {found.decided} documents: {told}; level .05 over all looks"

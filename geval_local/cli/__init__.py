@@ -31,9 +31,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         open_closed_streams()
-        from geval_local.cli.guarded import guarded, is_distributed
+        from geval_local.cli.guarded import guarded, is_on_ray
 
-        if is_distributed(sys.argv[1:]):
+        if is_on_ray(sys.argv[1:]):
             guarded(_run, sys.argv[1:])
         else:
             _run()

@@ -11,10 +11,12 @@ from typer.core import TyperCommand
 
 from geval_local import __version__
 from geval_local.cli.commands import analyses, judges, metrics, pairs, runs, score
-from geval_local.cli.commands.evaluations import init, run
+from geval_local.cli.commands.evaluations import gate, init, run
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.ending import EXIT_CODES, Verbs
+from geval_local.cli.options import spread
 from geval_local.cli.output.console import set_verb, show_log
+from geval_local.errors import ConfigurationError
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
 
@@ -42,7 +44,8 @@ VERBS: dict[str, tuple[Any, ...]] = {
     ),
     "export": (runs.export, "geval-local export runs/first --mlflow"),
     "meta-eval": (analyses.meta_eval, "geval-local meta-eval scored.jsonl --human rating"),
-    "compare": (analyses.compare, "geval-local compare runs/new runs/old --fail-if-worse --by language"),
+    "gate": (gate, "geval-local gate runs/new runs/old --by language"),
+    "compare": (analyses.compare, "geval-local compare runs/new runs/old"),
     "estimate": (analyses.estimate, "geval-local estimate scored.jsonl --human rating --share 4"),
     "pairs": (pairs.pairs, "geval-local pairs outputs.jsonl -m summarization/coherence --group-by doc -o pairs.jsonl"),
     "preferences": (pairs.preferences, "geval-local preferences pairs.jsonl"),
@@ -66,6 +69,10 @@ VERBS: dict[str, tuple[Any, ...]] = {
 }
 
 
+#: Verb -> options that it had, and the verb that has them now.
+MOVED = {"compare": (("--fail-if-worse", "--margin", "--sequential", "--by", "--summary", "--junit"), "gate NEW OLD")}
+
+
 class Verb(TyperCommand):
     """A verb: its help is one line per paragraph, and flags show no type."""
 
@@ -75,6 +82,17 @@ class Verb(TyperCommand):
         for parameter in self.params:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options, some with several values; one that moved to another verb is refused by its place."""
+        moved, verb = MOVED.get(str(self.name), ((), ""))
+        for option in moved:
+            if any(arg == option or arg.startswith(f"{option}=") for arg in args):
+                raise ConfigurationError(
+                    f"`{self.name}` has no {option}: the gate is a verb of its own",
+                    hint=f"geval-local {verb}" + (" --not-worse X" if option == "--margin" else ""),
+                )
+        return super().parse_args(ctx, spread(args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb, and let messages name its options."""

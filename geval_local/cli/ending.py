@@ -18,6 +18,7 @@ from geval_local import __version__
 from geval_local.cli.output.console import note, show_error
 from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError, first_line, is_panic
 from geval_local.fields import visible
+from geval_local.options import FORMER
 
 #: Terminal sequences that help texts and progress bars of libraries need.
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m|\r)")
@@ -144,9 +145,9 @@ EXIT_DEFECT = 70
 #: Exit code that a shell reports for a program that a closed pipe ended.
 EXIT_CLOSED_PIPE = 141
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 a gate failed (--fail-under, --fail-over, --fail-slice-under, --max-unscored, --label-mass, "
-    "--fail-if-worse) or nothing could be scored; 2 usage or configuration; 3 interrupted, and the command to continue "
-    "is printed; 70 unexpected (--debug shows where)."
+    "Exit codes: 0 done; 1 a gate failed (--fail-under, --fail-over, --fail-slice-under, --max-unscored, --label-mass; "
+    "`gate`; an evaluation file) or nothing could be scored; 2 usage or configuration; 3 interrupted, and the command "
+    "to continue is printed; 70 unexpected (--debug shows where)."
 )
 DEBUG = "--debug"
 #: Most characters shown of an unexpected error.
@@ -222,7 +223,12 @@ def _interruption(error: BaseException) -> KeyboardInterrupt | None:
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:
-    """Reject unusable paths before anything is done."""
+    """Reject unusable paths, and options of earlier versions, before anything is done."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    for name, now in FORMER.items():
+        if f"--{name}" in given:
+            option, _, value = now.partition("=")
+            raise ConfigurationError(f"--{name} is an option no more", hint=f"Write `--{option} {value}`.")
     try:
         directory = os.getcwd()
     except OSError as error:

@@ -18,16 +18,16 @@ from typing import Any
 
 from geval_local.cli.ending import EXIT_INTERRUPTED
 
-_DISTRIBUTED = re.compile(r'"distributed":\s*"ray"')
+_ON_RAY = re.compile(r'"workers":\s*"ray')
 #: Seconds to end after a signal: a driver that waits for a hanging process of Ray does not handle signals.
 _ENDING_SECONDS = 60
 #: Makes a Linux process die with its parent (prctl(2)).
 _PR_SET_PDEATHSIG = 1
 
 
-def is_distributed(arguments: Sequence[str]) -> bool:
-    """Whether a command line is about a distributed run, judged without parsing its options."""
-    if any(one.partition("=")[0] == "--distributed" for one in arguments):
+def is_on_ray(arguments: Sequence[str]) -> bool:
+    """Whether a command line is about a run on Ray, judged without parsing its options."""
+    if "--workers ray" in " ".join(arguments).replace("--workers=", "--workers "):
         return True
     if "resume" not in arguments[:2]:
         return False
@@ -35,7 +35,7 @@ def is_distributed(arguments: Sequence[str]) -> bool:
     if any("://" in one for one in runs):
         return True
     try:
-        return any(_DISTRIBUTED.search((Path(one) / "manifest.json").read_text(encoding="utf-8")) for one in runs)
+        return any(_ON_RAY.search((Path(one) / "manifest.json").read_text(encoding="utf-8")) for one in runs)
     except (OSError, ValueError):
         return False
 

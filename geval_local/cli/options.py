@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
 if TYPE_CHECKING:
-    from geval_local.evaluation.gates import Gate, GateOutcome
+    from geval_local.analysis.gates import Gate, GateOutcome
     from geval_local.metric import Metric
     from geval_local.score import Estimator
     from geval_local.summary import Summary
@@ -140,8 +141,6 @@ def _parameter(group: type[Options], name: str, *, many: bool = False) -> inspec
     kind = _kind(group.model_fields[name])
     if kind is bool:
         shown: Any = bool
-    elif _flag(group.model_fields[name]).values == 2:
-        shown = tuple[str, str] | None
     elif many or get_origin(kind) in (list, dict):
         shown = list[str] | None
     else:
@@ -168,6 +167,25 @@ def option_of(group: type[Options], name: str, *, many: bool = False) -> Any:
         autocompletion=_COMPLETIONS.get(name)
         or ((lambda incomplete: [one for one in choices if one.startswith(incomplete)]) if choices else None),
     )
+
+
+_DATA = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|xlsx|gz)$|://|[*?]", re.IGNORECASE)
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """Repeat an open option for each of its values: ``--system-columns A B C`` ends at an option or a file."""
+    fields = RunOptions.model_fields.items()
+    is_open = {option for name, field in fields if _flag(field).is_open for option in _option_names(name, field)}
+    found, option, taken = list[str](), "", 0
+    for one in arguments:
+        is_value = option and not one.startswith("-") and (taken < 2 or not (_DATA.search(one) or os.path.exists(one)))
+        if is_value:
+            found += [option, one] if taken else [one]
+            taken += 1
+            continue
+        option, taken = one if one in is_open else "", 0
+        found.append(one)
+    return found
 
 
 def _kind(field: FieldInfo) -> Any:
@@ -246,7 +264,7 @@ Metrics = Annotated[
 ]
 JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=True)]
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
-SystemColumns = Annotated[tuple[str, str] | None, option_of(RunOptions, "system_columns")]
+SystemColumns = Annotated[list[str] | None, option_of(RunOptions, "system_columns")]
 Columns = Annotated[list[str] | None, option_of(RunOptions, "columns")]
 CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]
 RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]
@@ -303,7 +321,7 @@ class Gates:
 
         `by` are the columns of slices.
         """
-        from geval_local.evaluation.gates import Gate, Limit, parse_limit
+        from geval_local.analysis.gates import Gate, Limit, parse_limit
 
         given = [("mean", ">=", self.fail_under), ("mean", "<=", self.fail_over), ("label_mass", ">=", self.label_mass)]
         gates = [Gate(name, Limit(sign, limit, False)) for name, sign, limit in given if limit is not None]
@@ -329,7 +347,7 @@ class GateReports:
     summary: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help='Append the gates to FILE as Markdown; on GitHub "$GITHUB_STEP_SUMMARY" shows them.'
+            metavar="FILE", help='Append the gates to FILE as Markdown, a file of its own or "$GITHUB_STEP_SUMMARY".'
         ),
     ] = None
     junit: Annotated[
@@ -337,22 +355,18 @@ class GateReports:
         typer.Option(metavar="FILE", help="Write the gates to FILE as JUnit XML, one test case for each."),
     ] = None
 
-    def named(self) -> list[tuple[str, Path | None]]:
-        """List the options with their values."""
-        return [("--summary", self.summary), ("--junit", self.junit)]
+    def begin(self, title: str) -> None:
+        """Before anything is scored, check that both files can be written, and mark what an earlier run wrote."""
+        from geval_local.evaluation.reports import begin
 
-    def check(self) -> None:
-        """Check, before anything is scored, that both files can be written."""
-        from geval_local.evaluation.reports import check_places
-
-        check_places(self.summary, self.junit)
+        begin(self.summary, self.junit, title)
 
     def write(self, found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] = {}) -> None:
         """Write both; see `geval_local.evaluation.reports`."""
-        from geval_local.evaluation.reports import append_markdown, write_junit
+        from geval_local.evaluation.reports import write_junit, write_markdown
 
         if self.summary is not None:
-            append_markdown(self.summary, found, title, summaries)
+            write_markdown(self.summary, found, title, summaries)
         if self.junit is not None:
             write_junit(self.junit, found, title)
 
@@ -449,7 +463,7 @@ def shown_name(files: Sequence[str | Path]) -> str:
 
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
     """Refuse options of CSV results if no CSV is written."""
-    columns = run.columns if run.distributed is None else None  # there they choose the columns of parts
+    columns = None if run.on_ray else run.columns  # there they choose the columns of parts
     if (columns or run.csv_safe) and "csv" not in formats:
         raise ConfigurationError(
             "--columns and --csv-safe are about CSV results; the other formats keep everything",

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from geval_local.analysis.gates import Gate, outcomes
 from geval_local.cli.output.console import note
 from geval_local.cli.output.run_summary import LOWEST_SHOWN, show_reasons, show_result
 from geval_local.cli.progress import Progress, clock, show_progress
-from geval_local.evaluation.gates import Gate, outcomes
 from geval_local.io.shares import EmptyShareError
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
@@ -95,6 +95,8 @@ def follow(
     reports: GateReports | None = None,
 ) -> None:
     """Execute a run, show its figures, and exit with 1 if a gate failed."""
+    if reports is not None:
+        reports.begin(file)
     try:
         result = watch(run, file, results=results, judges=judges)
     except EmptyShareError as empty:

@@ -8,7 +8,6 @@ and the reference for the prefix-sharing engine.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from transformers import PreTrainedModel
 
 from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable
 from geval_local.engine.pending import PendingPositions
+from geval_local.models.guard import GuardedLock
 from geval_local.models.head import Head, Trunk
 from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Request
@@ -59,7 +59,7 @@ class PaddedEngine:
         self._head = head
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
-        self.turn = turn if turn is not None else threading.RLock()
+        self.turn = turn if turn is not None else GuardedLock()
 
     @property
     def parts(self) -> Sequence[PaddedEngine]:

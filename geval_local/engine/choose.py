@@ -43,7 +43,7 @@ from geval_local.engine.probe import (
 )
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
-from geval_local.models.head import Head, exact_products, gpus_of, input_device
+from geval_local.models.head import Head, gpus_of, input_device
 from geval_local.models.memory import free_memory, is_out_of_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.stored import are_few
@@ -401,16 +401,15 @@ def _probe(
     wanted = probe_length(model, span)
     for length in dict.fromkeys((wanted, min(wanted, SHORT_PROBE))):
         requests = probe_requests(length, vocabulary)
-        with exact_products():
-            report = _attempt(compare, requests)
-            if report is not None and report.reason is None and model.dtype in HALF:
-                half = report
-                with widened(model) as wide:
-                    report = _attempt(compare, requests) if wide else None
-                if report is None or (report.reason is not None and report.difference is None):
-                    # If float32 cannot run here at all, that does not exclude the dtype that will be used.
-                    why = "no memory for a probe in float32" if report is None else f"not in float32: {report.reason}"
-                    report = replace(half, note=f"{why}: probed in {model.dtype} only", is_cut_short=True)
+        report = _attempt(compare, requests)
+        if report is not None and report.reason is None and model.dtype in HALF:
+            half = report
+            with widened(model) as wide:
+                report = _attempt(compare, requests) if wide else None
+            if report is None or (report.reason is not None and report.difference is None):
+                # If float32 cannot run here at all, that does not exclude the dtype that will be used.
+                why = "no memory for a probe in float32" if report is None else f"not in float32: {report.reason}"
+                report = replace(half, note=f"{why}: probed in {model.dtype} only", is_cut_short=True)
         if report is not None:
             missed = span if span is not None and span >= length else None
             engine = report.engine if report.reason is None else "padded"

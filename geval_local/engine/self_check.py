@@ -39,7 +39,8 @@ from geval_local.engine.probe import (
 )
 from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.errors import first_line
-from geval_local.models.head import Head, exact_products, gpus_of, input_device, trunk_of
+from geval_local.models.guard import guarded
+from geval_local.models.head import Head, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.verdicts import version_of
@@ -147,7 +148,7 @@ def check_engine(
     """Check the engine that serves a model, on the model's device; call `found` with each finding immediately."""
     # Describe the device first: after a fault it may not answer.
     device = _describe_device(model, engine, report)
-    with exact_products():
+    with guarded:
         findings = list(_findings(model, engine, found))
     return SelfCheck(device, tuple(findings))
 

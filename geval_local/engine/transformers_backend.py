@@ -29,6 +29,7 @@ from geval_local.models.generate import (
     generation_text,
     may_share_batch,
 )
+from geval_local.models.guard import guarded
 from geval_local.models.head import Head, Trunk, input_device
 from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, own_sampling, read_model
 from geval_local.models.memory import is_out_of_memory, release_memory, unless_memory_runs_out
@@ -59,9 +60,12 @@ def check(options: JudgeOptions) -> CheckedJudge:
 def read(checked: CheckedJudge) -> TransformersBackend:
     """Read the weights of a checked judge, and choose its engine."""
     options = checked.options
-    return in_own_thread(
-        lambda: TransformersBackend(read_model(checked), batch_tokens=options.batch_tokens, engine=options.engine)
-    )
+
+    @guarded
+    def read() -> TransformersBackend:
+        return TransformersBackend(read_model(checked), batch_tokens=options.batch_tokens, engine=options.engine)
+
+    return in_own_thread(read)
 
 
 class TransformersBackend:

@@ -1,8 +1,8 @@
 """One file for a whole evaluation: data, metrics, judges, gates, outputs and report.
 
-- `model`: the contents of such a file, and its JSON schema; `gates`: limits on a run's figures, and on those of slices
+- `model`: the contents of such a file, and its JSON schema
 - `document`: reads a file with its overrides, and reports every problem with its line
-- `history`: directories named by date, time and commit; finds the last finished run and the next directory
+- `history`: directories named by date, time and commit; finds the last good run and the next directory
 - `reports`: gates as Markdown and as JUnit XML, for pipelines
 - `execution`: does the file's runs, one after the other, each durable
 - `kept_scores`: stores judges' scores of rated rows for a meta-evaluation, each file a run, to avoid scoring twice

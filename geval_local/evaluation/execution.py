@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -11,23 +12,35 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.analysis.results import ScoredRun
-from geval_local.analysis.worse import BaselineQuestion, Change, refused
-from geval_local.analysis.worse import changes as compare_runs
-from geval_local.errors import ConfigurationError, GevalError
-from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation, told_in_yaml
-from geval_local.evaluation.gates import (
+from geval_local.analysis.gates import (
     EVERY_METRIC,
     NOT_WORSE,
+    ROWS_SHOWN,
+    SCORED,
     Gate,
     GateOutcome,
-    not_worse_gate,
     outcomes,
     parse_limit,
-    questions_of,
 )
-from geval_local.evaluation.history import LAST, commit_of, filled, has_placeholder, last_finished, next_directory
-from geval_local.evaluation.model import GateSpec, SliceGateSpec
+from geval_local.analysis.results import ScoredRun
+from geval_local.analysis.tables import Table
+from geval_local.analysis.worse import changes, check_own, each_slice, refused, shown_row
+from geval_local.errors import ConfigurationError, GevalError
+from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation, told_in_yaml
+from geval_local.evaluation.history import (
+    LAST,
+    Earlier,
+    claim,
+    commit_of,
+    filled,
+    has_placeholder,
+    last_good,
+    next_directory,
+    remove_record,
+    write_record,
+)
+from geval_local.evaluation.model import Baseline, GateSpec, SliceGateSpec
+from geval_local.evaluation.reports import ROW_HEADERS, row_cells
 from geval_local.fields import nearest
 from geval_local.files import expanded
 from geval_local.io.input_checks import check_distinct
@@ -45,6 +58,7 @@ from geval_local.runs.completion import RunResult
 from geval_local.runs.directory import check_configuration, look_at, result_file
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import RunManifest
+from geval_local.runs.own_files import is_held
 from geval_local.runs.run_file import check_file, score_file, wanted_run
 from geval_local.runs.target import find_target
 from geval_local.slices import find_slicings
@@ -67,14 +81,11 @@ class DataRun:
     page: Path | None
     #: Limits on its figures.
     gates: list[Gate]
-    #: The result file of its baseline, and the keys of the signature in which both may differ.
-    baseline: Path | None = None
-    across: tuple[str, ...] = ()
-
-    @property
-    def waits_for_baseline(self) -> bool:
-        """Whether gates of a baseline are skipped, because no earlier run has finished."""
-        return self.baseline is None and any(gate.figure == NOT_WORSE for gate in self.gates)
+    #: How it is compared with a baseline, and the run that this is; None if there is none.
+    compared: Baseline | None = None
+    baseline: Earlier | None = None
+    #: Why there is no baseline yet; empty if none is needed.
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,14 @@ class Plan:
     judges: list[JudgeOptions]
     #: The runs, in the order of the file.
     data: list[DataRun]
+    #: The commit of the repository that holds the file, and whether the directory is to be made.
+    commit: str
+    is_new: bool
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the runs."""
+        return self.data[0].directory.parent
 
 
 @dataclass(frozen=True)
@@ -135,7 +154,7 @@ def run_evaluation(
     overrides : sequence of str
         ``KEY.PATH=VALUE``, see `geval_local.evaluation.document.read_evaluation`.
     against : path, optional
-        An earlier run to compare with, instead of the file's `baseline`; ``last`` is the newest finished run.
+        An earlier run to compare with, instead of the file's `baseline`; ``last`` is the newest good run.
     overwrite : bool
         Whether to replace runs of another configuration, and pages that this tool did not write.
     retry_errors : bool
@@ -160,6 +179,9 @@ def run_evaluation(
     else:
         plan = make_plan(read_evaluation(file, [*overrides, *baseline_override(against)]), overwrite=overwrite)
     settings, record = plan.file.settings, plan.file.record
+    while plan.is_new and not claim(plan.directory):
+        plan = make_plan(plan.file, overwrite=overwrite)  # another process was faster
+    remove_record(plan.directory)
     keeper = _JudgeKeeper()
     runs: dict[str, RunResult] = {}
     reports: dict[str, Path] = {}
@@ -179,32 +201,82 @@ def run_evaluation(
         )
         runs[run.name] = result
         metrics = [metric.name for _ in result.judges for metric in plan.metrics]
-        changes = _changes(run, result, metrics)
-        own = outcomes(run.gates, result.summaries, metrics, changes=changes)
-        found += [replace(one, data=run.name) for one in own]
+        own = [*outcomes(run.gates, result.summaries, metrics), *_compared(run, result, metrics)]
+        own = [replace(one, data=run.name) for one in _with_rows(run, result, own)]
+        found += own
         if run.page is not None:
             reports[run.name] = _write_page(run, result, own)
     failed = [one.sentence for one in found if not one.passed]
-    held = sum(bool(one.gate) for one in found)
-    baselines = {run.name: run.baseline for run in plan.data if run.baseline is not None}
+    held = sum(bool(one.gate.told) for one in found)
+    baselines = {run.name: run.baseline.path for run in plan.data if run.baseline is not None}
+    identifiers = {name: one.manifest.run for name, one in runs.items()}
+    write_record(plan.directory, record, plan.commit, identifiers, held=not failed)
     return EvaluationResult(plan.file, runs, reports, failed, held, found, baselines)
 
 
-def _changes(run: DataRun, result: RunResult, metrics: Sequence[str]) -> dict[BaselineQuestion, Change] | None:
-    """Answer the gates' questions about the baseline; None if there is no baseline yet."""
-    asked = questions_of(run.gates, result.summaries, metrics)
-    if run.baseline is None or not asked:
-        return {} if run.baseline is not None else None
-    new, old = ScoredRun(_result_of(result)), ScoredRun(run.baseline)
-    tests = sum(question.margin is None for question in asked)
-    found: dict[BaselineQuestion, Change] = {}
-    for metric in dict.fromkeys(question.metric for question in asked):
-        own = [question for question in asked if question.metric == metric]
+def _compared(run: DataRun, result: RunResult, metrics: Sequence[str]) -> Iterator[GateOutcome]:
+    """Check the gates of a baseline; what cannot be compared fails once for a metric."""
+    asked = [
+        replace(gate, metric=summary.metric)
+        for summary, metric in zip(result.summaries, metrics, strict=True)
+        for gate in run.gates
+        if gate.figure == NOT_WORSE and gate.concerns(summary.metric, metric) and summary.scored
+    ]
+    compared = run.compared
+    if not asked or compared is None:
+        return
+    if run.baseline is None:
+        if compared.require and not compared.accept:
+            why = f"{run.waits}, and the evaluation requires one; the first run needs `accept: true` below `baseline`"
+            yield from (GateOutcome(gate, "failed", why) for gate in asked)
+        else:
+            told = f"{run.waits}: the comparison begins with the next run"
+            yield from (GateOutcome(gate, "skipped", told) for gate in asked)
+        return
+    new, old = ScoredRun(_result_of(result)), ScoredRun(run.baseline.path)
+    slicings = {one.column: one for one in result.slicings}
+    tests = sum(len(each_slice(gate, slicings)) for gate in asked if gate.margin is None)
+    for metric in dict.fromkeys(gate.metric for gate in asked):
+        own = [gate for gate in asked if gate.metric == metric]
         try:
-            found |= compare_runs(new, old, own, slicings=result.slicings, across=run.across, tests=tests).changes
+            study = changes(new, old, own, compared, slicings=result.slicings, tests=tests)
+            found = list(study.changes.values())
         except GevalError as error:
-            found |= refused(own, error, run.baseline)
-    return found
+            found = [refused(Gate(NOT_WORSE, metric=metric), error, new, old)]
+        for one in found:
+            named = replace(one, baseline=run.baseline.told, next=compare_command(new.path, old.path, metric))
+            if named.passed or not compared.accept:
+                yield named
+            else:
+                yield replace(named, verdict="skipped", told=f"accepted as the next baseline: {named.told}")
+
+
+def compare_command(new: Path, old: Path, metric: str) -> str:
+    """Write the command that shows two runs side by side."""
+    return f"geval-local {shlex.join(['compare', str(new), str(old), '-m', metric])} --page compared.html"
+
+
+def _with_rows(run: DataRun, result: RunResult, found: Iterable[GateOutcome]) -> Iterator[GateOutcome]:
+    """Add to failed gates of a figure the lowest rows of their slice, and the page that shows them."""
+    slicings = {one.column: one for one in result.slicings}
+    new: ScoredRun | None = None
+    for one in found:
+        gate = one.gate
+        if one.passed or gate.figure in (NOT_WORSE, SCORED, "unscored"):
+            yield one
+            continue
+        new = new or ScoredRun(_result_of(result))
+        items, slicing = new.items(gate.metric), slicings.get(gate.by or "")
+        places = [
+            at
+            for at, item in enumerate(items)
+            if item.predicted == item.predicted
+            and (slicing is None or slicing.slice_of(new.rows[at], new.mapping) == gate.value)
+        ]
+        sign = new.direction(gate.metric).sign
+        lowest = sorted(places, key=lambda at: (sign * items[at].predicted, at))[:ROWS_SHOWN]
+        page = "" if run.page is None else f"open {run.page}"
+        yield replace(one, rows=tuple(shown_row(new, items, at) for at in lowest), next=page)
 
 
 def baseline_override(against: str | PathLike[str] | None) -> list[str]:
@@ -235,7 +307,8 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
         with problems.at("data", name):
             check_file(file.data_file(one.file), metrics, settings.run_options(name))
             _check_slices(file.data_file(one.file), settings.run_options(name))
-    directory = _directory(file, metrics, judges, problems, overwrite=overwrite)
+    commit = commit_of(file.path.parent)
+    directory = _directory(file, metrics, judges, problems, commit, overwrite=overwrite)
     data = []
     for name, one in settings.data.items():
         gates = [*shared, *_gates(file, ("data", name, "gates"), one.gates, metrics, labels, problems)]
@@ -248,6 +321,7 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
                 directory / f"{name}.html" if settings.report else None,
                 gates,
             ),
+            commit,
             problems,
         )
         data.append(run)
@@ -260,7 +334,8 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     if settings.outputs.columns and "csv" not in settings.outputs.formats:
         problems.add(("outputs", "columns"), "columns are about CSV results, and csv is not among the formats")
     problems.check()
-    return Plan(file, metrics, judges, data)
+    is_new = has_placeholder(settings.outputs.directory) and not directory.exists()
+    return Plan(file, metrics, judges, data, commit, is_new)
 
 
 def _check_slices(path: File, options: RunOptions) -> None:
@@ -274,21 +349,21 @@ def _directory(
     metrics: Sequence[Metric],
     judges: Sequence[JudgeOptions],
     problems: Problems,
+    commit: str,
     *,
     overwrite: bool,
 ) -> Path:
     """Choose the directory of the runs, and refuse one with runs of another configuration."""
     settings = file.settings
     pattern = str(file.resolved(settings.outputs.directory))
-    when, commit = datetime.now(timezone.utc), ""
-    if has_placeholder(pattern):
-        commit = commit_of(file.path.parent)
+    when = datetime.now(timezone.utc)
     plain = Path(filled(pattern, when, commit))
     if problems.are_found or (overwrite and plain.is_dir()):
         return plain
     wanted: dict[str, RunManifest] = {}
 
-    def check(directory: Path, another: str) -> None:
+    def check(directory: Path, another: str) -> int:
+        begun = 0
         for name, one in settings.data.items():
             on_record = look_at(directory / name)
             if on_record is not None and on_record.has_begun:
@@ -296,13 +371,14 @@ def _directory(
                     options = settings.run_options(name)
                     wanted[name] = wanted_run(file.data_file(one.file), metrics, judges, options)
                 check_configuration(directory / name, on_record, wanted[name], another=another)
+                begun += not is_held(directory / name)
+        return begun
 
     def fits(directory: Path) -> bool:
         try:
-            check(directory, "")
+            return check(directory, "") > 0
         except (GevalError, OSError):
             return False
-        return True
 
     def is_finished(directory: Path) -> bool:
         """Whether every run of the directory has ended, or the directory has no runs of ours."""
@@ -320,7 +396,7 @@ def _directory(
     return plain
 
 
-def _with_baseline(file: EvaluationFile, run: DataRun, problems: Problems) -> DataRun:
+def _with_baseline(file: EvaluationFile, run: DataRun, commit: str, problems: Problems) -> DataRun:
     """Find the baseline of a data file; if no gate uses it, add the gate that no metric is worse."""
     settings, own = file.settings, file.settings.data[run.name].baseline
     baseline = own or settings.baseline
@@ -331,30 +407,39 @@ def _with_baseline(file: EvaluationFile, run: DataRun, problems: Problems) -> Da
             problems.add(
                 ("gates",),
                 "not_worse compares with a baseline, and none is named",
-                "Add `baseline: PATH` to the file, or give `against=PATH`, or `against=last`.",
+                "Add `baseline=last` to the file, or a path in the place of `last`.",
             )
         return run
-    gates = run.gates if asks else [*run.gates, not_worse_gate()]
-    run = replace(run, gates=gates, across=tuple(baseline.across))
+    run = replace(run, gates=run.gates if asks else [*run.gates, Gate(NOT_WORSE)], compared=baseline)
     pattern = str(file.resolved(settings.outputs.directory))
-    if baseline.run == LAST:
-        if not has_placeholder(pattern):
-            problems.add(
-                place,
-                f"the last run is replaced by this one: both lie in {settings.outputs.directory}",
-                "Give every run a directory of its own: `outputs: runs/{date}-{commit}`.",
-            )
-            return run
-        found = last_finished(pattern, run.name, but=run.directory.parent)
-        return run if found is None else replace(run, baseline=result_file(found))
-    path = file.resolved(baseline.run)
-    path = path / run.name if (path / run.name).is_dir() else path
     with problems.at(*place):
-        if path.resolve() == run.directory.resolve():
-            raise ConfigurationError(
-                f"the baseline {path} is where this run writes", hint="Name an earlier run, or another directory."
+        if baseline.run == LAST:
+            if not has_placeholder(pattern):
+                raise ConfigurationError(
+                    f"the last run is replaced by this one: both lie in {settings.outputs.directory}",
+                    hint="Give every run a directory of its own: `outputs: runs/{date}-{commit}`.",
+                )
+            limit = settings.run_options(run.name).limit
+            found, waits = last_good(
+                pattern,
+                file.path.name,
+                run.name,
+                list(settings.data),
+                but=run.directory.parent,
+                commit=commit,
+                limit=limit,
             )
-        return replace(run, baseline=result_file(path))
+            run = replace(run, baseline=found, waits=waits)
+        else:
+            path = file.resolved(baseline.run)
+            path = path / run.name if (path / run.name).is_dir() else path
+            if path.resolve() == run.directory.resolve():
+                raise ConfigurationError(
+                    f"the baseline {path} is where this run writes", hint="Name an earlier run, or another directory."
+                )
+            run = replace(run, baseline=Earlier(result_file(path)))
+        if run.baseline is not None:
+            check_own(ScoredRun(run.baseline.path))
     return run
 
 
@@ -445,7 +530,7 @@ def _limits(
                 span = one.scale.high - one.scale.low
                 if text >= span:
                     problems.add((*place, figure), f"{text:g} is the whole scale {one.scale.text} of {one.name}")
-            yield not_worse_gate(metric, None if text is True else text, column)
+            yield Gate(NOT_WORSE, metric=metric, by=column, margin=None if text is True else text)
             continue
         limit = parse_limit(figure, text)
         if figure in ("mean", "mean_low"):
@@ -494,14 +579,18 @@ def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -
         raise ConfigurationError("a run without results has no report")
     scored = ScoredRun(_result_of(result))
     told = describe(scored)
-    held = sum(bool(one.gate) for one in found)
-    gates = [one.told for one in found if not one.passed] or ([f"{held} of {held} hold"] if held else [])
+    given = [one for one in found if one.gate.told]
+    held = sum(one.verdict == "holds" for one in given)
+    gates = [one.told_at for one in found if one.verdict != "holds"] or ([f"{held} of {held} hold"] if held else [])
+    facts = {"gates": "; ".join(gates) or None, "baseline": None if run.baseline is None else run.baseline.told}
+    rows = [Table.of(ROW_HEADERS, map(row_cells, one.rows)).titled(f"failed: {one.name}") for one in found if one.rows]
     page = RunPage(
         scored.path,
-        replace(told, facts={**({"gates": "; ".join(gates)} if gates else {}), **told.facts}),
+        replace(told, facts={**facts, **told.facts}),
         rule=scored.rule,
         by=result.manifest.settings.by,
         title=run.name,
         fields=scored.mapping,
+        gates=rows,
     )
     return page.write(run.page)

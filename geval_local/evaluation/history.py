@@ -1,27 +1,43 @@
-"""Directories of an evaluation's runs, named by date, time and commit: finds the last one and the next one."""
+"""Directories of an evaluation's runs, named by date, time and commit: finds the last good one and the next one."""
 
 from __future__ import annotations
 
 import glob
+import json
+import logging
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from geval_local.errors import GevalError
+from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.fields import nearest
-from geval_local.runs.manifest import RunManifest, read_manifest
+from geval_local.files import write_atomically
+from geval_local.io.ownership import checksummed, is_unedited
+from geval_local.runs.directory import result_file
+from geval_local.runs.manifest import read_manifest
+from geval_local.runs.settings import EvaluationRecord
+
+logger = logging.getLogger("geval_local")
 
 #: Placeholder -> pattern of its value.
 _SHAPES = {"date": r"\d{4}-\d{2}-\d{2}", "time": r"\d{6}", "commit": r"(?:[0-9a-f]{10}|nocommit)"}
 _PLACEHOLDER = re.compile(r"\{([^{}/]*)\}")
 #: Replaces the commit outside of a repository.
 NO_COMMIT = "nocommit"
-#: Means the newest finished run.
+#: Means the newest run that `last_good` takes.
 LAST = "last"
+#: The file of an evaluation's directory that holds its verdict, written when all its gates are known.
+RECORD = "gates.json"
+_FORMAT = "geval-local gates"
+#: Keys that `--set` may change in a run that is still a baseline for others.
+_HARMLESS = ("baseline.run", "baseline.require", "baseline.accept", "by", "report")
 #: Seconds that git may take to name a commit.
 _PATIENCE = 10
 
@@ -59,6 +75,9 @@ def commit_of(directory: Path) -> str:
         )
         if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", done.stdout.strip()):
             return done.stdout[:10]
+        if "dubious ownership" in done.stderr:
+            told = "git does not name the commit: %s belongs to another user. Add it to git's setting safe.directory"
+            logger.warning(told, directory.absolute())
     return NO_COMMIT
 
 
@@ -78,14 +97,125 @@ def made_by(pattern: str, **known: str) -> list[Path]:
     return [Path(one) for one in found if re.fullmatch(rf"{shape}(-\d+)?", one) and os.path.isdir(one)]
 
 
-def last_finished(pattern: str, name: str, *, but: Path | None = None) -> Path | None:
-    """Find the newest finished run of a data file, by its manifest, except in the directory `but`."""
-    found: list[tuple[str, str, Path]] = []
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier run to compare with."""
+
+    #: Its result file.
+    path: Path
+    #: First digits of its commit, and its end, in ISO 8601 and UTC; empty if not known.
+    commit: str = ""
+    ended: str = ""
+
+    @property
+    def told(self) -> str:
+        """The path, with commit and date if they are known."""
+        known = [
+            *([f"commit {self.commit}"] if self.commit else []),
+            *([f"{self.ended[:16].replace('T', ' ')} UTC"] if self.ended else []),
+        ]
+        return f"{self.path}" + (f" ({', '.join(known)})" if known else "")
+
+
+def claim(directory: Path) -> bool:
+    """Make the directory of a new run; whether no other process was faster."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise OutputError(
+            f"cannot make {directory}: {error.strerror}", hint="Choose a place that you may write to."
+        ) from error
+    return True
+
+
+def remove_record(directory: Path) -> None:
+    """Remove an older verdict, before anything of a run changes."""
+    if _read_record(directory) is not None:
+        (directory / RECORD).unlink()
+
+
+def write_record(
+    directory: Path, record: EvaluationRecord, commit: str, runs: Mapping[str, str], *, held: bool
+) -> None:
+    """Write durably whether all gates of an evaluation held; `runs` are the identifiers of its runs, by data name."""
+    is_whole = all(one.partition("=")[0].strip() in _HARMLESS for one in record.overrides)
+    found = {
+        "format": _FORMAT,
+        "file": record.file,
+        "commit": commit,
+        "ended": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        "held": held,
+    }
+    found |= {"whole": is_whole, "runs": dict(runs)}
+    write_atomically(directory / RECORD, json.dumps(checksummed(found), indent=1) + "\n", private=False)
+
+
+def _read_record(directory: Path) -> dict[str, Any] | None:
+    """Read the verdict of an evaluation's directory; None if it has none."""
+    path = directory / RECORD
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or record.get("format") != _FORMAT or not is_unedited(record):
+        raise DataError(f"{path} is damaged or was edited", hint=f"Put it back, or delete {directory}.")
+    return record
+
+
+def last_good(
+    pattern: str, file: str, name: str, names: Sequence[str], *, but: Path, commit: str, limit: int | None
+) -> tuple[Earlier | None, str]:
+    """Find the newest run of a data file to compare with; None and the reason if there is none.
+
+    It is a run of this evaluation's `file`, whole (nothing set, no other limit), of another commit, and its gates held.
+
+    Raises
+    ------
+    GevalError
+        If a manifest or verdict is damaged, results are gone, or the data file seems to have another name there.
+    """
+    left: Counter[str] = Counter()
+    found: list[tuple[str, str, Path, dict[str, Any]]] = []
     for directory in made_by(pattern):
-        manifest = None if directory == but else _manifest(directory / name)
-        if manifest is not None and manifest.ended is not None:
-            found.append((manifest.ended, str(directory), directory / name))
-    return max(found)[2] if found else None
+        if directory == but:
+            continue
+        record = _read_record(directory)
+        manifest = read_manifest(directory / name) if (directory / name).is_dir() else None
+        if record is None:
+            left["did not end, or its gates are not known"] += 1
+        elif record["file"] != file:
+            left[f"is of another file than {file}"] += 1
+        elif commit != NO_COMMIT and record["commit"] == commit:
+            left["is of this commit"] += 1
+        elif not record["held"]:
+            left["failed a gate"] += 1
+        elif not record["whole"] or (manifest is not None and manifest.settings.limit not in (None, limit)):
+            left["is not whole, since an override or a limit changed it"] += 1
+        else:
+            found.append((record["ended"], str(directory), directory, record))
+    if not found:
+        why = "; ".join(f"{count} {text}" for text, count in left.items())
+        return None, f"no earlier run is a baseline ({f'of {left.total()} runs {why}' if left else 'there is none'})"
+    *_, directory, record = max(found, key=lambda one: one[:2])
+    if name not in record["runs"]:
+        if gone := sorted(set(record["runs"]) - set(names)):
+            raise ConfigurationError(
+                f"the last run in {directory} has no data {name!r}, and this file no data {gone[0]!r}: was it renamed?",
+                hint=f"Keep the name {gone[0]}; or name its run: `data.{name}.baseline`: {directory / gone[0]}.",
+            )
+        return None, f"the data {name} are new: the last run in {directory} has {', '.join(record['runs'])}"
+    manifest = read_manifest(directory / name) if (directory / name).is_dir() else None
+    if manifest is None or manifest.run != record["runs"][name]:
+        raise DataError(
+            f"{directory / name}: the manifest is damaged, or that of another run than {RECORD} names",
+            hint=f"Put it back as it was, or delete {directory}.",
+        )
+    return Earlier(result_file(directory / name), record["commit"].replace(NO_COMMIT, ""), record["ended"]), ""
 
 
 def next_directory(
@@ -94,7 +224,8 @@ def next_directory(
     """Choose the directory of a run.
 
     An unfinished run of the same configuration and commit continues in its directory. Otherwise the directory is the
-    filled pattern, with a number at its end if a run of another configuration already has that name.
+    filled pattern, with a number at its end if a run of another configuration already has that name. A directory `fits`
+    if it holds a run of this configuration, which no other process is doing.
     """
     for directory in reversed(made_by(pattern, commit=commit)):
         if not is_finished(directory) and fits(directory):
@@ -109,11 +240,3 @@ def _numbered(path: str) -> Iterator[Path]:
     while True:
         yield Path(f"{path}-{number}")
         number += 1
-
-
-def _manifest(directory: Path) -> RunManifest | None:
-    """Read the manifest of a run; None if there is no usable one."""
-    try:
-        return read_manifest(directory)
-    except (GevalError, OSError):
-        return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +32,7 @@ from geval_local.runs.settings import Settings
 from geval_local.runs.target import find_target
 from geval_local.score import Estimator
 from geval_local.signature import judge_name, signature_differences, told_differences
-from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.records import NO_HUMAN, ScoredItem
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -86,11 +86,21 @@ class RatedJudges:
         """Field of a metric -> its column."""
         return self.rows.fields if self.rows.benchmark is None else {}  # a benchmark's are found by their names
 
+    @cached_property
+    def asked(self) -> list[int]:
+        """Places of the rows that judges score: those with a rating."""
+        return [place for place, rated in enumerate(self.rows.is_rated) if rated]
+
+    @property
+    def _is_part(self) -> bool:
+        """Whether not all rows of the file are asked about."""
+        return len(self.asked) < len(self.rows.rows) or self.rows.rater_column is not None
+
     @property
     def samples(self) -> list[Sample]:
-        """The rows as samples."""
-        name, fields = self.file.name, self.fields
-        return [Sample(row, number, name, None, fields) for number, row in numbered(self.rows.rows)]
+        """The rated rows as samples."""
+        name, fields, rows = self.file.name, self.fields, list(numbered(self.rows.rows))
+        return [Sample(row, number, name, None, fields) for number, row in map(rows.__getitem__, self.asked)]
 
     def score(
         self, taken: Sequence[str], estimators: Sequence[Estimator] = (), *, ablate: bool = False
@@ -156,14 +166,21 @@ class RatedJudges:
             logger.info("%s: taken from %s, under the same signature", who, path)
         if missing:
             label = f"{who}: scoring {self.file.name}"
-            with self.progress(label, len(self.rows.rows) * len(missing), unit="scores") as progress:
+            with self.progress(label, len(self.asked) * len(missing), unit="scores") as progress:
                 if path is None:
                     found = list(judge.iter_scores(missing, self.samples, advance=progress.advance))
-                    return {one.name: [row[one.name].to_dict() for row in found] for one in missing}
+                    return {one.name: self._of_all(row[one.name].to_dict() for row in found) for one in missing}
                 self._keep(path, judge, choice, missing, progress, is_new=not known)
         assert path is not None
         rows = read_rows(path)
-        return {metric.name: [row["geval"][metric.name] for row in rows] for metric in complete}
+        return {metric.name: self._of_all(row["geval"][metric.name] for row in rows) for metric in complete}
+
+    def _of_all(self, asked: Iterable[Figures]) -> list[Figures]:
+        """Put figures of the rated rows at their places."""
+        found: list[Figures] = [{"score": None, "error": NO_HUMAN}] * len(self.rows.rows)
+        for place, own in zip(self.asked, asked, strict=True):
+            found[place] = own
+        return found
 
     def _keep(
         self,
@@ -176,12 +193,12 @@ class RatedJudges:
         is_new: bool,
     ) -> None:
         """Score the rows into a file, or add scores to one that holds others."""
-        is_part = is_new and self.rows.limit_groups is not None
+        is_part = is_new and (self._is_part or self.rows.limit_groups is not None)
         settings = Settings(
             window=rows_at_once([choice]),
             fields=dict(self.fields),
             metrics=[definition(metric) for metric in metrics],
-            chosen=[number for number, _ in numbered(self.rows.rows)] if is_part else [],
+            chosen=[sample.row for sample in self.samples] if is_part else [],
         )
         file = result_file(self.file) if is_new else path
         events = ProgressEvents(progress.reach)
@@ -195,7 +212,10 @@ class RatedJudges:
         if read:
             read = f"{read}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
         part = "" if self.rows.limit_groups is None else f"first{self.rows.limit_groups}"
-        part = "--".join(filter(None, [part, options]))
+        rated = ""
+        if self._is_part:
+            rated = f"rated{len(self.asked)}-{hashlib.sha256(str(self.asked).encode()).hexdigest()[:8]}"
+        part = "--".join(filter(None, [part, rated, options]))
         named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, part, read]
         return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")
 
@@ -207,7 +227,7 @@ class RatedJudges:
             raise ConfigurationError(
                 f"{path} exists but lacks {manifest_path(path).name}, so its scores cannot be verified", hint=remedy
             )
-        if (manifest.input_sha256, manifest.rows) != (file_sha256(self.file), len(self.rows.rows)):
+        if (manifest.input_sha256, manifest.rows) != (file_sha256(self.file), len(self.asked)):
             raise ConfigurationError(f"{path} holds scores of other rows than those of {self.file}", hint=remedy)
         if not is_own_result(path):
             raise ConfigurationError(f"{path} was changed after it was scored", hint=remedy)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from geval_local.evaluation.gates import GATE_PATTERN, parse_limit
-from geval_local.evaluation.history import checked_pattern
-from geval_local.options import Format, JudgeOptions, Options, RunOptions, jsonl
+from geval_local.analysis.gates import GATE_PATTERN, parse_limit
+from geval_local.evaluation.history import LAST, RECORD, checked_pattern
+from geval_local.options import BaselineOptions, Format, JudgeOptions, Options, RunOptions, jsonl
 
 _Text = Annotated[str, Field(min_length=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -74,14 +74,16 @@ class GateSpec(SliceGateSpec):
     by: dict[_Text, SliceGateSpec] = Field(default_factory=dict)
 
 
-class Baseline(_Part):
+class Baseline(BaselineOptions):
     """An earlier run to compare with, on the rows that both runs have."""
 
     #: A run directory, a result file, or the outputs' directory of an earlier run of this evaluation. If `outputs` has
-    #: a placeholder, ``last`` is the newest finished run.
-    run: _Text
-    #: Keys of the signature in which both may differ, as for `compare`.
-    across: list[_Text] = Field(default_factory=list)
+    #: a placeholder, ``last`` is the newest whole run of this file, of another commit, whose gates held.
+    run: _Text = LAST
+    #: Whether the gates fail if there is no such run; else they are skipped.
+    require: bool = False
+    #: Whether this run becomes the next baseline although it is worse or not comparable: these gates are skipped.
+    accept: bool = False
 
 
 _Baseline = Annotated[Baseline, BeforeValidator(short("run"), json_schema_input_type=str | Baseline)]
@@ -180,6 +182,8 @@ class Evaluation(RunOptions):
         folded = [name.casefold() for name in self.data]
         if len(set(folded)) < len(folded):
             raise ValueError("names of data files differ in upper and lower case only")
+        if RECORD in folded:
+            raise ValueError(f"no data file may be called {RECORD}: a file of this name holds the verdict")
         pages = {f"{name}.html" for name in folded}
         if self.report and (shared := pages & set(folded)):
             raise ValueError(f"the data file {min(shared)!r} has the name of another one's page")

@@ -1,53 +1,116 @@
-"""Outcomes of gates for a pipeline: a Markdown summary for a job's page, and JUnit XML for its list of tests."""
+"""Outcomes of gates for a pipeline: a Markdown summary for a job's page, and JUnit XML for its list of tests.
+
+Before the first row both say that there is no verdict yet, so that a run that is killed leaves no older one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from geval_local.analysis.gates import SCORED, Gate, GateOutcome, ShownRow
+from geval_local.analysis.tables import number
 from geval_local.errors import OutputError
-from geval_local.evaluation.gates import GateOutcome
 from geval_local.files import save_text
+from geval_local.io.ownership import check_place
 from geval_local.summary import Summary
 
 #: Beginning of this module's files, after their XML declaration.
 _OURS = b'<testsuites name="geval-local"'
+#: Beginning of this module's sections in Markdown.
+_SECTION = "<!-- geval-local gates"
+#: Characters of a judged text that are shown.
+_TEXT = 160
 #: Characters that XML 1.0 cannot contain, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: Characters that Markdown would read as markup or as the end of a cell.
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
-def check_places(summary: Path | None, junit: Path | None) -> None:
-    """Check before scoring that both files can be written; refuse to replace a JUnit file of another tool."""
+def begin(summary: Path | None, junit: Path | None, title: str) -> None:
+    """Check before scoring that both files can be written, and are none of others; mark them as without a verdict."""
     for place in filter(None, (summary, junit)):
         if place.is_dir() or not place.parent.is_dir():
             why = "it is a directory" if place.is_dir() else f"there is no directory {place.parent}"
             raise OutputError(f"cannot write {place}: {why}", hint="Name a file in a directory that exists.")
-    if junit is not None and junit.exists() and _OURS not in junit.read_bytes()[:200]:
-        raise OutputError(
-            f"{junit} exists and was not written by geval-local", hint="Name another file, or delete this one."
-        )
+        if place == junit or not _is_the_jobs(place):
+            check_place(place)
+            ours = _OURS if place == junit else _SECTION.encode()
+            if place.exists() and ours not in (content := place.read_bytes())[:200] and content:
+                raise OutputError(
+                    f"{place} exists and was not written by geval-local", hint="Name another file, or delete this one."
+                )
+    waiting = [GateOutcome(Gate(SCORED, metric="no verdict"), "failed", "the run did not end")]
+    if junit is not None:
+        write_junit(junit, waiting, title)
+    if summary is not None and not _is_the_jobs(summary):
+        write_markdown(summary, waiting, title)
+
+
+def _is_the_jobs(summary: Path) -> bool:
+    """Whether it is GitHub's file, to which every step of a job appends, and which is new in every step."""
+    given = os.environ.get("GITHUB_STEP_SUMMARY")
+    return given is not None and summary.absolute() == Path(given).absolute()
+
+
+def explained(one: GateOutcome) -> list[str]:
+    """Say what a failed gate was compared with, how sure its figure is, and what to type next."""
+    change = one.change
+    found = (
+        ""
+        if change is None
+        else f"changed by {change.value:+.3f}, 95 % interval [{change.low:+.3f}, {change.high:+.3f}]"
+    )
+    lines = [("limit", one.gate.told), ("found", found), ("baseline", one.baseline), ("next", one.next)]
+    return [f"{name}: {text}" for name, text in lines if text]
+
+
+def row_lines(row: ShownRow) -> list[str]:
+    """Write a row that a failed gate shows: its scores, and the beginnings of its judged texts."""
+    is_compared = not math.isnan(row.before)
+    scores = (f"{row.before:.3f} -> " if is_compared else "") + f"{row.score:.3f}"
+    texts = [("before", row.output_before), ("now", row.output)] if is_compared else [("output", row.output)]
+    return [f"row {row.row}  {row.id}  {scores}", *(f"    {name}: {_beginning(text)}" for name, text in texts)]
+
+
+#: Headers of `row_cells`.
+ROW_HEADERS = ("row", "id", "was", "is", "before", "now")
+
+
+def row_cells(row: ShownRow) -> tuple[str, ...]:
+    """Write such a row as cells of a table."""
+    texts = (_beginning(text) or "-" for text in (row.output_before, row.output))
+    return str(row.row), row.id or "-", number(row.before), number(row.score), *texts
+
+
+def _beginning(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _TEXT else f"{flat[: _TEXT - 3]}..."
 
 
 def junit_text(found: Sequence[GateOutcome], title: str) -> str:
-    """Write outcomes as JUnit XML: one test case each, with its sentence if it failed."""
-    failed = sum(not one.passed for one in found)
-    counts = {"tests": str(len(found)), "failures": str(failed), "errors": "0"}
+    """Write outcomes as JUnit XML: one test case each, with its sentence if it failed or was skipped."""
+    failed, skipped = (sum(one.verdict == verdict for one in found) for verdict in ("failed", "skipped"))
+    counts = {"tests": str(len(found)), "failures": str(failed), "errors": "0", "skipped": str(skipped)}
     root = ElementTree.Element("testsuites", {"name": "geval-local", **counts})
     suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(title), **counts})
     for one in found:
         names = {"classname": _xml(one.data or title), "name": _xml(one.name)}
         case = ElementTree.SubElement(suite, "testcase", names)
-        if one.passed:
-            ElementTree.SubElement(case, "system-out").text = _xml(one.told)
+        told = one.told_at
+        if one.verdict == "skipped":
+            ElementTree.SubElement(case, "skipped", {"message": _xml(told)})
+        elif one.passed:
+            ElementTree.SubElement(case, "system-out").text = _xml("\n".join([told, *explained(one)]))
         else:
-            ElementTree.SubElement(case, "failure", {"message": _xml(one.told), "type": one.figure}).text = _xml(
-                one.told
-            )
+            lines = [told, *explained(one), *(line for row in one.rows for line in row_lines(row))]
+            failure = ElementTree.SubElement(case, "failure", {"message": _xml(told), "type": one.gate.figure})
+            failure.text = _xml("\n".join(lines))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
@@ -60,17 +123,28 @@ def write_junit(path: Path, found: Sequence[GateOutcome], title: str) -> None:
 def markdown_text(
     found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] | None = None
 ) -> str:
-    """Write gates and figures as Markdown: failed gates first, then a table of the figures.
+    """Write gates and figures as Markdown: failed gates first, with their rows, then a table of the figures.
 
     `summaries` has the figures of every data file, including slices.
     """
-    failed = [one for one in found if not one.passed]
+    failed, skipped, held = (
+        [one for one in found if one.verdict == verdict] for verdict in ("failed", "skipped", "holds")
+    )
     head = f"{len(failed)} of {len(found)} gates failed" if failed else f"all {len(found)} gates hold"
+    if skipped and not failed:
+        head = f"{len(held)} of {len(found)} gates hold"
+    head += f", {len(skipped)} skipped" if skipped else ""
     lines = [f"### {_plain(title)}: {head if found else 'no gates'}", ""]
     if found:
-        ordered = [*failed, *(one for one in found if one.passed)]
-        cells = (("failed" if not one.passed else "holds", one.full_name, one.told) for one in ordered)
+        cells = ((one.verdict, one.full_name, one.told) for one in (*failed, *skipped, *held))
         lines += [*_table(("", "gate", "what was found"), cells), ""]
+    for one in failed:
+        if told := explained(one):
+            lines += [f"**{_plain(one.full_name)}**", "", *(f"- {_plain(line)}" for line in told), ""]
+        if one.rows:
+            lines += [*_table(ROW_HEADERS, map(row_cells, one.rows)), ""]
+    baselines = dict.fromkeys(f"{one.data}: {one.baseline}" for one in found if one.baseline)
+    lines += [*(f"baseline of {_plain(one)}" for one in baselines), *([""] if baselines else [])]
     rows = []
     for data, own in (summaries or {}).items():
         for summary in own:
@@ -81,15 +155,22 @@ def markdown_text(
     return "\n".join(lines) + "\n"
 
 
-def append_markdown(
+def write_markdown(
     path: Path, found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] | None = None
 ) -> None:
-    """Append `markdown_text` to a file, since all steps of a job share its summary."""
+    """Append `markdown_text` to a file of such sections, in the place of an older one with this title."""
+    text = markdown_text(found, title, summaries)
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(markdown_text(found, title, summaries))
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+        if _is_the_jobs(path):
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+            return
+        mark = f"{_SECTION} {hashlib.sha256(title.encode('utf-8', 'surrogatepass')).hexdigest()[:12]} -->\n"
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise OutputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    others = re.sub(rf"{re.escape(mark)}.*?(?={re.escape(_SECTION)}|\Z)", "", before, flags=re.DOTALL)
+    save_text(path, others + mark + text)
 
 
 def _figures(summary: Summary) -> tuple[str, str, str]:

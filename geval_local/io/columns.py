@@ -54,6 +54,12 @@ DECISION_FIGURES = (
     "label_mass",
     "orders",
     "spread",
+    "spread_error",
+    "thought_count",
+    "thought_error",
+    "thought_spread",
+    "cut_thoughts",
+    "thoughts",
     "prompt_tokens",
     "error",
     "error_code",
@@ -103,13 +109,14 @@ ALONE = ColumnLayout("", (), (), ())
 
 def decision_layout(types: Mapping[str, str]) -> ColumnLayout:
     """Lay out answers to questions, given the type of every question by the name of its results."""
-    default = ("probability", "choice", "score", "confidence", "label_mass", "error", "error_code")
+    needed = ("probability", "choice", "score", "confidence", "label_mass", "error", "error_code")
+    default = (*needed[:-2], "thought_error", "thoughts", *needed[-2:])
     others = {name for names in _ONE_TYPE_ONLY.values() for name in names}
     own = {
         result: tuple(name for name in DECISION_FIGURES if name not in others or name in _ONE_TYPE_ONLY[kind])
         for result, kind in types.items()
     }
-    return ColumnLayout("decisions", DECISION_FIGURES, default, default, own)
+    return ColumnLayout("decisions", DECISION_FIGURES, default, needed, own)
 
 
 def check_chosen(

@@ -27,9 +27,12 @@ from geval_local.fields import (
     guess_columns,
     lookup,
     nearest,
+    paths_of,
     read_mapping,
     resolve,
     text_of,
+    unwrapped,
+    visible,
     words_of,
 )
 from geval_local.grouping import EVERY_ROW
@@ -43,6 +46,8 @@ from geval_local.questions.form import state_text
 
 #: Rows that are checked before a judge is loaded.
 ROWS_CHECKED = 1000
+#: Characters of a text that a preview shows.
+PREVIEW = 80
 #: Most columns listed in a message.
 COLUMNS_NAMED = 40
 
@@ -200,6 +205,35 @@ def check_input(
     return first
 
 
+def reading_of(samples: Sequence[Sample], metrics: Iterable[Metric], count: int = 3) -> list[str]:
+    """Write what a judge will read of the first rows, from which columns, and how many rows every step leaves."""
+    rows, unread = len({(one.origin, one.row) for one in samples}), [one for one in samples if one.error is not None]
+    shaped = f", which make {counted(len(samples), 'sample')}" if rows < len(samples) else ""
+    lines = [f"the first {counted(rows, 'row')}{shaped}: {len(samples) - len(unread)} can be read"]
+    for metric in metrics:
+        lost: dict[str, list[str]] = {}
+        shown: list[str] = []
+        for sample in samples:
+            try:
+                texts = sample.texts(metric.fields)
+            except UnscorableError as error:
+                lost.setdefault(error.code, []).append(error.message)
+                continue
+            if len(shown) < count * (1 + len(texts)):
+                columns = paths_of(list(texts), sample.fields, sample.mapping)
+                shown += [f"  {sample.where}", *(_read_line(name, columns[name], texts[name]) for name in texts)]
+        left = len(samples) - sum(map(len, lost.values()))
+        lines += [f"{metric.name}: {left} of {len(samples)} have all texts", *shown]
+        lines += [f"  without a score, {code}: {len(told)}, such as {told[0]}" for code, told in lost.items()]
+    return [visible(line) for line in lines]
+
+
+def _read_line(field: str, column: str, text: str) -> str:
+    shown = " ".join(text.split())
+    shown = f"{shown[:PREVIEW]} ... ({len(text):,} characters)" if len(shown) > PREVIEW else shown
+    return f"    {field}{'' if column == field else f' from {column}'}: {shown}"
+
+
 def told_files(paths: Sequence[File]) -> str:
     """Name the input of a run in a message."""
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {counted(len(paths) - 1, 'other file')}"
@@ -239,21 +273,22 @@ def _misfit(
 
 
 def _may_be_text(column: str, samples: Sequence[Sample]) -> bool:
-    """Whether a column can be scored: it contains texts, not ids or names of systems."""
+    """Whether a column can be scored: it contains texts, not ids, names of systems, labels or hashes."""
     words = words_of(column)
-    if column in SYSTEM_FIELDS or {"id", "ids", "name"} & set(words):
+    if column in SYSTEM_FIELDS or {"id", "ids", "name", "hash"} & set(words):
         return False
-    values = [value for sample in samples if (value := sample.fields.get(column)) not in (None, "")]
-    if words in (["model"], ["system"]) and all(isinstance(one, str) and len(one.split()) == 1 for one in values):
-        return False
-    for value in values[:1]:
+    texts: list[str] = []
+    for sample in samples:
+        if (value := sample.fields.get(column)) in (None, ""):
+            continue
         try:
-            text_of(value, column)
+            texts.append(text_of(unwrapped(value), column))
         except FieldError:
             return False
         except UnscorableError:
             pass
-    return True
+    # Languages without spaces between words write no labels in ASCII.
+    return not texts or any(len(text.split()) > 1 or not text.isascii() for text in texts)
 
 
 def _and(names: Sequence[str]) -> str:
@@ -313,9 +348,10 @@ def check_evidence(
     *,
     limit: int | None = None,
     encoding: str | None = None,
+    rows: str | None = None,
 ) -> list[Sample]:
     """Read the first rows of a file, and check that some row has the columns, before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
+    first = list(islice(read_samples(path, limit=limit, encoding=encoding, rows=rows), ROWS_CHECKED))
     readable = readable_samples(first, str(path))
     for column in state.values():
         if _is_nowhere(column, readable):

@@ -108,7 +108,7 @@ def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:
     Rows of several files have their file's name as a column. Ids must be distinct within a file only. One of several
     files that cannot be read, or not to its end, has a last sample that says why.
     """
-    shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
+    shape = Shape.of(options)
     rows = _one(paths[0], options, shape) if len(paths) == 1 else _several(paths, options, shape)
     # The limit counts rows of files, which may become several samples.
     return (sample for row in islice(rows, options.limit) for sample in shape.samples(row))
@@ -116,14 +116,15 @@ def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:
 
 def _one(path: File, options: RunOptions, shape: Shape) -> Iterator[Sample]:
     if shape.id is None:
-        return read_samples(path, fields=options.fields, encoding=options.encoding)
-    return samples_of(shape.identified(read_rows(path, options.encoding)), path.name, options.fields)
+        return read_samples(path, fields=options.fields, encoding=options.encoding, rows=options.rows)
+    return samples_of(shape.identified(read_rows(path, options.encoding, options.rows)), path.name, options.fields)
 
 
 def _several(paths: Sequence[File], options: RunOptions, shape: Shape) -> Iterator[Sample]:
+    given = options.encoding, options.rows
     # Opens all files first, to report a missing one before reading any.
     opened = [
-        (name, read_rows(path, options.encoding), cache(partial(ids_of_documents, path, options.encoding)))
+        (name, read_rows(path, *given), cache(partial(ids_of_documents, path, *given)))
         for name, path in zip(names_of(paths), paths, strict=True)
     ]
     is_empty = True

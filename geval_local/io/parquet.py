@@ -35,14 +35,11 @@ _TYPES: dict[Kind, Any] = {
 }
 FIGURES_TYPE = pa.struct([(figure, _TYPES[kind]) for figure, kind in KINDS.items()])
 _OUTCOME = pa.struct([("value", pa.string()), ("label", pa.string()), ("probability", pa.float64())])
-_ANSWER_TYPES = {
+_ANSWER_TYPES = {figure: _TYPES[kind] for figure, kind in KINDS.items()} | {
     "type": pa.string(),
     "choice": pa.string(),
     "probabilities": pa.list_(_OUTCOME),
     "orders": pa.int64(),
-    "prompt_tokens": pa.int64(),
-    "error": pa.string(),
-    "error_code": pa.string(),
 }
 # Columns of the spool by origin, so that an input column and a metric may bear the same name.
 _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
@@ -177,7 +174,7 @@ class ColumnTypes:
             array = _array([row.get(name) for row in self._rows])
             kind = array.type
             self._types[name] = _common_type(self._types.get(name, kind), kind)
-            if pa.types.is_integer(kind) and not _fits(pa.record_batch([array], names=[name]), name, pa.float64()):
+            if pa.types.is_integer(kind) and not _fits(array, pa.float64()):
                 self._large.add(name)
         self._rows.clear()
         self._bytes = 0
@@ -289,7 +286,8 @@ class ParquetSink:
         schema = pa.schema(columns, metadata=self._metadata | self.about or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
-                fitted = {name: self._fitted(group, name) for name in self._types}
+                there = _columns_of(group)
+                fitted = {name: self._fitted(there, name, group.num_rows) for name in self._types}
                 figures = pa.StructArray.from_arrays([fitted[name] for name in results], fields=list(geval))
                 arrays = [*(fitted[name] for name in inputs), figures]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
@@ -333,9 +331,12 @@ class ParquetSink:
                 return pa.array(values, self._known[name].type)
         return _array(values, kind)
 
-    def _fitted(self, group: Any, name: str) -> Any:
+    def _fitted(self, columns: Mapping[str, Any], name: str, rows: int) -> Any:
+        """Cast a group's column to the file's type; a missing column is null."""
+        if name not in columns:
+            return pa.nulls(rows, self._types[name])
         try:
-            return _fit(group, name, self._types[name])
+            return _fit(columns[name], self._types[name])
         except pa.ArrowException as error:
             raise DataError(
                 f"the column {_bare(name)!r} has type {self._types[name]} in all files of the input together, and a "
@@ -361,8 +362,10 @@ class ParquetSink:
             if pa.types.is_null(self._types[name]):
                 self._types[name] = pa.string()
         for group in self._read_groups():
+            columns = _columns_of(group)
             for name in free:
-                if not _fits(group, name, self._types[name]):  # an integer that a float cannot hold, or a missing cast
+                # An integer that a float cannot hold, or a missing cast.
+                if name in columns and not _fits(columns[name], self._types[name]):
                     self._types[name] = pa.string()
 
     def _type_of(self, result: str) -> Any:
@@ -419,6 +422,8 @@ def _holds_empty_struct(kind: Any) -> bool:
 
 
 def _common_type(one: Any, other: Any) -> Any:
+    if one == other or pa.types.is_null(one):
+        return other
     schemas = [pa.schema([("column", kind)]) for kind in (one, other)]
     try:
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
@@ -426,19 +431,20 @@ def _common_type(one: Any, other: Any) -> Any:
         return pa.string()
 
 
-def _fits(group: Any, name: str, kind: Any) -> bool:
+def _columns_of(group: Any) -> dict[str, Any]:
+    """Return a group's columns by name; to ask a group for one by its name is linear in the number of columns."""
+    return dict(zip(group.schema.names, group.columns, strict=True))
+
+
+def _fits(column: Any, kind: Any) -> bool:
     try:
-        _fit(group, name, kind)
+        _fit(column, kind)
     except pa.ArrowException:
         return False
     return True
 
 
-def _fit(group: Any, name: str, kind: Any) -> Any:
-    """Cast a group's column to the file's type; a missing column is null."""
-    if name not in group.schema.names:
-        return pa.nulls(group.num_rows, kind)
-    column = group.column(name)
+def _fit(column: Any, kind: Any) -> Any:
     if column.type == kind:
         return column
     if kind == pa.string():  # not Arrow's cast, which formats numbers and dates differently from JSON

@@ -83,6 +83,8 @@ class ResultManifest:
     #: Fields or columns in which the rows of a document agree, as they were counted; empty if every row is a document.
     #: None in files by older versions.
     documents: Annotated[tuple[str, ...] | None, _at("input", "documents")] = None
+    #: Columns whose slices the run was summed up by.
+    by: Annotated[tuple[str, ...], _at("input", "by")] = ()
     #: Name -> question of the results.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
     #: Content hash of the full rows stored next to a CSV file, see `rows_path`; None without such a file.
@@ -135,6 +137,7 @@ def manifest_text(manifest: ResultManifest) -> str:
             **({"fields": dict(manifest.fields)} if manifest.fields else {}),
             **({} if manifest.group_by is None else {"group_by": manifest.group_by}),
             **({} if manifest.documents is None else {"documents": list(manifest.documents)}),
+            **({"by": list(manifest.by)} if manifest.by else {}),
         },
         **({} if manifest.results_sha256 is None else {"results": {"sha256": manifest.results_sha256}}),
         **({} if manifest.rows_sha256 is None else {"rows": {"sha256": manifest.rows_sha256}}),

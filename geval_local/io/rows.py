@@ -13,12 +13,13 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
+from geval_local.fields import field_value, nearest
 from geval_local.files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text
 from geval_local.io.places import File, check_is_there, parquet_source
 
@@ -275,9 +276,10 @@ def _repeated(value: Any) -> str | None:
     return None
 
 
-def read_rows(path: File, encoding: str | None = None) -> Iterator[RawRow]:
+def read_rows(path: File, encoding: str | None = None, rows: str | None = None) -> Iterator[RawRow]:
     """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
+    `rows` says where they are inside of a file that holds more than rows: a path in JSON, a sheet of a spreadsheet.
     Without `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see
     `geval_local.files.is_western`. Undecodable bytes become lone surrogates, for the caller to detect.
     """
@@ -293,6 +295,11 @@ def read_rows(path: File, encoding: str | None = None) -> Iterator[RawRow]:
             hint=f"{remedy}Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
         )
     reader = FORMATS[suffix]
+    if rows is not None and suffix not in (".json", ".xlsx"):
+        raise ConfigurationError(
+            f"`rows` leads into a JSON file or a spreadsheet, and {path} is neither", hint="Leave it out."
+        )
+    reader = reader if rows is None else partial(reader, rows=rows)
     if suffix == ".parquet" and encoding is not None:
         raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave `encoding` out.")
     try:
@@ -414,14 +421,14 @@ def _documents(path: File, decoder: _Decoder, encoding: str | None) -> list[Any]
     return values[0] if len(values) == 1 and isinstance(values[0], list) else values
 
 
-def _read_json(path: File, encoding: str | None) -> Iterator[RawRow]:
+def _read_json(path: File, encoding: str | None, rows: str | None = None) -> Iterator[RawRow]:
     decoder = _Decoder()
     with open_text(path, newline="", encoding=encoding) as file:
         text = file.read()
     if not text.strip():
         return
     try:
-        rows = decoder.decode(text)
+        found = decoder.decode(text)
     except json.JSONDecodeError as error:
         hint = "If the file holds one object per line, name it .jsonl." if error.msg == "Extra data" else None
         raise DataError(
@@ -429,13 +436,33 @@ def _read_json(path: File, encoding: str | None) -> Iterator[RawRow]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON: {error}") from None
-    if not isinstance(rows, list):
+    inside = _lists_in(found)
+    told = (
+        f"; lists of objects in it: {', '.join(f'{name} ({size})' for name, size in inside.items())}" if inside else ""
+    )
+    if rows is not None:
+        found = field_value({"": found}, f".{rows}") if isinstance(found, dict) else None
+        if not isinstance(found, list):
+            raise DataError(f"{path} holds no list at {rows!r}{nearest(rows, inside)}{told}")
+    if not isinstance(found, list):
         raise DataError(
-            f"{path} holds one {type(rows).__name__}, not a list of objects",
-            hint="Put the rows in a list: [{...}, {...}], or write one object per line and name the file .jsonl.",
+            f"{path} holds one {type(found).__name__}, not a list of objects{told}",
+            hint=f"Name the list: `rows={next(iter(inside))}`."
+            if inside
+            else "Put the rows in a list: [{...}, {...}], or write one object per line and name the file .jsonl.",
         )
-    for number, value in enumerate(rows, start=1):
+    for number, value in enumerate(found, start=1):
         yield decoder.row(number, value, dict(value) if isinstance(value, dict) else value)
+
+
+def _lists_in(value: Any, levels: int = 3) -> dict[str, int]:
+    """List the paths of lists of objects inside of an object, with their lengths."""
+    found: dict[str, int] = {}
+    for name, item in value.items() if isinstance(value, dict) and levels else ():
+        if isinstance(item, list) and item and all(isinstance(one, dict) for one in item):
+            found[name] = len(item)
+        found |= {f"{name}.{inner}": size for inner, size in _lists_in(item, levels - 1).items()}
+    return found
 
 
 def _read_csv(path: File, encoding: str | None, delimiter: str | None = None) -> Iterator[RawRow]:
@@ -598,7 +625,7 @@ def _refuse_repeated(names: Iterable[str], path: object) -> None:
 
 
 #: Reads a file, given its path and its encoding, if known.
-Reader = Callable[[File, str | None], Iterator[RawRow]]
+Reader = Callable[..., Iterator[RawRow]]
 #: Extension -> reader.
 FORMATS: dict[str, Reader] = {
     ".jsonl": _read_jsonl,

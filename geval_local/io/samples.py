@@ -6,6 +6,7 @@ A row that cannot be read or scored keeps its position, with the reason; other r
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from collections import Counter
@@ -28,9 +29,13 @@ from geval_local.fields import (
     offered,
     paths_of,
     text_of,
+    unwrapped,
 )
 from geval_local.io.places import File, Place, file_at
 from geval_local.io.rows import RawRow, read_rows, rows_and_failure
+from geval_local.questions.pair import FIRST, SECOND
+
+logger = logging.getLogger("geval_local")
 
 #: Most levels of nesting, far beyond any real row; without a limit, a hostile row could exhaust the stack.
 MAX_LEVELS = 32
@@ -38,6 +43,8 @@ MAX_LEVELS = 32
 ALIASES_NAMED = 5
 #: If at least this share of the ids is not unique, ids name documents, and rows only have numbers.
 DOCUMENT_IDS = 0.9
+#: The field of the text that is rated; of pairs see `geval_local.questions.pair`.
+OUTPUT = "output"
 #: Types of scalar values.
 _FLAT = frozenset({str, int, float, bool, type(None)})
 
@@ -99,10 +106,12 @@ class Sample:
             if not (
                 type(value) is str
                 and 0 < len(value) <= MAX_CHARACTERS
+                and value[0] not in "[{"
                 and not value.isspace()
                 and (value.isascii() or is_unicode(value))
             ):
                 what = f"the field {name!r}" + ("" if column == name else f" (column {column!r})")
+                value = _readable(value, f"{self.where}: {what}", column, is_one=name in (OUTPUT, FIRST, SECOND))
                 value = text_of(value, f"{self.where}: {what}", alternatives=name == "reference")
             texts[name] = value
         return texts
@@ -147,12 +156,35 @@ class Sample:
         )
 
 
+def _readable(value: Any, what: str, column: str, *, is_one: bool) -> Any:
+    """Decode a cell that holds messages or a list of texts; of an output (`is_one`), a list is several."""
+    held = unwrapped(value, texts=not is_one) if isinstance(value, str) else value
+    if held is not value:
+        _say_decoded(column)
+    if is_one and isinstance(held, list | tuple) and len(held) == 1:
+        return unwrapped(held[0])
+    texts = held if isinstance(held, list | tuple) and all(isinstance(one, str) for one in held) else ()
+    if is_one and len(texts) > 1:
+        raise FieldError(
+            f"{what} is a list of {len(texts)} texts, and a judge rates one",
+            ErrorCode.NOT_TEXT,
+            hint=f"`system_columns={column}` scores each as a candidate; join them if they are one text.",
+        )
+    return held
+
+
+@cache
+def _say_decoded(column: str) -> None:
+    logger.info("cells of the column %r hold messages or lists as code: they are read as what they are", column)
+
+
 def read_samples(
     path: str | os.PathLike[str] | Place,
     *,
     limit: int | None = None,
     fields: Mapping[str, str] | None = None,
     encoding: str | None = None,
+    rows: str | None = None,
 ) -> Iterator[Sample]:
     """Read the rows of a file, one at a time and in order.
 
@@ -170,6 +202,8 @@ def read_samples(
         Field of a metric -> its column, or the dotted path into one; see `Sample.mapping`.
     encoding : str, optional
         Encoding of a text file; `geval_local.io.rows.read_rows` describes the default.
+    rows : str, optional
+        Where the rows are, if a JSON file holds more than a list, such as ``results.results``.
 
     Returns
     -------
@@ -189,13 +223,15 @@ def read_samples(
             hint="Leave it out for all.",
         )
     path = file_at(path)
-    return _samples(islice(read_rows(path, encoding), limit), path, dict(fields or {}), encoding)
-
-
-def _samples(rows: Iterator[RawRow], path: File, mapping: Mapping[str, str], encoding: str | None) -> Iterator[Sample]:
-    sample = None
+    found = islice(read_rows(path, encoding, rows), limit)
     # Only the first repeated id needs the answer: a file without repeated ids is read once.
-    for sample in samples_of(rows, path.name, mapping, name_documents=cache(partial(ids_of_documents, path, encoding))):
+    known = cache(partial(ids_of_documents, path, encoding, rows))
+    return _samples(samples_of(found, path.name, dict(fields or {}), name_documents=known), path)
+
+
+def _samples(found: Iterator[Sample], path: File) -> Iterator[Sample]:
+    sample = None
+    for sample in found:
         yield sample
     if sample is None:
         raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
@@ -247,10 +283,10 @@ def samples_of(
         yield sample if error is None else sample.lost(error)
 
 
-def ids_of_documents(path: File, encoding: str | None = None) -> bool:
+def ids_of_documents(path: File, encoding: str | None = None, rows: str | None = None) -> bool:
     """Read a whole file to decide whether its ids name documents; see `name_documents`."""
-    rows = rows_and_failure(read_rows(path, encoding))
-    return name_documents(Counter(id_hash(row.fields.get("id")) for row in rows))
+    found = rows_and_failure(read_rows(path, encoding, rows))
+    return name_documents(Counter(id_hash(row.fields.get("id")) for row in found))
 
 
 def name_documents(rows_of: Mapping[int | None, int]) -> bool:

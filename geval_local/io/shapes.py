@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from geval_local.conversation import TURN, is_messages, messages_of, turns_of
+from geval_local.conversation import (
+    SPEAKER,
+    TURN,
+    Turn,
+    fields_at,
+    is_messages,
+    messages_of,
+    question_at,
+    read_turns,
+    with_roles,
+)
 from geval_local.errors import Cause, ErrorCode, FieldError
-from geval_local.fields import ABSENT, decoded_json, field_value
+from geval_local.fields import ABSENT, decoded_json, field_value, unwrapped, without
 from geval_local.grouping import DOCUMENT_FIELDS
 from geval_local.io.rows import RawRow
 from geval_local.io.samples import Sample
+from geval_local.options import RunOptions
 
 #: Columns that a row of one system has in addition to those of the wide row.
 _SYSTEM, _OUTPUT, _MESSAGES, _PROMPT = "system", "output", "messages", "prompt"
+#: Columns that a row of one turn has instead of the conversation; the input's own of these names are kept apart.
+_OF_TURN = ("question", _OUTPUT, "history", TURN, SPEAKER)
+#: Column that names what a judge cannot see of the turns before.
+NOT_SHOWN = "not_shown"
+_ROLES = ("user", "assistant")
 #: New name of the column `id` if another column is the id.
 FORMER_ID = "original_id"
 
@@ -27,13 +43,23 @@ class Shape:
     id: str | None = None
     #: Columns with the outputs of one system each.
     system_columns: tuple[str, ...] = ()
-    #: Whether every turn of the assistant is a sample.
-    by_turn: bool = False
+    #: Whose turns are samples, ``assistant`` or a speaker's name; None if a conversation is one sample.
+    turns: str | None = None
+    #: Where the messages are: paths, whose lists are joined; empty for the usual columns.
+    turns_at: tuple[str, ...] = ()
+    #: Role -> the names that the file has for it, separated by commas.
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: RunOptions) -> Shape:
+        """Return the shape that options name."""
+        systems, paths = tuple(options.system_columns or ()), tuple(options.turns_at or ())
+        return cls(options.id, systems, options.turns, paths, options.roles)
 
     @property
     def multiplies(self) -> bool:
         """Whether a row may become several samples."""
-        return bool(self.system_columns) or self.by_turn
+        return bool(self.system_columns) or self.turns is not None
 
     def identified(self, rows: Iterable[RawRow]) -> Iterable[RawRow]:
         """Put the id into the column `id`."""
@@ -51,15 +77,29 @@ class Shape:
 
     def samples(self, sample: Sample) -> Iterator[Sample]:
         """Yield the samples of a row; a row without the shape becomes one sample with the reason."""
-        if sample.error is not None or not self.multiplies:
-            yield sample
-            return
-        for one in self._by_system(sample) if self.system_columns else (sample,):
-            yield from _by_turn(one) if self.by_turn and one.error is None else (one,)
+        for one in self._by_system(sample) if self.system_columns and sample.error is None else (sample,):
+            one = one if one.error is not None else self._found(one)
+            yield from (one,) if self.turns is None or one.error is not None else _by_turn(one, self.turns)
+
+    def _found(self, sample: Sample) -> Sample:
+        """Put the messages into one column, with the usual names of roles."""
+        if not (self.turns_at or self.roles) or TURN in sample.fields:
+            return sample
+        fields, chat = dict(sample.fields), messages_of(sample.fields)
+        for path in self.turns_at:
+            value = decoded_json(field_value(fields, path, None))
+            if not is_messages(value):
+                return sample.lost(
+                    f"there is no list of messages at {path!r}; the columns are: {', '.join(fields)}",
+                    ErrorCode.MISSING_FIELD,
+                )
+            fields = without(fields, path)
+            chat = _MESSAGES, [*(chat[1] if chat is not None and chat[0] not in sample.fields else ()), *value]
+        return sample if chat is None else replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.roles)})
 
     def _by_system(self, sample: Sample) -> Iterator[Sample]:
+        values = {name: unwrapped(field_value(sample.fields, name, ABSENT)) for name in self.system_columns}
         rest = {name: value for name, value in sample.fields.items() if name not in self.system_columns}
-        values = {name: decoded_json(field_value(sample.fields, name, ABSENT)) for name in self.system_columns}
         missing = [name for name, value in values.items() if value is ABSENT]
         made = {_SYSTEM, *(_MESSAGES if is_messages(value) else _OUTPUT for value in values.values())}
         taken = sorted(made & rest.keys())
@@ -69,35 +109,76 @@ class Shape:
             code = ErrorCode.MISSING_FIELD if missing else ErrorCode.INVALID_ROW
             yield sample.lost(f"{problem}; the columns are: {', '.join(sample.fields)}", code)
             return
-        for name, value in values.items():
+        prompt = decoded_json(rest.get(_PROMPT))
+        for name, value in _candidates(values, prompt):
             fields = {**_numbered(sample, rest, "doc_id", name, "/"), _SYSTEM: name}
             if is_messages(value):
-                prompt = decoded_json(rest.get(_PROMPT))
                 fields[_MESSAGES] = [*prompt, *value] if is_messages(prompt) else value
             else:
                 fields[_OUTPUT] = value
             yield replace(sample, fields=fields)
 
 
-def _by_turn(sample: Sample) -> Iterator[Sample]:
+def _candidates(values: Mapping[str, Any], prompt: Any) -> Iterator[tuple[str, Any]]:
+    """Yield systems with their outputs: a list of texts is several candidates, or the turns that answer a prompt's."""
+    for name, value in values.items():
+        if not isinstance(value, list | tuple) or is_messages(value) or not value:
+            yield name, value
+        elif len(value) == 1:
+            yield name, value[0]
+        elif isinstance(prompt, list | tuple) and len(prompt) == len(value) and not is_messages(prompt):
+            said = zip(prompt, value, strict=True)
+            yield (
+                name,
+                [{"role": role, "content": text} for turn in said for role, text in zip(_ROLES, turn, strict=True)],
+            )
+        else:
+            yield from ((f"{name}[{place}]", one) for place, one in enumerate(value))
+
+
+def _by_turn(sample: Sample, speaker: str) -> Iterator[Sample]:
+    """Yield the turns of a speaker, each with what came before; one that a judge cannot see has the reason."""
     found = messages_of(sample.fields)
     if found is None or TURN in sample.fields:  # a row of results is already a turn
         yield sample
         return
-    if _OUTPUT in sample.fields:
-        yield sample.lost("the column 'output' is taken: turns make one of this name; rename it", ErrorCode.INVALID_ROW)
-        return
+    column, messages = found
+    apart = {name: value for name, value in sample.fields.items() if name in _OF_TURN}
+    rest = {name: value for name, value in sample.fields.items() if name not in (column, *_OF_TURN)}
+    rest |= {f"original_{name}": value for name, value in apart.items()}
     try:
-        turns = turns_of(*found, sample.where)
+        turns = read_turns(column, messages, sample.where)
+        if turns[-1].role in ("user", "tool") and isinstance(said := unwrapped(apart.get(_OUTPUT)), str):
+            turns.append(Turn("assistant", "Assistant", said))
     except FieldError:  # reading its texts raises the error
         yield sample
         return
-    count = sum(turn.role == "assistant" for turn in turns)
-    if not count:
-        yield sample
-    for number in range(1, count + 1):
-        fields = _numbered(sample, sample.fields, "conversation_id", number, "#")
-        yield replace(sample, fields={**fields, TURN: number})
+    is_role = speaker == "assistant"
+    own = [place for place, turn in enumerate(turns) if speaker in ((turn.role,) if is_role else turn[:2])]
+    if not own and (broken := next((turn.lost for turn in turns if not turn.role), None)) is not None:
+        yield sample.lost(broken.message.removeprefix(f"{sample.where}: "), broken.code)
+    elif not own:
+        speakers = ", ".join(dict.fromkeys(turn.speaker for turn in turns if turn.role))
+        told = f"the column {column!r} has no turn of {speaker!r}; its speakers are: {speakers or 'none'}. If one has "
+        yield sample.lost(f"{told}another name, map it: `roles=assistant=NAME`", ErrorCode.MISSING_FIELD)
+    for number, place in enumerate(own, start=1):
+        fields = _numbered(sample, {**fields_at(turns[: place + 1], place), **rest}, "conversation_id", number, "#")
+        fields |= {TURN: number} | ({SPEAKER: turns[place].speaker} if turns[place].speaker != "Assistant" else {})
+        unseen = [f"message {at}: {kind}" for at, turn in enumerate(turns[:place], 1) for kind in turn.unseen]
+        one = replace(sample, fields={**fields, **({NOT_SHOWN: ", ".join(unseen)} if unseen else {})})
+        lost = _lost_at(turns, place)
+        yield one if lost is None else one.lost(lost.message.removeprefix(f"{sample.where}: "), lost.code)
+
+
+def _lost_at(turns: list[Turn], place: int) -> FieldError | None:
+    """Return why a turn cannot be judged: it, or what it answers, is not only text, or a message before is none."""
+    asked = question_at(turns, place)
+    own = [place]
+    while asked is not None and (len(own) == 1 or turns[asked].role == turns[own[-1]].role):
+        own.append(asked)
+        asked = asked - 1 if asked else None
+    broken = [turn.lost for turn in turns[:place] if not turn.role]
+    return next((error for error in [turns[at].lost for at in own] + broken if error is not None), None)
 
 
 def _numbered(sample: Sample, fields: Mapping[str, Any], document: str, part: object, mark: str) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import hashlib
 import io
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, islice
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
@@ -128,7 +129,34 @@ def share_of(
     pairs: PairPlan | None = None,
     documents: DocumentRule | None = None,
 ) -> Share:
-    """Find the share that the options name, ``shard="3/8"``.
+    """Find the share that the options name, ``shard="3/8"``; parameters and errors as of `shares_of`.
+
+    Raises
+    ------
+    EmptyShareError
+        If no row is left for this share.
+    """
+    number, count = map(int, str(options.shard).split("/"))
+    found = shares_of(paths, options, count, [number], sizes=sizes, pairs=pairs, documents=documents)
+    if not found:
+        raise EmptyShareError(
+            f"no row is left for the share {options.shard}: there are fewer rows, or windows, than shares",
+            hint="`merge` does without it; fewer shares would leave none idle.",
+        )
+    return found[number]
+
+
+def shares_of(
+    paths: Sequence[File],
+    options: RunOptions,
+    count: int,
+    numbers: Iterable[int] | None = None,
+    *,
+    sizes: Iterable[int] | None = None,
+    pairs: PairPlan | None = None,
+    documents: DocumentRule | None = None,
+) -> dict[int, Share]:
+    """Find shares of an input in one pass, by their numbers from 1; those without rows are left out.
 
     Parameters
     ----------
@@ -136,6 +164,10 @@ def share_of(
         The files of the input.
     options : RunOptions
         How they are read.
+    count : int
+        Number of all shares.
+    numbers : iterable of int, optional
+        Which are asked for, ascending; all if absent.
     sizes : iterable of int, optional
         Number of rows of each window of an undivided run; shares then begin with windows.
     pairs : PairPlan, optional
@@ -145,27 +177,31 @@ def share_of(
 
     Raises
     ------
-    EmptyShareError
-        If no row is left for this share.
     DataError
         If a file cannot be read.
     """
-    number, count = map(int, str(options.shard).split("/"))
+    wanted = list(range(1, count + 1) if numbers is None else numbers)
+    parts = sorted({part for number in wanted for part in (number - 1, number)})
     given = _Input(paths, options, documents)
-    is_shaped = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None).multiplies
-    if pairs is not None or (is_shaped and sizes is not None):
-        return _share_of_samples(given, number, count, sizes, pairs)
-    if sizes is None:
-        first, last = given.cut_by_size(number - 1, count), given.cut_by_size(number, count)
+    is_shaped = Shape.of(options).multiplies
+    if pairs is not None or options.limit is not None or (is_shaped and sizes is not None):
+        make = _shares_of_samples(given, parts, count, sizes, pairs)
     else:
-        first, last = given.cuts_by_windows(number, count, sizes)
+        cuts = given.cuts_by_size(parts, count) if sizes is None else given.cuts_by_windows(parts, count, sizes)
+        make = partial(_share_between, given, dict(zip(parts, cuts, strict=True)))
+    shares = {number: make(number) for number in wanted}
+    return {number: share for number, share in shares.items() if share is not None}
+
+
+def _share_between(given: _Input, cuts: Mapping[int, _Cut], number: int) -> Share | None:
+    first, last = cuts[number - 1], cuts[number]
     if first[:2] == last[:2]:
-        raise _empty(options)
+        return None
     return Share(
         listing=given.listing,
         first=first[:2],
         last=last[:2],
-        end=(len(paths), 0),
+        end=(len(given.paths), 0),
         stretches=list(given.stretches(first, last)),
         windows=first.windows,
     )
@@ -176,16 +212,16 @@ def listing_of(paths: Sequence[File], options: RunOptions) -> str:
     return _Input(paths, options).listing
 
 
-def _share_of_samples(
-    given: _Input, number: int, count: int, sizes: Iterable[int] | None, pairs: PairPlan | None
-) -> Share:
-    """Find a share of samples that are made from rows; this reads all rows."""
+def _shares_of_samples(
+    given: _Input, parts: Iterable[int], count: int, sizes: Iterable[int] | None, pairs: PairPlan | None
+) -> Callable[[int], Share | None]:
+    """Cut samples that are made from rows, or are a part of them; this reads all rows."""
 
     def samples() -> Iterator[Sample]:
         found = read_input(given.paths, given.options)
         return found if pairs is None else pair_samples(found, pairs, given.documents)
 
-    borders, windows = [0], 0
+    borders = [0]
     total = sum(1 for _ in samples())
     if sizes is not None:
         borders = _borders(total, sizes)
@@ -197,32 +233,28 @@ def _share_of_samples(
                 borders.append(place)
             before = document
         borders.append(total)
-    ends = []
-    for part in (number - 1, number):
+    ends = {}
+    for part in parts:
         target = total * part // count
         border = borders[bisect_left(borders, target)] if part else 0
         is_far = sizes is None and part < count and (border - target > total // count or border == total)
-        ends.append(target if is_far else border)
-    if ends[0] == ends[1]:
-        raise _empty(given.options)
-    if sizes is not None:
-        windows = borders.index(ends[0])
-    return Share(
-        listing=given.listing,
-        first=(0, ends[0]),
-        last=(0, ends[1]),
-        end=(0, total),
-        stretches=list(given.stretches(_Cut(0), _Cut(len(given.paths)))),
-        windows=windows,
-        samples=(ends[0], ends[1]),
-    )
+        ends[part] = target if is_far else border
 
+    def share(number: int) -> Share | None:
+        first, last = ends[number - 1], ends[number]
+        if first == last:
+            return None
+        return Share(
+            listing=given.listing,
+            first=(0, first),
+            last=(0, last),
+            end=(0, total),
+            stretches=list(given.stretches(_Cut(0), _Cut(len(given.paths)))),
+            windows=0 if sizes is None else borders.index(first),
+            samples=(first, last),
+        )
 
-def _empty(options: RunOptions) -> EmptyShareError:
-    return EmptyShareError(
-        f"no row is left for the share {options.shard}: there are fewer rows, or windows, than shares",
-        hint="`merge` does without it; fewer shares would leave none idle.",
-    )
+    return share
 
 
 def _borders(rows: int, sizes: Iterable[int]) -> list[int]:
@@ -239,7 +271,7 @@ class _Input:
     def __init__(self, paths: Sequence[File], options: RunOptions, documents: DocumentRule | None = None) -> None:
         self.paths = paths
         self.options = options
-        self.documents = documents or DocumentRule()
+        self.documents = documents or DocumentRule.of(mapping=options.fields, group_by=options.group_by)
         self._names = names_of(paths) if len(paths) > 1 else [""] * len(paths)
         try:
             self._sizes = [state_of(path)[0] for path in paths]
@@ -248,6 +280,12 @@ class _Input:
             raise DataError(f"cannot read {what}", hint="Check the path.") from error
         self._before = [0, *accumulate(self._sizes)]
         self._by_bytes: dict[int, bool] = {}
+        #: What is known of files that have been read: their rows; how far, as bytes and lines, or as rows, bytes and
+        #: lines; and the file that is being read.
+        self._lengths: dict[int, int] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
+        self._passed: dict[int, tuple[int, int, int]] = {}
+        self._passes: dict[int, _Pass] = {}
 
     @property
     def listing(self) -> str:
@@ -284,8 +322,11 @@ class _Input:
 
     # --- by size ------------------------------------------------------------------------------------------------------
 
-    def cut_by_size(self, part: int, count: int) -> _Cut:
-        """Find the first document that begins at or after `part` / `count` of all bytes."""
+    def cuts_by_size(self, parts: Sequence[int], count: int) -> list[_Cut]:
+        """Find the first documents that begin at or after `part` / `count` of all bytes, for ascending parts."""
+        return [self._cut_by_size(part, count) for part in parts]
+
+    def _cut_by_size(self, part: int, count: int) -> _Cut:
         target = self._before[-1] * part // count
         file = bisect_right(self._before, target) - 1
         offset = 0 if file >= len(self.paths) else target - self._before[file]
@@ -306,13 +347,25 @@ class _Input:
             before = self._document_in(source.readline())
             while line := source.readline():
                 if start > offset + bound:
-                    return first, 1 + _lines_before(source, first)
+                    return first, self._line_number(file, first)
                 document = None if is_blank(line) else self._document_in(line)
                 if not is_blank(line) and (document is None or document != before):
-                    return start, 1 + _lines_before(source, start)
+                    return start, self._line_number(file, start)
                 start += len(line)
-            is_end = file + 1 == len(self.paths) and first < self._sizes[file]
-            return (first, 1 + _lines_before(source, first)) if is_end else None
+        is_end = file + 1 == len(self.paths) and first < self._sizes[file]
+        return (first, self._line_number(file, first)) if is_end else None
+
+    def _line_number(self, file: int, start: int) -> int:
+        """Return the number of the line that begins at a byte; lines are counted from the last one that was asked."""
+        known, lines = self._counted.get(file, (0, 0))
+        if known > start:
+            known = lines = 0
+        with self._open(file) as source:
+            source.seek(known)
+            while known < start and (block := source.read(min(_BLOCK, start - known))):
+                known, lines = known + len(block), lines + block.count(b"\n")
+        self._counted[file] = known, lines
+        return lines + 1
 
     def _document_in(self, line: bytes) -> Any:
         row = next(line_rows([line.decode("utf-8-sig", "surrogateescape")]), None)
@@ -322,20 +375,40 @@ class _Input:
         """Find a row, as its place from 0, and its number, as `_byte_cut` does if rows were of equal size."""
         rows, size = self._rows(file), max(1, self._sizes[file])
         start = max(1, rows * offset // size)
-        found = self._read(file, start - 1)
-        before, first = next(found, None), None
-        for place, row in enumerate(found, start=start):
-            first = first or (start, row.number)
-            if place > start + rows * bound // size:
-                return first
-            document = None if row.error is not None else self.document(row.fields)
-            if document is None or before is None or before.error or document != self.document(before.fields):
-                return place, row.number
+        before: RawRow | None = None
+        first: tuple[int, int] | None = None
+        for place, row in self._rows_from(file, start - 1):
+            if place >= start:
+                first = first or (place, row.number)
+                if place > start + rows * bound // size:
+                    return first
+                document = None if row.error is not None else self.document(row.fields)
+                if document is None or before is None or before.error or document != self.document(before.fields):
+                    return place, row.number
             before = row
         return first if file + 1 == len(self.paths) else None
 
+    def _rows_from(self, file: int, start: int) -> Iterator[tuple[int, RawRow]]:
+        """Read the rows of a file from a place on; a file that is read from its beginning is read only once.
+
+        The last row of an earlier call is given again.
+        """
+        if format_of(self.paths[file].name) == ".parquet":
+            yield from enumerate(self._read(file, start), start)
+            return
+        if file not in self._passes or self._passes[file].place > start:
+            self._passes = {file: _Pass(enumerate(self._read(file)))}
+        for place, row in self._passes[file]:
+            if place >= start:
+                yield place, row
+
     def _rows(self, file: int) -> int:
         """Count the rows of a file."""
+        if file not in self._lengths:
+            self._lengths[file] = self._count(file)
+        return self._lengths[file]
+
+    def _count(self, file: int) -> int:
         path = self.paths[file]
         if format_of(path.name) == ".parquet":
             import pyarrow as pa
@@ -349,17 +422,17 @@ class _Input:
         return sum(1 for _ in self._read(file))
 
     def _read(self, file: int, start: int = 0) -> Iterator[RawRow]:
-        rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options.encoding)
+        rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options)
         return rows if len(self.paths) == 1 else rows_and_failure(rows)
 
     # --- by windows ---------------------------------------------------------------------------------------------------
 
-    def cuts_by_windows(self, number: int, count: int, sizes: Iterable[int]) -> tuple[_Cut, _Cut]:
-        """Find the begin and end of a share at window borders of an undivided run."""
+    def cuts_by_windows(self, parts: Sequence[int], count: int, sizes: Iterable[int]) -> list[_Cut]:
+        """Find window borders of an undivided run, for ascending parts."""
         before = [0, *accumulate(map(self._rows, range(len(self.paths))))]
         borders = _borders(before[-1], sizes)
         found = []
-        for part in (number - 1, number):
+        for part in parts:
             target = before[-1] * part // count
             windows = bisect_left(borders, target)
             windows -= windows > 0 and target - borders[windows - 1] < borders[windows] - target
@@ -367,23 +440,47 @@ class _Input:
             row = 0 if file >= len(self.paths) else borders[windows] - before[file]
             place, line = self._row_at(file, row) if row else (0, 1)
             found.append(_Cut(file, place, line, windows))
-        return found[0], found[1]
+        return found
 
     def _row_at(self, file: int, row: int) -> tuple[int, int]:
         """Find the place of a row and its number."""
         if not self._is_by_bytes(file):
-            return row, next(self._read(file, row)).number
-        start = rows = 0
+            return row, next(self._rows_from(file, row))[1].number
+        rows, start, number = self._passed.get(file, (0, 0, 0))
+        if rows > row:
+            rows = start = number = 0
         with self._open(file) as source:
-            for number, line in enumerate(source, start=1):
+            source.seek(start)
+            for line in source:
+                number += 1
                 if not is_blank(line):
                     rows += 1
                     if rows > row:
+                        self._passed[file] = rows - 1, start, number - 1
                         return start, number
                 start += len(line)
         raise DataError(
             f"{self.paths[file]} was changed while it was read", hint="Try again once nothing writes to it."
         )
+
+
+class _Pass:
+    """A pass over rows; each iteration begins with the last row of the one before."""
+
+    def __init__(self, rows: Iterator[tuple[int, RawRow]]) -> None:
+        self._rows = rows
+        self._last: list[tuple[int, RawRow]] = []
+
+    @property
+    def place(self) -> int:
+        """Place of the last row."""
+        return self._last[0][0] if self._last else 0
+
+    def __iter__(self) -> Iterator[tuple[int, RawRow]]:
+        yield from self._last
+        for one in self._rows:
+            self._last = [one]
+            yield one
 
 
 def _line_at(source: BinaryIO, offset: int) -> int:
@@ -404,14 +501,6 @@ def _line_before(source: BinaryIO, start: int) -> int:
             return low + found + 1
         end = low
     return 0
-
-
-def _lines_before(source: BinaryIO, stop: int) -> int:
-    source.seek(0)
-    lines = 0
-    while stop > 0 and (block := source.read(min(_BLOCK, stop))):
-        lines, stop = lines + block.count(b"\n"), stop - len(block)
-    return lines
 
 
 # --- the rows of a share ----------------------------------------------------------------------------------------------
@@ -438,14 +527,14 @@ class _Section(io.RawIOBase):
         super().close()
 
 
-def stretch_rows(stretch: Stretch, encoding: str | None = None) -> Iterator[RawRow]:
+def stretch_rows(stretch: Stretch, options: RunOptions) -> Iterator[RawRow]:
     """Read the rows of a stretch, with the numbers that they have in their file."""
     path = file_at(stretch.path)
     if stretch.by_bytes:
-        return guarded(lambda path, encoding: _line_section(stretch), path, encoding)
+        return guarded(lambda path, encoding: _line_section(stretch), path, options.encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
-        return guarded(lambda path, encoding: _parquet_section(stretch), path, encoding)
-    return islice(read_rows(path, encoding), stretch.start, stretch.stop)
+        return guarded(lambda path, encoding: _parquet_section(stretch), path, options.encoding)
+    return islice(read_rows(path, options.encoding, options.rows), stretch.start, stretch.stop)
 
 
 def _line_section(stretch: Stretch) -> Iterator[RawRow]:
@@ -476,9 +565,9 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     A repeated id is no error here, since the first row with that id may be in another share. Joining the shares detects
     it.
     """
-    shape = Shape(options.id, tuple(options.system_columns or ()), options.turns is not None)
+    shape = Shape.of(options)
     for stretch in share.stretches:
-        raw = stretch_rows(stretch, options.encoding)
+        raw = stretch_rows(stretch, options)
         rows = shape.identified(rows_and_failure(raw) if stretch.name else raw)
         origin = stretch.name or file_at(stretch.path).name
         for sample in samples_of(rows, origin, options.fields, repeated={}):

@@ -57,6 +57,14 @@ class Thinker:
             options.think_seed or 0,
             self.encoder.kind,
         )
+        if self.encoder.kind != "template":
+            logger.warning(
+                "judge %r writes an analysis before the form (reason-first) instead of thoughts of its own, because %s",
+                backend.facts.label,
+                "a completion has no marks for them"
+                if plain.style == "completion"
+                else "its chat template does not show where they stand",
+            )
         if drawing.ignored:
             logger.warning(
                 "judge %r: its generation_config.json names %s, which its thoughts do not obey",

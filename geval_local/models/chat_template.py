@@ -52,6 +52,8 @@ class Renderings:
     thought: tuple[str, str] | None = None
     #: Marks after which the template expects the answer, dropping the text before them.
     closing: tuple[str, ...] = ()
+    #: Mark at the end of an answer in a conversation that goes on; None if there is none.
+    ending: str | None = None
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,10 @@ class _Rule:
         before, prompt = self.seen.switched_on
         shown, closing = self.seen.thought or ("", "")
         _, found, rest = shown.rpartition(prompt.strip()) if prompt.strip() else ("", "", "")
-        if self.still_open(prompt) is not None:
+        if (inside := self.still_open(prompt)) is not None:
             opening = prompt
             closing = closing or frame.after.removeprefix(prompt) * frame.after.startswith(prompt)
+            closing = closing or self._unseen_closing(inside, frame)
         elif closing and found:
             opening = prompt.rstrip() + rest
         elif frame.closes_thinking and frame.after.startswith(prompt.rstrip()):
@@ -189,6 +192,13 @@ class _Rule:
             return None
         marks = self._marks(closing)
         return ThoughtFrame(before, opening, closing, marks[0]) if marks else None
+
+    def _unseen_closing(self, opening: str, frame: ChatFrame) -> str:
+        """Return what ends a thought that no rendering shows: the opening's pair, or the end of a message."""
+        if (closer := self._closer(opening)) is not None:
+            return f"\n{closer}\n\n"
+        # A channel is a message of its own: the answer follows its end as it follows that of the user's message.
+        return frame.after if self.seen.ending and frame.after.startswith(self.seen.ending) else ""
 
     def warning(self, text: str) -> str | None:
         """Tell why the model may think after a text all the same."""
@@ -331,6 +341,7 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
     finished, continued, with_field, with_part, in_parts, *stripped = (
         result.get("text", "").partition(_USER)[2] for result in results[3:]
     )
+    ending = re.match("|".join([*map(re.escape, tokens), MARK]), continued.partition(_ANSWER)[2])
     # A template that writes an answer in parts as it writes a plain one knows what parts are.
     thoughts = (with_field, with_part) if in_parts == finished else (with_field,)
     return find_frame(
@@ -346,6 +357,7 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
                 for mark, text in zip(marks, stripped, strict=True)
                 if _ANSWER in text and _THOUGHT not in text
             ),
+            ending=ending and ending[0],
         ),
         frozenset(tokens),
     )

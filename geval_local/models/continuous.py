@@ -330,7 +330,7 @@ class _Batch:
         for layer in self._layers:
             layer.show()
         output = self._trunk(
-            torch.tensor([text.new[-1:] for text in texts]),
+            torch.tensor([text.new[-1:] for text in texts], device=self._trunk.device),
             attention_mask=self._seen[: room.rows, room.start : room.stop + 1],
             position_ids=torch.tensor([[text.length] for text in texts], device=self._trunk.device),
             past_key_values=Cache(layers=list(self._layers)),

@@ -24,6 +24,7 @@ from transformers import (
     StoppingCriteria,
 )
 
+from geval_local.models.guard import guarded
 from geval_local.models.head import Trunk
 from geval_local.thinking import Drawing
 
@@ -228,7 +229,7 @@ class _Draws(LogitsProcessor):
             drawn_token(row, stream.random(), self._drawing) for row, stream in zip(logits, self._streams, strict=True)
         ]
         left = torch.full_like(scores, -torch.inf)
-        left[torch.arange(len(tokens)), torch.tensor(tokens, device=scores.device)] = 0.0
+        left[torch.arange(len(tokens), device=scores.device), torch.tensor(tokens, device=scores.device)] = 0.0
         return left  # type: ignore[return-value]
 
 
@@ -299,7 +300,7 @@ def takes_positions(trunk: Trunk) -> bool:
     """
     if not {"past_key_values", "position_ids"} <= signature(trunk.module.forward).parameters.keys():
         return False
-    ids = torch.arange(4, 8)[None]
+    ids = torch.arange(4, 8, device=trunk.device)[None]
     found, told = (
         trunk(ids, **given).last_hidden_state.float()
         for given in ({}, {"position_ids": torch.arange(4, device=trunk.device)[None]})
@@ -322,6 +323,7 @@ def _shared_start(trunk: Trunk, ids: torch.Tensor, mask: torch.Tensor) -> dict[s
     return {"past_key_values": cache}
 
 
+@guarded
 def _generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

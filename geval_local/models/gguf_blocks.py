@@ -23,12 +23,19 @@ Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 _CHUNK = 1 << 20
 #: Below this number of weights, other threads do not pay off.
 _WORTH_THREADS = 1 << 22
-_IQ4_LEVELS = torch.tensor((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8)
-_MXFP4_LEVELS = torch.tensor((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), dtype=torch.int8)
+_IQ4_LEVELS = torch.tensor(
+    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8, device="cpu"
+)
+_MXFP4_LEVELS = torch.tensor((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), dtype=torch.int8, device="cpu")
 #: Exponent of a scale from which the largest level exceeds float32.
 _MXFP4_BEYOND = 253
 #: The bits of each byte, lowest first, as eight bytes of 16 or 0.
-_SIXTEENS = ((torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) << 4).to(torch.uint8).view(torch.int64).flatten()
+_SIXTEENS = (
+    ((torch.arange(256, device="cpu").unsqueeze(1) >> torch.arange(8, device="cpu") & 1) << 4)
+    .to(torch.uint8)
+    .view(torch.int64)
+    .flatten()
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class BlockType:
         blocks = data.reshape(-1, self.size)
         if self.beyond < 256:
             large = blocks[blocks[:, 0] >= self.beyond]
-            wide = torch.empty(large.numel() // self.size, self.elements)
+            wide = torch.empty(large.numel() // self.size, self.elements, dtype=torch.float32, device=data.device)
             self.widen(large, wide)
             return bool(torch.isfinite(wide).all())
         return all(bool(torch.isfinite(_half(blocks, place)).all()) for place in self.halves)

@@ -12,10 +12,9 @@ all earlier work first, a copy from pinned memory is queued.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +24,9 @@ from transformers import PreTrainedModel
 
 from geval_local.errors import UnsupportedModelError
 from geval_local.models import stored
+from geval_local.models.guard import guarded
 from geval_local.models.stored import linear_in_slices
 from geval_local.score import OTHER_TOKENS
-
-_T = TypeVar("_T")
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -47,7 +45,7 @@ class Arriving:
         if tensor.device.type != "cuda":
             self._host = tensor.cpu()
             return
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         self._host.copy_(tensor, non_blocking=True)
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._event.record(torch.cuda.current_stream(tensor.device))
@@ -115,7 +113,7 @@ class _GivenHiddenStates(nn.Module):
 
     def __init__(self, trunk: nn.Module) -> None:
         super().__init__()
-        self.hidden = torch.empty(0)
+        self.hidden = torch.empty(0, device="cpu")
         self.__dict__["real_trunk"] = trunk  # not a submodule, so that it is not moved or converted with this module
 
     @property
@@ -185,17 +183,18 @@ class Head:
                 self._model._modules[name] = _widened(module, self.dtype)
         self.device = _device_of(head, model)
 
+    @guarded
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Compute logits."""
         self._trunk.hidden = hidden.to(self.device, self.dtype)[None]
         # The token is never used, but forward requires an input.
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
-        with exact_products():
-            logits = self._model(input_ids=token, use_cache=False, return_dict=True).logits[0]
-        self._trunk.hidden = torch.empty(0)
+        logits = self._model(input_ids=token, use_cache=False, return_dict=True).logits[0]
+        self._trunk.hidden = torch.empty(0, device=self.device)
         return logits.to(self.dtype)  # type: ignore[no-any-return]
 
+    @guarded
     @torch.inference_mode()
     def edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> PendingLogprobs:
         """Start to compute the log-probabilities of given tokens over the full vocabulary's softmax; do not wait."""
@@ -233,7 +232,8 @@ class _WideHead(nn.Module):
     def __init__(self, head: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
         self.__dict__["head"] = head  # not a submodule, so that it is not moved or converted with this module
-        self.weight = torch.empty(0, dtype=dtype)  # code that casts its input to the head's dtype uses this one
+        # Code that casts its input to the head's dtype uses this one.
+        self.weight = torch.empty(0, dtype=dtype, device="cpu")
         self._is_narrow_exact: bool | None = None
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -284,39 +284,6 @@ def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:
     return module if module is None or is_wide else copy.deepcopy(module).to(dtype)
 
 
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Compute float32 products and convolutions in float32.
-
-    The environment may enable TF32 for products, and PyTorch does for cuDNN's convolutions: it has a ten-bit fraction.
-    """
-    backends: Any = torch.backends
-    cudnn = backends.cudnn
-    parts = backends.cuda.matmul, backends.mkldnn.matmul, cudnn, cudnn.conv, cudnn.rnn
-    before = [part.fp32_precision for part in parts]
-    precision, tf32 = _readable(torch.get_float32_matmul_precision), _readable(lambda: cudnn.allow_tf32)
-    torch.set_float32_matmul_precision("highest")
-    cudnn.fp32_precision, cudnn.allow_tf32 = "ieee", False
-    try:
-        yield
-    finally:
-        # The older names first: each of them sets several of the newer ones.
-        if precision is not None:
-            torch.set_float32_matmul_precision(precision)
-        if tf32 is not None:
-            cudnn.allow_tf32 = tf32
-        for part, name in zip(parts, before, strict=True):
-            part.fp32_precision = name
-
-
-def _readable(read: Callable[[], _T]) -> _T | None:
-    """Read a switch of PyTorch by its older name; None if a newer one was set, which forbids reading the older."""
-    try:
-        return read()
-    except RuntimeError:
-        return None
-
-
 def gpus_of(model: PreTrainedModel) -> list[torch.device]:
     """List the CUDA devices (including AMD's) that hold a part of a model."""
     return sorted({parameter.device for parameter in model.parameters() if parameter.is_cuda}, key=str)
@@ -331,6 +298,7 @@ class Trunk:
         self.group = length_groups(model.config)
         self.reset = rope_reset(self.module)
 
+    @guarded
     def __call__(self, ids: torch.Tensor, **options: Any) -> Any:
         """Compute rows of token ids; `options` are those of the base model, and so is the output."""
         self.reset()

@@ -72,6 +72,11 @@ def unless_memory_runs_out(work: Callable[[], _T], *, again: bool = False) -> _T
     return None
 
 
+def count_gpus() -> int:
+    """Count the GPUs of this machine that this process may use."""
+    return torch.cuda.device_count()
+
+
 def default_device() -> torch.device:
     """Return the device of a judge that asks for none: an accelerator (CUDA, AMD, mps, xpu), else the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

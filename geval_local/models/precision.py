@@ -29,7 +29,7 @@ from geval_local.metric_file import preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.config_checks import numbers_in
 from geval_local.models.gguf_file import read_header
-from geval_local.models.head import Head, Trunk, exact_products, input_device
+from geval_local.models.head import Head, Trunk, input_device
 from geval_local.models.memory import default_device, release_memory
 from geval_local.models.products import about_processor
 from geval_local.models.verdicts import verdict_of
@@ -222,8 +222,7 @@ def measure(
     if not prompts:
         raise ValueError("the model reads none of the probe's prompts")
     labels = _label_tokens(tokenizer)
-    # The environment may allow TF32, whose products are nearer to half precision's than to float32's.
-    with computing_in(model, torch.float32), _largest_activation(model) as largest, exact_products():
+    with computing_in(model, torch.float32), _largest_activation(model) as largest:
         hidden = [_last_hidden(model, ids) for ids in prompts]
     exact = label_scores(head, hidden, labels)
     noise: dict[str, Noise | None] = {}
@@ -338,7 +337,7 @@ def label_scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[in
         chosen = logits[list(labels)] if labels is not None else logits[:: max(1, len(logits) // 5)][:5]
         shares = torch.softmax(chosen, dim=-1)
         is_number = bool(torch.isfinite(logits).all())
-        values = torch.arange(1, len(shares) + 1, dtype=torch.float64)
+        values = torch.arange(1, len(shares) + 1, dtype=torch.float64, device=shares.device)
         scores.append(float(shares @ values) if is_number else float("nan"))
     return np.asarray(scores)
 

@@ -88,7 +88,7 @@ def _read(
     with file.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as hasher:
 
         def read(size: int) -> torch.Tensor:
-            found = torch.empty(size, dtype=torch.uint8)
+            found = torch.empty(size, dtype=torch.uint8, device="cpu")
             array: Any = found.numpy()
             view, done = memoryview(array), 0
             while done < size:

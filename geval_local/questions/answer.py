@@ -19,6 +19,7 @@ from geval_local.errors import code_of
 from geval_local.questions.form import QuestionForm
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
 from geval_local.score import UNEXPLAINED, Distribution, Outcome
+from geval_local.thinking import ThoughtFigures, Thoughts, thought_figures
 
 
 def choice_confidence(p: ArrayLike) -> float:
@@ -59,6 +60,11 @@ class _Answer:
     orders: int = 1
     #: The largest difference that the order made to the probability of an outcome, 0 to 1; None for a single order.
     spread: float | None = None
+    #: Standard error that thoughts leave in that difference: each order has its own; None where it is not known.
+    spread_error: float | None = None
+    #: What the thoughts of a judge that thinks leave open in the probability of a predicate or of the option that was
+    #: chosen, or in the expected level.
+    thoughts: ThoughtFigures | None = None
     #: Tokens of the prompts, counting the evidence in each.
     prompt_tokens: int = 0
     #: Why there is no answer.
@@ -82,6 +88,12 @@ class _Answer:
     def _figures(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    def weights(self) -> NDArray[np.float64]:
+        """Weigh the outcomes: the answer's figure is the sum of their probabilities by weight."""
+        weights = np.zeros(len(self.p))
+        weights[int(self._need().argmax())] = 1.0
+        return weights
+
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
         record: dict[str, Any] = {"type": self.question.type}
@@ -95,6 +107,10 @@ class _Answer:
         record |= {**self._figures(), "label_mass": self.label_mass}
         if self.spread is not None:
             record |= {"orders": self.orders, "spread": self.spread}
+        if self.spread_error is not None:
+            record["spread_error"] = self.spread_error
+        if self.thoughts is not None:
+            record |= self.thoughts.to_dict()
         return {**record, "prompt_tokens": self.prompt_tokens}
 
     def _need(self) -> NDArray[np.float64]:
@@ -111,6 +127,10 @@ class PredicateAnswer(_Answer):
     def probability(self) -> float:
         """Probability that the statement holds, 0 to 1."""
         return float(self._need()[0])
+
+    def weights(self) -> NDArray[np.float64]:
+        """See `_Answer.weights`: those of its probability."""
+        return np.array([1.0, 0.0])
 
     def _figures(self) -> dict[str, Any]:
         return {"probability": self.probability}
@@ -162,6 +182,10 @@ class ScoreAnswer(_Answer):
     def confidence(self) -> float:
         """See `score_confidence`."""
         return score_confidence(self._need())
+
+    def weights(self) -> NDArray[np.float64]:
+        """See `_Answer.weights`: those of its expected level."""
+        return np.arange(len(self.p), dtype=np.float64)
 
     def _figures(self) -> dict[str, Any]:
         pairs = [
@@ -218,7 +242,27 @@ def answer_of(question: Question, forms: Sequence[QuestionForm], outcomes: Seque
             return unanswered(question, outcome.error or UNEXPLAINED, prompt_tokens=tokens)
         found.append((Distribution(form.metric.scale, outcome.label_logprobs), list(form.order)))
     p = [distribution.p[order] for distribution, order in found]
-    return make_answer(question, p, [distribution.label_mass for distribution, _ in found], prompt_tokens=tokens)
+    answer = make_answer(question, p, [distribution.label_mass for distribution, _ in found], prompt_tokens=tokens)
+    drawn = [one for outcome in outcomes for one in outcome.thoughts]
+    return _with_thoughts(answer, np.stack(p), drawn, [order for _, order in found]) if drawn else answer
+
+
+def _with_thoughts(
+    answer: Answer, p: NDArray[np.float64], drawn: Sequence[Thoughts], orders: Sequence[Sequence[int]]
+) -> Answer:
+    """Add what the thoughts about each of the forms leave open; `p` has a row for every form."""
+
+    def by_label(weights: NDArray[np.float64], order: Sequence[int]) -> NDArray[np.float64]:
+        return weights[np.argsort(order)]
+
+    figures = thought_figures(drawn, [by_label(answer.weights(), order) for order in orders])
+    moved = int(np.ptp(p, axis=0).argmax())
+    one, other = (
+        drawn[form].errors(by_label(np.eye(p.shape[1])[moved], orders[form]))[0]
+        for form in (int(p[:, moved].argmin()), int(p[:, moved].argmax()))
+    )
+    is_known = len(p) > 1 and not np.isnan(one + other)
+    return replace(answer, thoughts=figures, spread_error=float(np.hypot(one, other)) if is_known else None)
 
 
 def answers_of(

@@ -58,7 +58,7 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, options
     """Divide a cluster among workers that load a judge with these options."""
     if options.device is not None and options.device.startswith("cuda:"):
         raise ConfigurationError(
-            f"`device={options.device}` names one GPU, and `distributed` gives every worker one of its own",
+            f"`device={options.device}` names one GPU, and every worker gets one of its own",
             hint="Leave `device` out.",
         )
     wanted, each = _wanted_gpus(options), options.tensor_parallel or 1
@@ -223,7 +223,7 @@ def score_blocks(
 
     (record,) = job.manifest.judges
     settings = job.manifest.settings
-    share = cluster_share(settings.workers, record)
+    share = cluster_share(settings.ray_workers, record)
     check_gpus(share, JudgeOptions(**record.choice), settings.address, ray.cluster_resources().get("GPU", 0))
     with working(f"the workers of {record.name}", **_ROW_BY_ROW):
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if job.alone else 2}
@@ -250,7 +250,7 @@ def pool_of(workers: int, blocks: int | None, settings: Settings) -> dict[str, i
     The number of blocks is unknown (None) before the survey; a worker without a block loads no judge.
     """
     workers = workers if blocks is None else min(workers, blocks)
-    if settings.address is None or settings.workers is not None:
+    if settings.address is None or settings.ray_workers is not None:
         return {"size": workers}
     return {"min_size": workers, "max_size": blocks}
 

@@ -79,7 +79,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
             import ray
         except ImportError as error:
             raise ConfigurationError(
-                "Ray is not installed, and `distributed=ray` needs it", hint="pip install 'geval-local[ray]'"
+                "Ray is not installed, and `workers=ray` needs it", hint="pip install 'geval-local[ray]'"
             ) from error
         options: dict[str, Any] = {"address": address or "local"}
         if address is not None:

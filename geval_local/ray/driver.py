@@ -126,7 +126,7 @@ class PartsRun:
 
     def _connect(self) -> None:
         """Connect to the cluster until the run ends; does nothing if connected."""
-        self._cluster.enter_context(connected(self.manifest.settings.address, self.manifest.settings.workers))
+        self._cluster.enter_context(connected(self.manifest.settings.address, self.manifest.settings.ray_workers))
 
     def _until_stopped(self, items: Generator[_Item, None, None]) -> Iterator[_Item]:
         """Yield what workers return; stop if the caller asks for it."""
@@ -364,7 +364,7 @@ class PartsRun:
             return [Metric.model_validate(record.definitions[metric.name]) for metric in self.metrics]
         if not any(metric.needs_steps for metric in self.metrics):
             return self.metrics
-        return steps_by_worker(self._load, record, self.metrics, settings.workers, self._events.on_steps)
+        return steps_by_worker(self._load, record, self.metrics, settings.ray_workers, self._events.on_steps)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

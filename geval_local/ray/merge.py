@@ -39,7 +39,7 @@ def merge_parts(
         )
     address, target = os.fspath(run), Path(output)
     manifest = read_run(address)
-    if manifest.settings.distributed is None:
+    if not manifest.settings.on_ray:
         raise ConfigurationError(
             f"{address} is no distributed run: it has its results in one file already",
             hint="Other formats: `geval-local score FILE ... --format NAME`.",

@@ -67,7 +67,7 @@ def choose_cut(settings: Settings, files: Sequence[Block], workers: Callable[[],
     together = BUNDLE_FILES if len(files) > MANY_FILES else 1
     if settings.block_rows is not None:
         return Cut(settings.block_rows, 1 << 62, together)
-    size, prompts, count = sum(file.bytes for file in files), len(settings.metrics), settings.workers or workers()
+    size, prompts, count = sum(file.bytes for file in files), len(settings.metrics), settings.ray_workers or workers()
     least, most = (tokens * BYTES_PER_TOKEN // prompts for tokens in (LEAST_TOKENS, BLOCK_TOKENS))
     bound = max(least, -(-size // MANY_BLOCKS), min(most, size // (BLOCKS_EACH * count)))
     return Cut(MOST_ROWS, bound, together)

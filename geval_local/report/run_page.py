@@ -84,6 +84,8 @@ class RunPage:
     up: str = ""
     #: Columns whose slices have a table of their own.
     by: Sequence[str] = ()
+    #: Rows of failed gates.
+    gates: Sequence[Table] = ()
 
     @cached_property
     def run(self) -> Results:
@@ -192,7 +194,7 @@ class RunPage:
             overview=overview_table(self.summaries),
             unscored=unscored_once(self.summaries),
             shortened=[one for one in self.summaries if one.shortened],
-            slices=slice_tables(self.summaries),
+            slices=[*self.gates, *slice_tables(self.summaries)],
             people=people,
             systems=systems,
             pairs=pairs,

@@ -92,9 +92,9 @@ def _copied(place: Place) -> Path:
     manifest = _manifest_at(place)
     if manifest is None:
         raise DataError(f"there is neither a file nor a run at {place}", hint="Check the address.")
-    if manifest.settings.distributed is not None:
+    if manifest.settings.on_ray:
         raise DataError(
-            f"{place} holds the parts of a distributed run",
+            f"{place} holds the parts of a run on Ray",
             hint=f"Make one file of them: geval-local merge {shlex.quote(str(place))} -o scores.jsonl",
         )
     target.mkdir()

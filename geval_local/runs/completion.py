@@ -132,13 +132,14 @@ def complete(
     *,
     load: Callable[[JudgeOptions], Judge] | None = None,
     fill: Callable[[Run], object] | None = None,
+    spread: Callable[[Completion], object] | None = None,
     retry_errors: bool,
     overwrite: bool,
     accept_version: bool = False,
 ) -> RunResult:
     """Open a run and follow it to its end; an interruption or an error says how to continue with it.
 
-    `fill` brings outcomes into the run before anything else is done.
+    `fill` brings outcomes into the run before anything else is done; `spread` has workers compute them.
     """
     directory = target.directory
     began = is_lost = False
@@ -152,7 +153,7 @@ def complete(
                 fill(run)
             began = True
             try:
-                return _Completion(run, target, calibrations, loaded, load, events).result()
+                return Completion(run, target, calibrations, loaded, load, events, spread).result()
             except GevalError:
                 # Before the run is closed: an empty one is removed then.
                 is_lost = directory is not None and not directory.is_dir()
@@ -186,7 +187,7 @@ def add_resume_hint(error: GevalError, directory: object) -> None:
 
 
 @dataclass
-class _Completion:
+class Completion:
     """One run, followed to its end."""
 
     run: Run
@@ -195,6 +196,7 @@ class _Completion:
     loaded: Mapping[str, Judge]
     load: Callable[[JudgeOptions], Judge] | None
     events: RunEvents
+    spread: Callable[[Completion], object] | None = None
     load_seconds: float = 0.0
     there: int = 0
     done: int = 0
@@ -229,21 +231,23 @@ class _Completion:
         self._slice()
         self.there = sum(counts["rows"] for counts in self._totals())
         if self.there:
-            self.events.on_resume(self.there, self._expected())
+            self.tell_of_resuming()
+        if self.spread is not None:
+            self.spread(self)
         with Exporter(run) as exporter:
             for sample, raw in run.rows(
                 self._load,
                 advance=self._advance,
                 should_stop=self.events.should_stop,
-                on_judge=self._begin,
+                on_judge=self.begin,
                 on_steps=self.events.on_steps,
-                on_write=self._write,
+                on_write=self.write,
                 close=self._close,
             ):
                 results = {key: self._calibrated(key, result) for key, result in raw.items()}
                 self._count(sample, results)
                 exporter.write(sample, results)
-            self._write()
+            self.write()
         totals: dict[str, int] = {}
         for counts in self._totals():
             for name, count in counts.items():
@@ -327,7 +331,8 @@ class _Completion:
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
-            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, settings.encoding)))
+            given = settings.encoding, settings.rows
+            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, *given)))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         judges = range(len(self.run.manifest.judges))
@@ -370,15 +375,23 @@ class _Completion:
             self.events.on_load(record.name)
         judge = load()
         self.events.on_loaded(judge)
-        whose = "" if len(self.run.manifest.judges) == 1 else f"{record.name}: "
-        self.precisions.append(f"{whose}{judge.precision}")
+        self._note_precision(record, judge.precision)
         if self.is_scoring:
             self.load_seconds += time.perf_counter() - start
             self._score(record)
         return judge
 
-    def _begin(self, judge: JudgeRecord) -> None:
-        """Check what depends on the judge, once it is known what it is, before it is put to work."""
+    def tell_of_resuming(self) -> None:
+        """Tell how much an earlier run had finished."""
+        self.events.on_resume(self.there, self._expected())
+
+    def begin(self, judge: JudgeRecord, precision: str | None = None) -> None:
+        """Check what depends on the judge, once it is known what it is, before it is put to work.
+
+        The precision is that of a judge which workers have loaded.
+        """
+        if precision is not None:
+            self._note_precision(judge, precision)
         for name, calibration in self.calibrations.items():
             calibration.check(judge.signatures[name])
         if self.loaded_at is not None:  # steps are written between loading and scoring
@@ -387,18 +400,28 @@ class _Completion:
         self.is_scoring = True
         self._score(judge)
 
-    def _score(self, judge: JudgeRecord) -> None:
-        self.events.on_score(judge.name, self._expected(), self.there, self.done)
+    def _note_precision(self, record: JudgeRecord, precision: object) -> None:
+        whose = "" if len(self.run.manifest.judges) == 1 else f"{record.name}: "
+        self.precisions.append(f"{whose}{precision}")
 
-    def _write(self) -> None:
+    def _score(self, judge: JudgeRecord) -> None:
+        if not self.is_writing:
+            self.events.on_score(judge.name, self._expected(), self.there, self.done)
+
+    def write(self) -> None:
         """Tell once that nothing is computed any more."""
         if not self.is_writing:
             self.is_writing = True
             self.events.on_write()
 
     def _advance(self, count: int) -> None:
-        self.done += count
-        self.events.on_progress(self.done)
+        if not self.is_writing:
+            self.reach(self.done + count)
+
+    def reach(self, done: int) -> None:
+        """Tell how many outcomes are finished."""
+        self.done = done
+        self.events.on_progress(done)
 
     def _calibrated(self, key: str, result: Result) -> Result:
         if key not in self.calibrations or not isinstance(result, Score):
@@ -465,5 +488,6 @@ class _Completion:
             fields=fields,
             group_by=None if settings.pairs is not None else settings.group_by,
             documents=self.documents.counts.recorded,
+            by=tuple(settings.by),
             questions=questions,
         )

@@ -30,6 +30,8 @@ from geval_local.runs.versions import check_versions
 logger = logging.getLogger("geval_local")
 
 STORE_NAME = "scores.sqlite"
+#: Directory of the shares of a run that is spread over workers.
+SHARES_NAME = "shares"
 _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_NAME}-journal")
 
 
@@ -131,7 +133,7 @@ def _held(
                 yield run
             except BaseException:
                 # A store that is closed already was being cleared away: the results are delivered.
-                is_new = is_new and (run.store.is_closed or run.store.is_empty())
+                is_new = is_new and (run.store.is_closed or _has_nothing(run))
                 raise
     except BaseException:
         if is_new:
@@ -282,9 +284,30 @@ def check_configuration(
 
 
 def _is_empty(directory: Path, manifest: RunManifest) -> bool:
-    """Whether a run has neither finished rows nor thoughts."""
     with open_directory(directory, manifest, is_new=False) as run:
-        return run.store.is_empty()
+        return _has_nothing(run)
+
+
+def _has_nothing(run: Run) -> bool:
+    """Whether a run has neither finished rows nor thoughts, nor shares that may have some."""
+    return run.store.is_empty() and (run.directory is None or not shares_in(run.directory / SHARES_NAME))
+
+
+def shares_in(directory: Path) -> list[Path]:
+    """List the directories of shares in a directory; one that was killed before it began has no run."""
+    return sorted(filter(is_run_directory, directory.glob("shard-*-of-*")))
+
+
+def remove_shares(directory: Path) -> None:
+    """Remove the shares in a directory: only the files that they made."""
+    for share in shares_in(directory):
+        manifest = read_manifest(share)
+        if manifest is not None:
+            remove_run(share, manifest)
+    for left in directory.glob("shard-*-of-*"):
+        clean_directory(left, made=not is_run_directory(left))
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def remove_run(directory: Path, manifest: RunManifest) -> None:
@@ -297,8 +320,9 @@ def _remove_files(directory: Path, manifest: RunManifest) -> None:
     """Remove the files of a run except its manifest, which is reset to "not begun"."""
     files = OwnFiles(directory, manifest)
     files.forget()
-    if manifest.settings.distributed is not None:
+    if manifest.settings.on_ray:
         remove_parts(Place(str(directory)), manifest.run)
+    remove_shares(directory / SHARES_NAME)
     files.remove()
 
 
@@ -326,7 +350,7 @@ def result_file(path: str | Path) -> Path:
     resume = f"geval-local resume {shlex.quote(str(path))}"
     if manifest.ended is None:
         raise DataError(f"the run in {path} is not finished", hint=f"Finish it: {resume}")
-    if manifest.settings.distributed is not None:
+    if manifest.settings.on_ray:
         return path
     files = sorted((path / name for name in manifest.files or ()), key=lambda file: file.suffix == ".csv")
     found = next((file for file in files if file.is_file()), None)

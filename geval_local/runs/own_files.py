@@ -50,6 +50,15 @@ def hold(directory: Path) -> Iterator[None]:
         lock.release()
 
 
+def is_held(directory: Path) -> bool:
+    """Whether another process works in a directory."""
+    try:
+        with hold(directory):
+            return False
+    except OutputError:
+        return True
+
+
 def _no_locks(directory: Path) -> OutputError:
     kind = file_system(directory)
     return OutputError(

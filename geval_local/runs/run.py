@@ -242,8 +242,6 @@ class Run:
             judge = None if record.complete else load(record)
             try:
                 if judge is not None:
-                    if self.accepts_version:
-                        self._accept_version(record, judge)
                     self.meet(record, judge, on_steps)
                 on_judge(record)
                 if judge is None and number < last:
@@ -262,6 +260,25 @@ class Run:
             finally:
                 if judge is not None:
                     close(judge)
+
+    def compute(
+        self,
+        number: int,
+        load: Callable[[JudgeRecord], Judge],
+        *,
+        advance: Callable[[int], object],
+        should_stop: Callable[[], bool],
+        on_judge: Callable[[JudgeRecord, Judge], object],
+    ) -> None:
+        """Score all rows by one judge, and derive nothing from their outcomes."""
+        record = self.manifest.judges[number]
+        if record.complete:
+            return
+        judge = load(record)
+        self.meet(record, judge)
+        on_judge(record, judge)
+        for _ in self._windows(number, judge, advance, should_stop):
+            pass
 
     def _windows(
         self,
@@ -317,6 +334,8 @@ class Run:
 
     def meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps = lambda metric, tokens: None) -> Identity:
         """Record the identity of a judge, or check that it is the one that the run started with."""
+        if self.accepts_version:
+            self._accept_version(record, judge)
         metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
         signatures = {metric.name: str(judge.signature(metric, self.manifest.settings.estimator)) for metric in metrics}
         found = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)

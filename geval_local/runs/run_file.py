@@ -36,7 +36,7 @@ from geval_local.io.input_checks import (
     told_files,
 )
 from geval_local.io.input_files import find_files, read_input
-from geval_local.io.pairs import PairPlan, pair_samples
+from geval_local.io.pairs import PLAIN, PairPlan, pair_samples
 from geval_local.io.places import File, Place, file_at, is_address
 from geval_local.io.result_manifest import read_manifest as read_results_manifest
 from geval_local.io.samples import Sample, id_hash
@@ -46,13 +46,15 @@ from geval_local.options import JudgeOptions, RunOptions
 from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.questions.question import Question, load_questions, named_questions
 from geval_local.runs.asked import question_metrics
-from geval_local.runs.completion import RunResult, complete
+from geval_local.runs.completion import Completion, RunResult, complete
+from geval_local.runs.directory import SHARES_NAME, shares_in
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.runs.inputs import input_of
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
+from geval_local.runs.spread import Spread
 from geval_local.runs.target import Target, find_run, find_target, is_run_here
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def score_file(
     output : path, optional
         A .jsonl, .csv or .parquet file; or a directory for the run: new, empty, or of the same run, which is then
         continued. None keeps nothing. If it is an address, the results are uploaded when they are complete, and the
-        run's store stays on this machine. A distributed run needs a directory, by path or address, for its parts.
+        run's store stays on this machine. Workers of Ray need a directory, by path or address, for their parts.
     options : RunOptions, optional
         How it is scored, and what is written.
     pairs : PairPlan, optional
@@ -124,24 +126,24 @@ def score_file(
     """
     options = _options(options, named)
     given = [file] if isinstance(file, str | os.PathLike | Place) else list(file)
+    if options.workers is not None and _judges(judges)[1]:
+        raise ConfigurationError(
+            "a judge that is loaded here cannot work in other processes",
+            hint="Give its name; every worker loads its own.",
+        )
     if options.keep_thoughts and not any("think" in judge.choice for judge in _judges(judges)[0]):
         raise ConfigurationError("`keep_thoughts` is for judges that think", hint="Add `think=4`.")
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     maps = read_calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
     settings = _settings(chosen, options, judges, list(metric_names or names), evaluation)
-    if options.distributed is not None:
+    if options.on_ray:
         if pairs is not None:
             raise ConfigurationError(
-                "pairs are judged on one machine: the two rows of a pair may lie in different blocks",
-                hint="Leave distributed out.",
+                "pairs do not go with `workers=ray`: the two rows of a pair may be in different blocks",
+                hint="Workers of this machine judge them, `workers=N`, and so do shares, `shard=I/N`.",
             )
-        records, loaded = _judges(judges)
-        if loaded:
-            raise ConfigurationError(
-                "a judge that is loaded here cannot work on a cluster",
-                hint="Give its name; every worker loads its own.",
-            )
+        records, _ = _judges(judges)
         return cluster_room().score_parts(  # type: ignore[no-any-return]
             list(map(_whole, given)), chosen, records, output, options, settings, maps, events or RunEvents()
         )
@@ -174,7 +176,7 @@ def _settings(
     return Settings(
         **_given(options),
         window=options.window or rows_at_once(judges),
-        block_rows=options.window if options.distributed or options.shard else None,
+        block_rows=options.window if options.workers or options.shard else None,
         metrics=[definition(metric) for metric in metrics],
         metric_names=list(metric_names),
         evaluation=evaluation,
@@ -240,7 +242,7 @@ def decide_file(
         raise ConfigurationError(f"a question is shown in at least one order, not in {rotations}")
     metrics = question_metrics(asked, rotations)
     evidence = read_state(state)
-    first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding)
+    first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding, rows=options.rows)
     _tell_of_ids(first, path.name, events)
     types = {str(question.name): question.type for question in asked}
     check_chosen(options.columns, first, list(types), decision_layout(types))
@@ -248,7 +250,7 @@ def decide_file(
         **_given(options),
         # Prompts are held by the window, and a row has as many as there are forms.
         window=options.window or max(1, rows_at_once(judges) // len(metrics)),
-        block_rows=options.window if options.shard else None,
+        block_rows=options.window if options.workers or options.shard else None,
         metrics=[definition(metric) for metric in metrics],
         questions=QuestionSettings(
             asked=[question.model_dump(mode="json", exclude_none=True) for question in asked],
@@ -320,9 +322,20 @@ def run_file(
         loaded,
         events or RunEvents(),
         load=load,
+        spread=_spread(target, settings, options.retry_errors),
         retry_errors=options.retry_errors,
         overwrite=options.overwrite,
     )
+
+
+def _spread(
+    target: Target, settings: Settings, retry_errors: bool, accept_version: bool = False
+) -> Callable[[Completion], object] | None:
+    """Say how a run is spread; one that was once goes on with its shares, by one worker if no number is given."""
+    has_shares = target.directory is not None and bool(shares_in(target.directory / SHARES_NAME))
+    if settings.workers is None and not has_shares:
+        return None
+    return Spread(settings.workers or "1", retry_errors, accept_version).score
 
 
 def _whole(given: str | os.PathLike[str] | Place) -> str:
@@ -458,10 +471,10 @@ def resume(
     manifest = read_run(run)
     settings = manifest.settings
     maps = read_calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
-    if settings.distributed is not None:
+    if settings.on_ray:
         if accept_version:
             raise ConfigurationError(
-                "a distributed run does not go on with other versions: its parts name one signature",
+                "a run on Ray does not go on with other versions: its parts name one signature",
                 hint="Install the versions that it began with, or score into another directory.",
             )
         return cluster_room().resume_parts(  # type: ignore[no-any-return]
@@ -477,6 +490,7 @@ def resume(
         maps,
         {},
         events or RunEvents(),
+        spread=_spread(target, settings, retry_errors, accept_version),
         retry_errors=retry_errors,
         overwrite=False,
         accept_version=accept_version,
@@ -494,14 +508,14 @@ def read_run(run: str | os.PathLike[str]) -> RunManifest:
 
 
 def _run_elsewhere(address: str) -> RunManifest:
-    """Read the manifest of a distributed run at an address."""
+    """Read the manifest of a run on Ray at an address."""
     if read_results_manifest(Place(address)) is not None:
         raise OutputError(
             f"{address} is complete: nothing is left to resume",
             hint="To make it anew, repeat the command that made it.",
         )
     found: RunManifest = cluster_room().read_parts_manifest(address)
-    if found.settings.distributed is None:
+    if not found.settings.on_ray:
         raise OutputError(
             f"{address} holds the results of a run whose store is on another machine, or was deleted",
             hint="Resume it on the machine where it began, or score again into another directory.",
@@ -510,7 +524,7 @@ def _run_elsewhere(address: str) -> RunManifest:
 
 
 def cluster_room() -> Any:
-    """Load the room of distributed runs by its name: a local run imports nothing of it."""
+    """Load the room of runs on Ray by its name: a local run imports nothing of it."""
     return import_module("geval_local.ray.driver")
 
 
@@ -531,7 +545,8 @@ def _pairs(
     rule = DocumentRule.of([tuple(metric.fields) for metric in asked], mapping=options.fields)
     first = list(islice(pair_samples(read_input(paths, options), plan, rule), ROWS_CHECKED))
     if plan.given is not None:
-        check_rows(first, asked, told_files(paths), options.fields)
+        mapping = {name: path for name, path in options.fields.items() if plan.given != "plain" or name not in PLAIN}
+        check_rows(first, asked, told_files(paths), mapping)
     if all(sample.error is not None for sample in first):
         raise DataError(str(first[0].error))
     return first, asked, plan

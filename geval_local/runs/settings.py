@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.grouping import DocumentRule
 from geval_local.io.pairs import PairPlan
 from geval_local.metric import Metric
-from geval_local.options import Format, Positive, RunOptions, jsonl
+from geval_local.options import RAY, Format, Positive, RunOptions, jsonl
 from geval_local.prompt import REASON_REQUEST
 from geval_local.questions.question import parse_questions
 from geval_local.runs.input_file import ManifestPart, Sha256
@@ -105,10 +106,21 @@ class Settings(RunOptions):
     reasons: ReasonSettings | None = None
     #: Numbers of the rows that are asked, of a file that is read as results are (`read_result_rows`); all if empty.
     chosen: list[int] | None = None
-    #: Files, directories and patterns of a distributed run as given, and of a share with absolute paths.
+    #: Files, directories and patterns of a run on Ray as given, and of a share with absolute paths.
     inputs: list[str] = Field(default_factory=list)
-    #: Rows of a block of a distributed run, or of the windows at which shares begin; None if these go by size.
+    #: Rows of a block of a run on Ray, or of the windows at which shares begin; None if these go by size.
     block_rows: Positive | None = None
+
+    @classmethod
+    def _of_now(cls, data: Any) -> Any:
+        """Read the manifests of earlier versions, which named Ray by an option of its own."""
+        if not isinstance(data, Mapping) or "distributed" not in data:
+            return data
+        rest = {name: value for name, value in data.items() if name != "distributed"}
+        if data["distributed"] is not None:
+            count = rest.get("workers")
+            rest["workers"] = RAY if count is None else f"{RAY}:{count}"
+        return rest
 
     @property
     def stem(self) -> str:
@@ -140,14 +152,14 @@ class Settings(RunOptions):
     def differences(self, other: Settings, *, results: bool = False) -> list[str]:
         """List differences of other settings that affect outcomes, and with `results` results; `self` is on record."""
         found = []
-        names = ["window", "limit", "distributed", "encoding", "fields", "pairs", "reasons"]
-        names += ["id", "system_columns", "turns", "shard"]
-        if results or (self.distributed is not None and other.distributed is not None):
+        names = ["window", "limit", "on_ray", "encoding", "fields", "pairs", "reasons"]
+        names += ["id", "rows", "system_columns", "turns", "turns_at", "roles", "shard"]
+        if results or (self.on_ray and other.on_ray):
             names += _FINAL_IN_PARTS
         for name in names:
             before, after = getattr(self, name), getattr(other, name)
             if before != after:
-                found.append(f"`{name}` was {before}, is {after}")
+                found.append(f"`{'workers' if name == 'on_ray' else name}` was {before}, is {after}")
         if self.chosen != other.chosen:
             found.append("other rows were chosen")
         found += _question_differences(self.questions, other.questions)

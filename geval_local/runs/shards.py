@@ -12,22 +12,20 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.input_files import find_files
 from geval_local.io.places import is_address
 from geval_local.io.shares import Stretch, listing_of
-from geval_local.metric import Metric
 from geval_local.options import RunOptions
 from geval_local.runs.completion import RunResult, complete
-from geval_local.runs.directory import STORE_NAME, look_at
+from geval_local.runs.directory import look_at, shares_in
 from geval_local.runs.events import RunEvents
 from geval_local.runs.input_file import InputFile, fingerprint_inputs, fingerprint_share
 from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory, read_manifest
 from geval_local.runs.run import Run
 from geval_local.runs.run_file import LoadCalibration, read_calibrations
-from geval_local.runs.store import StoredShare
+from geval_local.runs.spread import Shard, fill
 from geval_local.runs.target import find_target, shard_name
 from geval_local.signature import signature_differences
 
@@ -35,19 +33,12 @@ from geval_local.signature import signature_differences
 _NAMED = 5
 
 
-class Shard(NamedTuple):
-    """A finished share."""
-
-    directory: Path
-    manifest: RunManifest
-
-
 def shard_directories(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """List the directories of shares: those given, or those in a directory that holds them."""
     found: list[Path] = []
     for one in map(Path, given):
         # A share that was killed before it began has a directory without a run.
-        inside = sorted(filter(is_run_directory, one.glob("shard-*-of-*")))
+        inside = shares_in(one)
         found += [one] if is_run_directory(one) or not inside else inside
     return list(dict.fromkeys(found))
 
@@ -133,7 +124,7 @@ def merge_shards(
         maps,
         {},
         events or RunEvents(),
-        fill=lambda run: _fill(run, shards),
+        fill=lambda run: _merge(run, shards),
         retry_errors=False,
         overwrite=options.overwrite,
     )
@@ -250,28 +241,6 @@ def _check_input(shard: Shard, listing: str, hashes: dict[Stretch, InputFile]) -
         )
 
 
-def _fill(run: Run, shards: Sequence[Shard]) -> None:
-    """Bring the outcomes of shares into a run, and say that its judges have done their work."""
-    rows, stored = 0, []
-    for directory, manifest in shards:
-        stored.append(StoredShare(directory / STORE_NAME, manifest.run, rows))
-        rows += manifest.input.rows or 0
-    # What only the whole input tells: an id that a row of an earlier share has.
-    refused = {place: sample.error for place, sample in enumerate(run.samples()) if sample.error is not None}
-    outcomes = [run.outcomes(judge) for judge in range(len(run.manifest.judges))]
-    run.store.take_over(stored, outcomes, refused)
-    for place, record in enumerate(run.manifest.judges):
-        its = next(
-            (shard.manifest.judges[place] for shard in shards if shard.manifest.judges[place].fingerprint is not None),
-            None,
-        )
-        if its is None:
-            raise OutputError(f"no share has rows that {record.name} has scored", hint="Is the input empty?")
-        for name in ("fingerprint", "engine", "batch_tokens", "signatures", "earlier_versions", "definitions"):
-            setattr(record, name, getattr(its, name))
-        record.complete = True
-    run.manifest.input.rows = rows
+def _merge(run: Run, shards: Sequence[Shard]) -> None:
     run.manifest.shares = [shard.manifest.run for shard in shards]
-    run.save()
-    for record in run.manifest.judges:
-        run.write_steps(record, [Metric.model_validate(one) for one in record.definitions.values()])
+    fill(run, shards)

@@ -12,7 +12,7 @@ from geval_local.io.places import File, Place, address_of, is_address
 from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.addresses import local_output, make_local_output
-from geval_local.runs.directory import side_directory
+from geval_local.runs.directory import shares_in, side_directory
 from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.manifest import is_run_directory
 from geval_local.runs.run import export_name
@@ -88,6 +88,7 @@ def find_target(
                     f"{directory} holds a run, and shares have their directories in one of their own",
                     hint="Name another directory.",
                 )
+            _check_shards(directory, shard)
             directory /= shard_name(shard)
         return Target(directory, None, tuple(dict.fromkeys(formats)) or ("jsonl",), stem)
     if shard is not None:
@@ -106,6 +107,17 @@ def find_target(
     ResultWriter.check(output)
     check_manifest(output, overwrite=True)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
+
+
+def _check_shards(directory: Path, shard: str) -> None:
+    """Refuse a directory of shares whose number is another: rows would be in two of them."""
+    count = shard_name(shard).rpartition("-")[2]
+    others = [one for one in shares_in(directory) if not one.name.endswith(f"-of-{count}")]
+    if others:
+        raise OutputError(
+            f"{directory} holds shares of another number, such as {others[0].name}, and {shard} is asked for",
+            hint=f"Ask for a share of {int(others[0].name.rpartition('-')[2])}, or name another directory.",
+        )
 
 
 def _target_at(address: str, formats: Sequence[str], stem: str, shard: str | None) -> Target:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from geval_local.analysis.pair_study import agreement, consistency, rank_table, study_pairs
+from geval_local.analysis.pair_study import agreement, consistency, consistency_table, rank_table, study_pairs
 from geval_local.analysis.pairs import Preferences, Source, rank
 from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
 from geval_local.errors import DataError
@@ -110,6 +110,19 @@ def test_pairs_of_systems_are_read_from_either_side():
     assert pair.difference.error == pytest.approx(2 * mean_interval([0.8, 0.6]).error)
     tied = one("e", "b", "a", 0.4, 0.1)
     assert (tied.value_for("b"), tied.value_for("a")) == pytest.approx((0.4, 0.6))
+
+
+def test_what_thoughts_make_of_the_difference_between_orders_is_told():
+    found = [
+        one("d", "a", "b", 0.6, orders=(0.9, 0.3), masses=(0.8, 0.6), thought_error=0.1),
+        one("e", "a", "b", 0.6, orders=(0.5, 0.7), masses=(0.8, 0.6), thought_error=0.3),
+    ]
+    own = consistency(found)
+    assert own.thought_error == pytest.approx(0.2)
+    notes = consistency_table({"judge": own}).notes
+    assert any("judge: each order has its own thoughts, which leave a standard error of 0.2" in note for note in notes)
+    plain = consistency([replace(pair, thought_error=math.nan) for pair in found])
+    assert not any("thoughts" in note for note in consistency_table({"judge": plain}).notes)
 
 
 def test_order_flips_and_circles_are_counted():

@@ -66,6 +66,5 @@ def test_every_gate_stands_where_the_exit_codes_are_explained(place, tmp_path):
         said = " ".join(re.findall(r"1 a gate failed \((.*?)\)", " ".join(run("--help", home=tmp_path).stdout.split())))
     else:
         said = " ".join(re.findall(r"^\| (`--.*?) \|", (ROOT / place).read_text(encoding="utf-8"), re.MULTILINE))
-        said += " --fail-if-worse" * ("compare --fail-if-worse" in (ROOT / place).read_text(encoding="utf-8"))
-    gates = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Gates)] + ["--fail-if-worse"]
+    gates = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Gates)]
     assert sorted(re.findall(r"--[a-z-]+", said)) == sorted(gates)

@@ -93,7 +93,7 @@ def test_the_options_stand_in_the_place_of_their_group():
         ({"limit": 10**30}, "limit: Input should be at most"),
         ({"estimator": "moed"}, "estimator: unknown estimator 'moed'"),
         ({"formats": ["xlsx"]}, "'xlsx' is none of 'jsonl', 'csv' or 'parquet'"),
-        ({"workers": 2}, "`workers` is for distributed runs"),
+        ({"address": "auto"}, "`address` is for the workers of Ray"),
     ],
 )
 def test_an_option_that_does_not_fit_is_told_in_words(named, told):

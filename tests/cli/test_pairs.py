@@ -251,7 +251,7 @@ def test_pairs_are_no_scores_of_single_outputs(place):
 
 
 def test_pairs_are_not_judged_on_several_machines(place):
-    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", "-o", "x/", "--distributed", "ray")
+    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", "-o", "x/", "--workers", "ray")
     assert done.exit_code == 2
-    assert "No such option: --distributed" in done.stderr
+    assert "pairs do not go with --workers ray" in done.stderr
     assert not (place / "x").exists()

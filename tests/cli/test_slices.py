@@ -64,8 +64,8 @@ def test_a_limit_of_slices_needs_a_column(here):
     assert "--by COLUMN" in done.stderr
     done = score(here, "--by", "language", "--fail-slice-under", "9")
     assert "9 is outside the scale 1-5" in done.stderr
-    with pytest.raises(ConfigurationError, match="`by` is for runs on one machine"):
-        score_file("rows.jsonl", "clarity.yaml", "nano", "parts/", distributed="ray", by=["language"])
+    with pytest.raises(ConfigurationError, match="`by` does not go with"):
+        score_file("rows.jsonl", "clarity.yaml", "nano", "parts/", workers="ray", by=["language"])
 
 
 def test_a_resumed_run_keeps_its_slices(here):
@@ -93,26 +93,19 @@ def test_a_report_shows_slices_of_results_that_were_scored_without(here):
     assert "did you mean 'language'" in wrong.stderr
 
 
-def test_compare_is_a_gate(here):
+def test_a_gate_compares_two_runs_and_options_that_moved_name_it(here):
     assert score(here, "-o", "new.jsonl").exit_code == 0
     assert score(here, "-o", "old.jsonl").exit_code == 0
-    held = run("compare", "new.jsonl", "old.jsonl", "--fail-if-worse", "--by", "language", "--junit", "j.xml",
-               home=here / "home")  # fmt: skip
+    held = run("gate", "new.jsonl", "old.jsonl", "--by", "language", "--junit", "j.xml", home=here / "home")
     assert held.exit_code == 0, held.stderr
     assert "gates: 3 of 3 hold" in held.stderr
     assert (here / "j.xml").read_text(encoding="utf-8").count("<testcase") == 3
-    strict = run(
-        "compare", "new.jsonl", "old.jsonl", "--fail-if-worse", "--margin", "0.01", "--json", home=here / "home"
-    )
+    strict = run("gate", "new.jsonl", "old.jsonl", "--not-worse", "0.01", "--json", home=here / "home")
     assert strict.exit_code == 1
     (found,) = json.loads(strict.stdout)["changes"]
     assert found["passed"] is False
     assert found["documents"] == 30
-    for wrong, told in (
-        (["new.jsonl", "--fail-if-worse"], "two runs, and 1 are given"),
-        (["new.jsonl", "old.jsonl", "--margin", "1"], "--margin goes with --fail-if-worse"),
-        (["new.jsonl", "old.jsonl", "--fail-if-worse", "--human", "x"], "--human does not go with --fail-if-worse"),
-    ):
-        done = run("compare", *wrong, home=here / "home")
+    for option in ("--fail-if-worse", "--margin=1", "--sequential", "--by=language", "--junit=x", "--summary=x"):
+        done = run("compare", "new.jsonl", "old.jsonl", option, home=here / "home")
         assert done.exit_code == 2
-        assert told in done.stderr
+        assert "geval-local gate NEW OLD" in done.stderr

@@ -16,13 +16,17 @@ from transformers import PreTrainedTokenizerFast
 from geval_local import Judge, Metric
 from geval_local.engine.interface import read_all
 from geval_local.errors import ConfigurationError
+from geval_local.grouping import Documents
 from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import audit_thought
 from geval_local.judge.batcher import Batcher
 from geval_local.models.generate import drawn_token
 from geval_local.options import JudgeOptions
+from geval_local.questions.answer import answer_of
+from geval_local.questions.form import question_forms
 from geval_local.questions.pair import pair_metric
+from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion
 from geval_local.score import Estimator, Outcome, mean_over_thoughts
 from geval_local.summary import Sums, Tally
 from geval_local.testing import MockJudge
@@ -310,17 +314,22 @@ def test_figures_are_read_back_as_they_were_written():
 def test_a_summary_names_the_part_of_its_error_that_thoughts_leave():
     scores = mock().score_many(MOCK, [{"output": f"Text {number}."} for number in range(20)])
     whole, halves = Tally("quality"), [Tally("quality"), Tally("quality")]
+    documents = [Documents(), Documents()]
     for number, score in enumerate(scores):
+        place = documents[number % 2].add({"output": f"Text {number}."})
         for tally in (whole, halves[number % 2]):
-            tally.add("file", number + 1, score)
+            tally.add("file", number + 1, score, place)
     summary = whole.summary()
 
     assert summary.thoughts == 3
     assert summary.thought_error == pytest.approx(math.sqrt(sum(one.thoughts.error**2 for one in scores)) / 20)
     assert summary.to_dict()["thoughts"]["count"] == 3
-    parts = [Sums.from_record(json.loads(json.dumps(half.sums().to_record()))) for half in halves]
+    own = zip(halves, documents, strict=True)
+    parts = [Sums.from_record(json.loads(json.dumps(half.sums(place).to_record()))) for half, place in own]
     parts[0].add(parts[1])
-    assert parts[0].summary("", grouped=False).thought_error == pytest.approx(summary.thought_error)
+    assert parts[0].summary(documents[0].counts + documents[1].counts).thought_error == pytest.approx(
+        summary.thought_error
+    )
 
     plain = Tally("quality")
     plain.add("file", 1, MockJudge().score(MOCK, output="x"))
@@ -344,3 +353,39 @@ def test_scores_of_judges_that_do_not_think_are_as_they_were():
     score = MockJudge().score(MOCK, output="A text.")
     assert score.thoughts is None
     assert not any("thought" in name for name in score.to_dict())
+
+
+@pytest.mark.parametrize("kind", ["predicate", "choice", "score"])
+def test_the_errors_of_an_answer_are_those_of_many_draws(kind):
+    """Two orders with thoughts of their own: the standard deviation over 2,000 draws, and the mean printed error."""
+    question = {
+        "predicate": PredicateQuestion(name="q", instructions="It is wet."),
+        "choice": ChoiceQuestion(name="q", options=list("abc")),
+        "score": ScoreQuestion(name="q", levels=["dry", "damp", "wet"]),
+    }[kind]
+    rng, forms = np.random.default_rng(1), question_forms(question, rotations=2)[:2]
+    size, count = len(forms[0].order), 8
+    means = np.array([0.7, 0.2, 0.1][:size]) * 0.9
+
+    def answer():
+        outcomes = []
+        for form in forms:
+            p = np.empty((count, size))
+            p[:, list(form.order)] = means * np.exp(0.4 * rng.standard_normal((count, size)))
+            with np.errstate(divide="ignore"):
+                logprobs = np.log(p.mean(axis=0))
+            outcomes.append(Outcome(logprobs, thoughts=(Thoughts(p, (Thought((), "", "end"),) * count),)))
+        return answer_of(question, forms, outcomes), outcomes
+
+    found = [answer() for _ in range(2000)]
+    figures = [one.p[0] if kind != "score" else one.score for one, _ in found]
+    assert np.mean([one.thoughts.error for one, _ in found]) == pytest.approx(np.std(figures), rel=0.1)
+
+    def shares(outcomes):
+        p = [np.exp(one.label_logprobs)[list(form.order)] for form, one in zip(forms, outcomes, strict=True)]
+        return [own[0] / own.sum() for own in p]
+
+    moved = [np.subtract(*shares(outcomes)) for _, outcomes in found]
+    if kind == "predicate":  # the spread of two outcomes is that of the first
+        assert np.mean([one.spread_error for one, _ in found]) == pytest.approx(np.std(moved), rel=0.1)
+    assert all(one.thoughts.count == count for one, _ in found)

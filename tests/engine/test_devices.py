@@ -18,7 +18,8 @@ from geval_local.engine.prefix_sharing import attention as kernels
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import JudgeError, UnsupportedModelError
 from geval_local.models import stored
-from geval_local.models.head import Head, exact_products
+from geval_local.models.guard import guarded
+from geval_local.models.head import Head
 from geval_local.models.memory import is_out_of_memory
 
 GIB = 1 << 30
@@ -252,7 +253,7 @@ def test_float32_is_float32_whatever_the_environment_asks_for(precision):
         with Watch():
             choose_engine(model, Head(model))
             Head(model).logits(torch.zeros(2, 32, dtype=torch.bfloat16))
-        with exact_products():
+        with guarded:
             assert torch.get_float32_matmul_precision() == "highest"
         assert set(asked) == {"highest"}
         assert torch.get_float32_matmul_precision() == precision
@@ -290,7 +291,7 @@ def test_whatever_enables_tf32_is_off_for_a_while(owner, name, value):
         setattr(owner, name, value)
         asked = [part.fp32_precision for part in parts]
         for _ in range(2):
-            with exact_products():
+            with guarded:
                 assert torch.get_float32_matmul_precision() == "highest"
                 assert not torch.backends.cudnn.allow_tf32
                 assert {part.fp32_precision for part in parts} == {"ieee"}

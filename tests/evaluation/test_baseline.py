@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,13 +13,14 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
 
 from geval_local import run_evaluation
+from geval_local.analysis.gates import Gate, GateOutcome, parse_limit
 from geval_local.errors import ConfigurationError
 from geval_local.evaluation import history
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
-from geval_local.evaluation.gates import GateOutcome
 from geval_local.evaluation.reports import junit_text, markdown_text
 from geval_local.evaluation.start import start_evaluation
+from geval_local.io.ownership import file_sha256
 from geval_local.judge.judge import Judge
 from geval_local.models.registry import label_of
 from geval_local.runs.events import RunEvents
@@ -71,8 +71,11 @@ def better(here: Path, name: str, by: float, chosen=lambda row: True) -> Path:
     changed = read_rows(here / "scored" / "first" / "scores.jsonl")
     for n, row in enumerate(changed):
         row["geval"]["clarity"]["score"] += by * chosen(row) * (0.9 + n % 7 / 30)
-    shutil.copy(here / "scored" / "first" / "scores.jsonl.meta.json", here / f"{name}.jsonl.meta.json")
-    return write_rows(here / f"{name}.jsonl", changed)
+    made = write_rows(here / f"{name}.jsonl", changed)
+    described = json.loads((here / "scored" / "first" / "scores.jsonl.meta.json").read_text(encoding="utf-8"))
+    described["results"] = {"sha256": file_sha256(made)}
+    (here / f"{name}.jsonl.meta.json").write_text(json.dumps(described), encoding="utf-8")
+    return made
 
 
 # --- where runs lie -------------------------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ def test_directories_of_others_are_no_runs_of_a_pattern(here):
 def test_the_last_run_is_the_newest_finished_one(here):
     first = go(here, "--against", "last")
     assert first.exit_code == 0, first.stderr
-    assert "no earlier run has finished" in first.stderr
+    assert "no earlier run is a baseline (there is none)" in first.stderr
     day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     rows(here, " Or not.")
     second = go(here, "--against", "last", "--json")
@@ -189,7 +192,7 @@ def test_the_last_run_is_the_newest_finished_one(here):
     rows(here, " Certainly.")
     (plan,) = make_plan(read_evaluation("evaluation.yaml", ["baseline=last"])).data
     assert plan.baseline is not None
-    assert plan.baseline.parent.parent.name == f"{day}-nocommit-2"
+    assert plan.baseline.path.parent.parent.name == f"{day}-nocommit-2"
     assert plan.directory.parent.name == f"{day}-nocommit-4"
 
 
@@ -214,8 +217,9 @@ def test_a_drop_fails_and_says_how_far_and_for_whom(here):
     assert [case.find("failure") is not None for case in cases] == [False, True]
     assert (root.get("tests"), root.get("failures")) == ("2", "1")
     told = (here / "job.md").read_text(encoding="utf-8")
-    assert told.startswith("### evaluation.yaml: 1 of 2 gates failed\n")
-    assert "| failed | first: clarity, language = fr: not\\_worse | clarity, language = fr: the mean fell by " in told
+    assert told.startswith("<!-- geval-local gates")
+    assert "\n### evaluation.yaml: 1 of 2 gates failed\n" in told
+    assert "| failed | first: clarity, language = fr: not\\_worse | the mean fell by " in told
     assert "| first | clarity | language = de | 20 of 20 |" in told
 
 
@@ -241,7 +245,8 @@ def test_other_signatures_fail_the_gate_and_say_the_way_out(here):
     assert done.exit_code == 1
     (told,) = json.loads(done.stdout)["failed_gates"]
     assert "it cannot be compared with the baseline" in told
-    assert "are not comparable" in told
+    assert "the metric changed in criteria" in told
+    assert "accept: true" in told
     assert "across: [metric]" in told
     allowed = go(here, "--against", old, "--set", "baseline.across=[metric]")
     assert allowed.exit_code == 0, allowed.stderr
@@ -325,7 +330,7 @@ def test_an_id_makes_no_slices_and_no_judge_is_loaded(here, monkeypatch):
 
 def test_hostile_names_stay_text_in_both_files():
     name = 'a|b<script>&"\x00\x1b[31m`x`\n# y'
-    found = [GateOutcome(name, "mean", "mean >= 3", False, f"{name}: low", data="d|e")]
+    found = [GateOutcome(Gate("mean", parse_limit("mean", ">= 3"), name), "failed", "low", data="d|e")]
     root = ElementTree.fromstring(junit_text(found, name).encode())
     (case,) = root.iter("testcase")
     assert '<script>&"' in case.get("name")
@@ -358,4 +363,4 @@ def test_what_init_writes_as_comments_is_valid_without_the_marks(here):
         ("not_worse", None),
         ("mean >= 3", "language"),
     ]
-    assert plan.waits_for_baseline
+    assert plan.waits

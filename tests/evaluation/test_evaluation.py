@@ -18,10 +18,10 @@ from run_kit import killed_after
 import geval_local.engine.transformers_backend  # before a test replaces what it imports
 import geval_local.models.load
 from geval_local import run_evaluation, score_file
+from geval_local.analysis.gates import Gate, outcomes, parse_limit
 from geval_local.errors import ConfigurationError
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
-from geval_local.evaluation.gates import Gate, outcomes, parse_limit
 from geval_local.evaluation.model import schema
 from geval_local.evaluation.start import guess_metrics, start_evaluation
 from geval_local.judge.judge import Judge
@@ -265,6 +265,13 @@ def test_a_check_names_the_judge_whose_weights_are_not_here(here):
     assert "qwen2.5-0.5b is not on this machine: geval-local judges fetch qwen2.5-0.5b" in done.stderr
 
 
+def test_a_check_shows_what_the_judge_reads(here):
+    done = go(here, "--check")
+    assert done.exit_code == 0, done.stderr
+    assert "    source: " in done.stderr
+    assert "clarity: " in done.stderr
+
+
 def test_all_problems_are_told_at_once(here):
     text = EVALUATION.replace("clarity.yaml", "nothing/here").replace("- tiny", "- tinny")
     (here / "evaluation.yaml").write_text(text, encoding="utf-8")
@@ -346,12 +353,12 @@ def test_limits_and_gates():
     summary = tally.summary()
     expected = {
         ("mean", ">= 3"): None,
-        ("mean", "> 3"): "m: the mean 3 is not over 3",
-        ("mean", "<= 2.5"): "m: the mean 3 is over 2.5",
-        ("passed", ">= 60%"): "m: the share that passes 50.00% is under 60.00%",
-        ("unscored", "<= 0"): "m: 1 of 3 rows are unscored, more than 0",
+        ("mean", "> 3"): "the mean 3 is not over 3",
+        ("mean", "<= 2.5"): "the mean 3 is over 2.5",
+        ("passed", ">= 60%"): "the share that passes 50.00% is under 60.00%",
+        ("unscored", "<= 0"): "1 of 3 rows are unscored, more than 0",
         ("unscored", "<= 40%"): None,
-        ("label_mass", ">= 0.95"): "m: the mean label mass 0.9 is under 0.95",
+        ("label_mass", ">= 0.95"): "the mean label mass 0.9 is under 0.95",
     }
     for (figure, text), told in expected.items():
         assert Gate(figure, parse_limit(figure, text)).failure(summary) == told

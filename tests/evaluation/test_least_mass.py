@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from geval_local.evaluation.gates import Gate, outcomes, parse_limit
+from geval_local.analysis.gates import Gate, outcomes, parse_limit
 from geval_local.score import Distribution, Estimator, Score
 from geval_local.summary import Tally, mass_warning
 
@@ -65,8 +65,8 @@ def test_a_gate_of_the_mass_goes_before():
 def test_a_gate_applies_to_each_result_that_it_concerns():
     one = summary(0.9)
     gates = [gate("mean", ">= 1"), gate("mean", ">= 1", "other")]
-    assert [found.metric for found in outcomes(gates, [one], ["m"])] == ["m"]
-    assert [found.metric for found in outcomes(gates[:1], [one, one])] == ["m", "m"]
+    assert [found.gate.metric for found in outcomes(gates, [one], ["m"])] == ["m"]
+    assert [found.gate.metric for found in outcomes(gates[:1], [one, one])] == ["m", "m"]
 
 
 def test_what_is_not_known_is_not_low():
@@ -125,6 +125,6 @@ def test_a_mean_without_an_interval_fails_the_gate_of_its_lower_end_and_says_why
     found = tally.summary()
     assert math.isnan(found.low)
     (told,) = failures([gate("mean_low", ">= 1")], [found])
-    assert told == f"m: the lower end of the mean's interval is missing: {found.interval.warning}"
+    assert told == f"the lower end of the mean's interval is missing: {found.interval.warning}"
     assert found.interval.warning
     assert not failures([gate("mean", ">= 1")], [found])

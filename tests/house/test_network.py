@@ -20,7 +20,7 @@ from geval_local.ray.merge import merge_parts
 #: Families that name another machine, and their addresses as strace writes them.
 ADDRESS = re.compile(r'sin_addr=inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^"]+)"')
 OWN = re.compile(r"(::ffff:)?127\.\d+\.\d+\.\d+|::1")
-SPREAD = ("--distributed", "ray", "--workers", "2")
+SPREAD = ("--workers", "ray:2")
 
 
 def strace() -> str:

@@ -23,7 +23,7 @@ def rows(path: Path, *records: object) -> Path:
 
 
 def test_rows_without_a_field_are_refused_with_the_columns_and_what_was_meant(tmp_path: Path) -> None:
-    file = rows(tmp_path / "d.jsonl", *[{"source": "S", "outputs": "O", "id": n} for n in range(5)])
+    file = rows(tmp_path / "d.jsonl", *[{"source": "S", "outputs": "The output.", "id": n} for n in range(5)])
     with pytest.raises(DataError) as caught:
         check_input(file, [METRIC])
     assert "none of its first 5 rows can be scored on tone: the field 'output' is missing" in caught.value.message

@@ -99,7 +99,8 @@ def test_two_columns_that_differ_by_case_only_are_not_guessed() -> None:
         (b"bytes", "the field 'output' is of type bytes, not text"),
         ([], "the field 'output' is an empty list"),
         (["a", None], "the field 'output', item 2 is null"),
-        (["a", " "], "the field 'output', item 2 is only white space"),
+        ([" "], "the field 'output' is only white space"),
+        (["a", "b"], "the field 'output' is a list of 2 texts, and a judge rates one"),
         ("half \ud83d", "the field 'output' holds text that is not valid Unicode"),
     ],
 )
@@ -164,11 +165,11 @@ def test_a_chat_is_written_with_its_roles(chat: list[object], expected: str) -> 
     ("chat", "expected"),
     [
         ([{"role": "user"}], "item 1 is an object without a role and a content"),
-        ([{"role": "user", "content": None}], "item 1, content is null"),
+        ([{"role": "user", "content": None}], "item 1: the content is null"),
         ([{"role": "user", "content": "x"}, {"role": "", "content": "x"}], "item 2 is an object without a role"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "part 1 of the content is image_url"),
-        ([{"role": "user", "content": {"a": 1}}], "item 1, content is an object, not text"),
-        ({"role": "user", "content": "x"}, "is an object, not text"),
+        ([{"role": "user", "content": {"a": 1}}], "item 1: the content is of type dict, not text"),
+        ({"a": "user", "content": "x"}, "is an object, not text"),
     ],
 )
 def test_a_chat_without_text_is_refused(chat: object, expected: str) -> None:
@@ -406,7 +407,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(table, tmp_path / "d.parquet")
     samples = list(read_samples(tmp_path / "d.parquet"))
     assert [sample.row for sample in samples] == [1, 2, 3, 4, 5]
-    assert samples[0].texts(FIELDS) == {"source": "a", "output": "1. o\n\n2. p"}
+    assert samples[0].fields["output"] == ["o", "p"]
     assert samples[0].fields["weights"] == {"x": 1.5}
     assert "d.parquet, row 2: the field 'output' is null" in reason(samples[1])
     assert (samples[2].error or "").startswith("d.parquet, row 3: the column 'source' holds text that is not UTF-8")

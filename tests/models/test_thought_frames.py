@@ -67,6 +67,73 @@ def test_thoughts_stand_where_a_template_has_them(name):
     assert between.lstrip("\n").startswith(found.mark)
 
 
+_TURNS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+)
+_CHANNELS = (
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>"
+    "{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant<|channel|>"
+)
+#: Templates that open a thought only where thinking is switched on, and show none in a conversation: the text before a
+#: thought, and the text between it and the answer.
+OPENED = {
+    "think": (_TURNS + "{% if enable_thinking %}<think>\n{% endif %}{% endif %}", "<think>\n", "\n</think>\n\n"),
+    "inline": (_TURNS + "{% if thinking %}<think>{% endif %}{% endif %}", "<think>", "\n</think>\n\n"),
+    "brackets": (
+        _TURNS + "{% if reasoning %}[THINK]{% endif %}{% endif %}{# [/THINK] #}",
+        "[THINK]",
+        "\n[/THINK]\n\n",
+    ),
+    "kimi": (_TURNS + "{% if thinking %}◁think▷{% endif %}{% endif %}{# ◁/think▷ #}", "◁think▷", "\n◁/think▷\n\n"),
+    "channel": (
+        _CHANNELS + "{{ 'analysis' if enable_thinking else 'final' }}<|message|>{% endif %}",
+        "<|start|>assistant<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    "no mark": (
+        "{% if enable_thinking %}Think it through first. {% endif %}" + _TURNS + "{% endif %}",
+        None,
+        "its chat template does not show where they stand",
+    ),
+}
+
+
+def own_tokenizer(template):
+    tokenizer = byte_tokenizer(chat=False)
+    tokenizer.add_tokens(sorted(set(re.findall(MARK, template)) - {"<think>", "</think>"}), special_tokens=False)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_prompt_that_opens_a_thought_has_its_own_marks_and_else_a_word_is_said(tmp_path, caplog, name):
+    template, before, between = OPENED[name]
+    tokenizer = own_tokenizer(template)
+    save_judge(tmp_path, tiny_model("llama", len(tokenizer)), tokenizer)
+    frame = chat_frame(tokenizer).thought
+    judge = Judge.load(tmp_path, style="chat", dtype="float64", think=2, think_tokens=6)
+    if before is None:
+        assert frame is None
+        assert judge.thinker.settings.kind.startswith("reason-first")
+        assert f"(reason-first) instead of thoughts of its own, because {between}" in caplog.text
+        return
+    assert (frame.opening.endswith(before), frame.closing) == (True, between)
+    assert judge.thinker.settings.kind == "template"
+    assert "reason-first" not in caplog.text
+    (entry,) = judge.prepare(METRIC, [Sample({"output": "A text."})])
+    assert tokenizer.decode(entry.request.ids.tolist()).endswith(before)
+    shown = tokenizer.decode(judge.thinker.after_thoughts([entry])[0].request.ids.tolist())
+    assert shown.endswith(f"{between}- Quality:")
+
+
+def test_a_judge_in_completion_style_says_how_it_thinks(tmp_path, caplog):
+    tokenizer = byte_tokenizer()
+    save_judge(tmp_path, tiny_model("llama", len(tokenizer)), tokenizer)
+    Judge.load(tmp_path, style="completion", dtype="float64", think=2)
+    assert "(reason-first) instead of thoughts of its own, because a completion has no marks" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["qwen3", pytest.param("gpt-oss", marks=pytest.mark.slow)])
 def test_a_judge_thinks_between_its_templates_marks(tmp_path, name):
     tokenizer = template_tokenizer(name)

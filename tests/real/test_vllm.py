@@ -302,7 +302,7 @@ def test_workers_of_ray_load_it(smollm2, file, tmp_path, expected):
     pytest.importorskip("ray")
     (tmp_path / "five.yaml").write_text(FIVE.model_dump_json(exclude_defaults=True))
     command = ["score", file, "-m", tmp_path / "five.yaml", "-j", smollm2, "--style", "completion", *OPTIONS]
-    command += ["--distributed", "ray", "--workers", "1", "--window", "2", "-o", tmp_path / "run"]
+    command += ["--workers", "ray:1", "--window", "2", "-o", tmp_path / "run"]
     told = subprocess.run([sys.executable, "-m", "geval_local", *map(str, command)], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     rows = [row for part in sorted((tmp_path / "run").glob("*.parquet")) for row in pq.read_table(part).to_pylist()]

@@ -18,9 +18,11 @@ from cli_run import run as run_command
 from run_kit import killed_after
 
 from geval_local import Interrupted, RunEvents, decide_file, score_file
+from geval_local.cli.output.run_summary import show_result
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.result_manifest import read_manifest
 from geval_local.metric import Metric
+from geval_local.options import JudgeOptions
 from geval_local.runs.asked import AskedQuestions
 from geval_local.runs.manifest import read_manifest as read_run_manifest
 from geval_local.testing import MockEngine, MockJudge
@@ -145,6 +147,51 @@ def test_formats_hold_the_same_answers(file, tmp_path):
                     one["probability"] for one in answer["probabilities"]
                 ]
     assert "wet.choice" not in cells[0]
+
+
+THOUGHT = ("thought_count", "thought_error", "thought_spread", "cut_thoughts")
+
+
+def test_what_thoughts_leave_open_stands_in_every_format_and_in_python(file, tmp_path, capsys):
+    def thinking(count=4):
+        return MockJudge(MockEngine(sensitive=True), options=JudgeOptions(think=count, think_tokens=40))
+
+    kept = {"keep_thoughts": True, "formats": ["jsonl", "csv", "parquet"], "columns": ["all"]}
+    result = decide(file, tmp_path / "run", thinking(), **kept)
+    rows = [row.get("decisions") for row in read(tmp_path / "run/decisions.jsonl")]
+    many = thinking().decide_many([json.loads(line)["state"] for line in file.read_text().splitlines()[:5]], QUESTIONS)
+    with (tmp_path / "run/decisions.csv").open(newline="") as lines:
+        table = list(csv.DictReader(lines))
+    parquet = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "run/decisions.parquet").to_pylist()
+    for place, decision in enumerate(many):
+        for name, answer in zip(QUESTIONS, decision, strict=True):
+            figures, orders = rows[place][name], answer.orders
+            assert [figures[one] for one in THOUGHT] == pytest.approx(
+                [4, answer.thoughts.error, answer.thoughts.spread, answer.thoughts.cut], rel=1e-4
+            )
+            assert len(figures["thoughts"]) == 4 * orders
+            assert (answer.spread_error is None) == (orders == 1) == ("spread_error" not in figures)
+            assert orders == 1 or figures["spread_error"] == pytest.approx(answer.spread_error, rel=1e-4)
+            assert float(table[place][f"{name}.thought_error"]) == figures["thought_error"]
+            assert json.loads(table[place][f"{name}.thoughts"]) == figures["thoughts"]
+            assert parquet[place]["decisions"][name]["thoughts"] == figures["thoughts"]
+            assert parquet[place]["decisions"][name]["thought_count"] == 4
+    assert not any("thought_error" in one for one in rows[5].values())
+    assert [one.thoughts for one in result.answers] == [4, 4, 4]
+    assert result.answers[1].spread_error < result.answers[1].spread
+    assert result.answers[0].to_dict()["thoughts"]["standard_error"] == result.answers[0].thought_error > 0
+
+    decide(file, tmp_path / "bare.csv", thinking())
+    header = (tmp_path / "bare.csv").read_text().split("\n")[0]
+    assert "mood.thought_error" in header
+    assert "thoughts" not in header
+    assert "thought" not in decide(file, tmp_path / "plain.csv").files[0].read_text().split("\n")[0]
+    alone = decide(file, tmp_path / "one.jsonl", thinking(1))
+    assert read(alone.files[0])[0]["decisions"]["mood"]["thought_error"] is None
+    show_result(result, [], as_json=False)
+    told = capsys.readouterr().err
+    assert "thoughts of mood: 4 per row; standard error of the mean from them" in told
+    assert "of the spread is the error that they leave in it" in told
 
 
 def test_questions_without_an_answer_are_asked_again_when_that_is_asked_for(file, tmp_path):

@@ -142,7 +142,7 @@ def test_a_field_that_no_row_has_is_refused_before_anything_is_loaded(file, tmp_
 
 
 def test_gathering_is_for_distributed_runs(file):
-    with pytest.raises(ConfigurationError, match="`gather_by` is for distributed runs"):
+    with pytest.raises(ConfigurationError, match="`gather_by` is for the workers of Ray"):
         score_file(file, METRICS[0], "nano", gather_by="doc_id")
 
 

@@ -140,8 +140,8 @@ def test_what_cannot_be_judged_in_pairs_is_told_before_a_judge_is_loaded(here):
         score_file("data.jsonl", METRIC, "no such judge", "x.jsonl", pairs=PairPlan(rule="baseline", baseline="z"))
     with pytest.raises(DataError, match="'writer' of the system"):
         score_file("data.jsonl", METRIC, "no such judge", "x.jsonl", pairs=PairPlan(system="writer"))
-    with pytest.raises(ConfigurationError, match="pairs are judged on one machine"):
-        score_file("data.jsonl", METRIC, "nano", "runs/", pairs=PairPlan(), distributed="ray")
+    with pytest.raises(ConfigurationError, match="pairs do not go with"):
+        score_file("data.jsonl", METRIC, "nano", "runs/", pairs=PairPlan(), workers="ray")
     with pytest.raises(DataError, match="the column 'input' is missing"):
         score_file("data.jsonl", METRIC, "nano", "x.jsonl", pairs=PairPlan(rule="given", given="llmbar"))
 

@@ -174,7 +174,7 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_
     write_input(tmp_path / "in.jsonl", rows)
     directory = tmp_path / "runs" / "long"
     (tmp_path / "bare.yaml").write_text(METRICS[0].model_copy(update={"steps": ("Read.", "Choose.")}).to_yaml())
-    spread = ["--distributed", "ray", "--workers", "2", "--device", "cpu"]
+    spread = ["--workers", "ray:2", "--device", "cpu"]
     options = ["in.jsonl", "-m", "bare.yaml", "-j", "nano", "-o", "runs/long/", "--window", "8", *spread]
     process = begin(tmp_path, "score", *options)
     wait_for_parts(process, directory, 2)

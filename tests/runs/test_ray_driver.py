@@ -491,17 +491,17 @@ def test_without_ray_the_remedy_is_told(file, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.chdir(tmp_path)
     common = ["score", "in.jsonl", "-m", "summarization/coherence", "-j", "nano"]
-    done = run_command(*common, "-o", "run/", "--distributed", "ray", home=tmp_path / "home")
+    done = run_command(*common, "-o", "run/", "--workers", "ray", home=tmp_path / "home")
     assert done.exit_code == 2
     assert "Ray is not installed" in done.stderr
     assert "pip install 'geval-local[ray]'" in done.stderr
     assert not (tmp_path / "run").exists()
     for arguments, message in (
-        (["--distributed", "ray"], "needs a directory for its parts"),
-        (["--distributed", "ray", "-o", "out.jsonl"], "geval-local merge runs/NAME -o scores.jsonl"),
-        (["--distributed", "ray", "-o", "run/", "-j", "nano,dtype=float64"], "has one judge"),
-        (["-o", "run/", "--workers", "2"], "--workers is for distributed runs"),
-        (["-o", "run/", "--address", "auto"], "--address is for distributed runs"),
+        (["--workers", "ray"], "needs a directory for its parts"),
+        (["--workers", "ray", "-o", "out.jsonl"], "geval-local merge runs/NAME -o scores.jsonl"),
+        (["--workers", "ray", "-o", "run/", "-j", "nano,dtype=float64"], "has one judge"),
+        (["--distributed", "ray", "-o", "run/"], "--distributed is an option no more\nWrite `--workers ray`"),
+        (["-o", "run/", "--address", "auto"], "--address is for the workers of Ray"),
     ):
         done = run_command(*common, *arguments, home=tmp_path / "home")
         assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
@@ -510,7 +510,7 @@ def test_without_ray_the_remedy_is_told(file, tmp_path, monkeypatch):
 def test_the_manifest_keeps_how_a_run_is_spread(file, tmp_path, workers):
     carry_out(tmp_path / "run", [file], address="head:6379")
     settings = read_manifest(tmp_path / "run").settings
-    assert (settings.distributed, settings.workers, settings.address) == ("ray", 2, "head:6379")
+    assert (settings.on_ray, settings.ray_workers, settings.address) == (True, 2, "head:6379")
     assert settings.inputs == [str(file)]
 
 
@@ -641,7 +641,7 @@ def command(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_command_that_ray_ends_is_an_interrupted_one(tmp_path):
-    score = ["score", "in.jsonl", "--distributed", "ray", "-o", "runs/a b/"]
+    score = ["score", "in.jsonl", "--workers", "ray", "-o", "runs/a b/"]
     for body in ("os._exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"):
         done = command(body, *score)
         assert done.returncode == 3, done.stderr
@@ -651,7 +651,7 @@ def test_a_command_that_ray_ends_is_an_interrupted_one(tmp_path):
         assert (done.returncode, done.stderr) == (code, "")
     assert command("os._exit(1)", "score", "in.jsonl").returncode == 1, "other commands are not guarded"
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "manifest.json").write_text('{"settings": {"distributed": "ray"}}')
+    (tmp_path / "run" / "manifest.json").write_text('{"settings": {"workers": "ray:2"}}')
     done = command("os._exit(1)", "resume", tmp_path / "run")
     assert done.returncode == 3
     assert f"geval-local resume {tmp_path / 'run'}" in done.stderr
@@ -669,7 +669,7 @@ def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_star
         "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n        sys.exit(3)\n"
         "cli._run = work\ncli.main()"
     )
-    command = [sys.executable, "-c", code, "score", "in.jsonl", "--distributed=ray"]
+    command = [sys.executable, "-c", code, "score", "in.jsonl", "--workers=ray"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout.readline()
         os.killpg(process.pid, number)  # as a terminal does
@@ -697,7 +697,7 @@ def test_a_guarded_command_ends_although_its_driver_takes_no_signal():
         "    time.sleep(60)\n"
         "cli._run = work\ncli.main()"
     )
-    command = [sys.executable, "-c", code, "score", "in.jsonl", "--distributed=ray", "-o", "runs/one/"]
+    command = [sys.executable, "-c", code, "score", "in.jsonl", "--workers=ray", "-o", "runs/one/"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "begun\n"
         process.terminate()

@@ -170,7 +170,8 @@ def test_every_turn_of_the_assistant_is_a_row_that_shares_its_history(tmp_path):
         *((f"c#{n}", n, "c") for n in range(1, 5)),
         ("bad", None, None),
     ]
-    assert all(row["messages"] == talk for row in rows[:4])
+    assert all("messages" not in row for row in rows[:4])
+    assert all(row["history"].endswith(row["question"]) for row in rows[:4])
     assert "message 1" in rows[4]["geval"]["m"]["error"]
     samples = list(read_input([file], RunOptions(turns="assistant")))[:4]
     assert {sample.row for sample in samples} == {1}

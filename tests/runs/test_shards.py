@@ -18,7 +18,7 @@ from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.input_files import read_input
 from geval_local.io.pairs import PairPlan
-from geval_local.io.shares import EmptyShareError, read_share, share_of
+from geval_local.io.shares import EmptyShareError, read_share, share_of, shares_of
 from geval_local.options import RunOptions
 from geval_local.runs.manifest import read_manifest
 from geval_local.runs.run_file import resume, score_file
@@ -98,7 +98,9 @@ def test_every_row_is_in_one_share_and_no_document_in_two(tmp_path, name):
             try:
                 share = share_of(files, options)
             except EmptyShareError:
+                assert number not in shares_of(files, RunOptions(), count)
                 continue
+            assert shares_of(files, RunOptions(), count)[number] == share, "as when all are cut in one pass"
             parts.append(list(read_share(share, options)))
             found += parts[-1]
         assert found == whole, "the same rows with the same numbers, in the same order"
@@ -153,13 +155,14 @@ def test_a_share_that_is_none_is_refused(text):
 
 def test_what_does_not_go_with_a_share_is_refused(tmp_path):
     file = write(tmp_path / "in.jsonl", rows(8))
-    with pytest.raises(ConfigurationError, match="`shard` and `limit` exclude each other"):
-        RunOptions(shard="1/2", limit=3)
-    with pytest.raises(ConfigurationError, match="`shard` is for runs on one machine"):
-        RunOptions(shard="1/2", distributed="ray")
+    with pytest.raises(ConfigurationError, match="`workers` and `shard` exclude each other"):
+        RunOptions(shard="1/2", workers="ray")
     for place in (None, tmp_path / "out.jsonl"):
         with pytest.raises(OutputError, match="a share of a run is kept in a directory"):
             score_file(file, FLUENCY, judge(), place, shard="1/2")
+    score_file(file, FLUENCY, judge(), tmp_path / "shares", shard="2/2")
+    with pytest.raises(OutputError, match="holds shares of another number, such as shard-0002-of-0002, and 2/3"):
+        score_file(file, FLUENCY, judge(), tmp_path / "shares", shard="2/3")
     score_file(file, FLUENCY, judge(), tmp_path / "run/")
     with pytest.raises(OutputError, match="holds a run, and shares have their directories"):
         score_file(file, FLUENCY, judge(), tmp_path / "run/", shard="1/2")

@@ -6,13 +6,15 @@ A new feature of a stored row gets its entry in `FEATURES`, a new way to run its
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_run import judge_directory
 from run_kit import METRICS
 
 from geval_local import Metric
@@ -20,10 +22,14 @@ from geval_local.errors import Interrupted
 from geval_local.io.pairs import PairPlan
 from geval_local.io.shares import EmptyShareError
 from geval_local.options import JudgeOptions
+from geval_local.runs import run_file
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
+from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.run_file import decide_file, score_file
 from geval_local.runs.shards import merge_shards
+from geval_local.runs.spread import Spread
+from geval_local.runs.workers import ShareScorer, Task, Told
 from geval_local.testing import MockEngine, MockJudge
 
 SHARES = 3
@@ -90,19 +96,18 @@ class Feature:
 
     def run(self, file: Path, output: Path, *, stop_after: int | None = None, **options: Any) -> RunResult:
         """Run it; it stops after so many packs, if that is said."""
-        judges = [
-            MockJudge(MockEngine(batch_tokens=1500), name=f"mock{number}", options=JudgeOptions(**self.thinks))
-            for number in range(self.judges)
-        ]
+        choices = [JudgeOptions(name=f"mock{number}", **self.thinks) for number in range(self.judges)]
+        judges = [MockJudge(MockEngine(batch_tokens=1500), name=one.name, options=one) for one in choices]
 
         class Stop(RunEvents):
             def should_stop(self) -> bool:
                 return stop_after is not None and sum(judge.engine.executed_packs for judge in judges) >= stop_after
 
         given = {"use_cache": False, "formats": ["jsonl", "csv", "parquet"]} | self.options | options
+        asked: list[Any] = choices if "workers" in options else judges
         if not self.metrics:
-            return decide_file(file, QUESTIONS, judges, output, events=Stop(), **given)
-        return score_file(file, self.metrics, judges, output, events=Stop(), **given)
+            return decide_file(file, QUESTIONS, asked, output, events=Stop(), **given)
+        return score_file(file, self.metrics, asked, output, events=Stop(), **given)
 
 
 FEATURES = {
@@ -127,6 +132,7 @@ FEATURES = {
     "chosen columns": Feature(options={"columns": ["id", "score", "std", "probabilities"], "csv_safe": True}),
     "a CSV file": Feature(name="in.csv"),
     "a Parquet file": Feature(name="in.parquet"),
+    "the first rows": Feature(options={"limit": 20}),
     "another encoding": Feature(name="in.csv", options={"encoding": "utf-16"}),
 }
 
@@ -158,7 +164,50 @@ def shared(feature: Feature, file: Path, place: Path) -> RunResult:
     return merge_shards([place / "shares"], place / "run")
 
 
-WAYS: dict[str, Callable[[Feature, Path, Path], RunResult]] = {"resumed": resumed, "shared": shared}
+def mock_judge(record: JudgeRecord) -> MockJudge:
+    thinks = {name: value for name, value in record.choice.items() if name.startswith("think")}
+    return MockJudge(MockEngine(batch_tokens=1500), name=record.name, options=JudgeOptions(**thinks))
+
+
+class Here:
+    """Does the tasks of workers in this process; the first share is given up once, as by a worker that died."""
+
+    size = 2
+
+    def __init__(self, workers: str, judges: Sequence[JudgeOptions]) -> None:
+        self.workers = workers
+        self.told: list[Told] = []
+
+    def run(
+        self, tasks: Iterator[Task], *, is_alone: Callable[[], bool], should_stop: Callable[[], bool]
+    ) -> Iterator[tuple[Task, Told]]:
+        scorer = ShareScorer(mock_judge, self.told.append)
+        for task in tasks:
+            if task.number == 1:
+                scorer.is_stopped.set()
+                with suppress(Interrupted):
+                    scorer.do(task)
+                scorer.is_stopped.clear()
+            scorer.do(task)
+            yield from ((task, told) for told in self.told)
+            self.told.clear()
+
+    def close(self) -> None:
+        pass
+
+
+def by_workers(feature: Feature, file: Path, place: Path) -> RunResult:
+    """Over workers, with one that is stopped and continued."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_file, "Spread", partial(Spread, start=Here))
+        return feature.run(file, place / "run", workers=2)
+
+
+WAYS: dict[str, Callable[[Feature, Path, Path], RunResult]] = {
+    "resumed": resumed,
+    "shared": shared,
+    "workers": by_workers,
+}
 
 
 def write(path: Path, records: list[dict[str, Any]], encoding: str = "utf-8") -> Path:
@@ -183,6 +232,9 @@ def written(place: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_way_writes_the_same_bytes(tmp_path, monkeypatch, feature):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    entries = "".join(f"  mock{number}: {{path: {judge_directory()}, style: completion}}\n" for number in range(2))
+    (tmp_path / "models.yaml").write_text(f"judges:\n{entries}")
+    monkeypatch.setenv("GEVAL_LOCAL_MODELS", str(tmp_path / "models.yaml"))
     asked = FEATURES[feature]
     file = write(tmp_path / asked.name, asked.rows(), asked.options.get("encoding", "utf-8"))
     once = undivided(asked, file, tmp_path / "once")

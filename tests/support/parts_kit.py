@@ -68,7 +68,7 @@ class Workers:
             yield from write_bucket(rows.filter(pc.field("bucket") == bucket), job)["item"]
 
     def _score(self, items, load, job):
-        given = [BlockScorer(load, job) for _ in range(job.manifest.settings.workers or 1)]
+        given = [BlockScorer(load, job) for _ in range(job.manifest.settings.ray_workers or 1)]
         known, files = ([item for item in items if bool(item.digest) == is_known] for is_known in (True, False))
         for number, block in enumerate(chain(reversed(known), driver.survey_files(files, job.cut))):
             if block.part in self.deadly:
@@ -104,7 +104,7 @@ def carry_out(
             return stop_after is not None and directory_of(directory) >= stop_after
 
     base = {"window": rows or 4096, "metrics": [definition(metric) for metric in metrics], "use_cache": False}
-    asked = Settings(**(base | {"distributed": "ray", "workers": 2, "block_rows": rows} | settings))
+    asked = Settings(**(base | {"workers": "ray:2", "block_rows": rows} | settings))
     wanted = wanted_parts(asked, given, [JudgeRecord(name=judge, choice={"name": judge, **thinking})], metrics)
     run = PartsRun(wanted, str(directory), load, {}, Events())
     run.summaries = run.run(retry_errors=retry_errors, overwrite=overwrite).summaries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 from geval_local.analysis.example_rows import without_examples
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
+from geval_local.analysis.ratings.merged import merge_raters
 from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
     HumanFields,
@@ -24,7 +26,7 @@ from geval_local.analysis.ratings.values import (
 from geval_local.analysis.results import Grouped, grouped, rated_items, read_rows, row_keys, writer_of
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import EVERY_ROW, DocumentRule, Documents
-from geval_local.io.result_manifest import read_manifest
+from geval_local.io.result_manifest import ResultManifest, read_manifest
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file
@@ -68,9 +70,13 @@ class Rated:
     dimensions: tuple[str, ...] = ()
     #: Fields of single people's ratings.
     raters: tuple[str, ...] = ()
+    #: Results over these rows: the file itself, if it holds scores, and those that were named.
+    results: tuple[Path, ...] = ()
     #: The scale that people rated on, where it is not the metric's, and whether ratings outside of it are left out.
     human_scale: Scale | str | None = None
     skip_outside: bool = False
+    #: The column with the person who rated a row, of rows that were merged.
+    rater_column: str | None = None
 
     @property
     def coefficient(self) -> str:
@@ -86,6 +92,13 @@ class Rated:
             return [str(place) for place in range(1, len(self.rows) + 1)]
         documents = [hashlib.sha256(name.encode()).hexdigest()[:12] for name in self.documents.names]
         return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows, documents, strict=True)]
+
+    @cached_property
+    def is_rated(self) -> list[bool]:
+        """Whether each row has a rating on one of the metrics."""
+        unscored: list[dict[str, Any]] = [{}] * len(self.rows)
+        rated = [self.items(dimension, unscored) for dimension in self.metrics]
+        return [any(math.isfinite(item.human) for item in own) for own in zip(*rated, strict=True)]
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -144,7 +157,9 @@ class Rated:
         if self.name is not None:
             own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
         else:
-            own = _read_own(path, self.human, self.rule, self.system, self.fields, self.limit_groups)
+            rows = read_rows(path)
+            how = (self.human, self.rule, self.system, self.fields, self.limit_groups, self.rater_column)
+            own = _of_rows(rows, path, *how)
         return replace(own, metrics=self.metrics, human_scale=self.human_scale, skip_outside=self.skip_outside)
 
 
@@ -162,26 +177,44 @@ def read_rated(
     steps: bool = True,
     human_scale: Scale | str | None = None,
     skip_outside: bool = False,
+    rater_column: str | None = None,
     results: Sequence[str | Path] = (),
 ) -> Rated:
     """Read rated rows: a published benchmark file, unmodified, or rows of your own.
 
     With two or more `raters`, fields of single people's ratings, there is a human ceiling. If the field of the ratings
     leads into a list of objects, these are the raters. Ratings outside of the metric's scale, or of `human_scale`, are
-    refused, or left out with `skip_outside`. Without `metrics`, those of the `results` that have a rating are taken.
+    refused, or left out with `skip_outside`. A file that holds scores is one of its own `results`. Metrics, mapping and
+    documents are those of the results, as far as they are not given; without `metrics`, those that have a rating.
     """
     if benchmark is not None:
-        if human or raters or group_by or system or fields:
+        if human or raters or group_by or system or fields or rater_column:
             raise ConfigurationError(
-                "`human`, `fields`, `raters`, `group_by` and `system` are for your own rows; `benchmark` brings them"
+                "`human`, `fields`, `raters`, `rater_column`, `group_by` and `system` are for your own rows; "
+                "`benchmark` brings them"
             )
         rated = read_benchmark(file, benchmark, limit_groups=limit_groups)
         chosen = _benchmark_metrics(rated, metrics)
         dimensions = tuple(chosen if metrics else rated.human)
     else:
-        chosen, ratings = _own_metrics(metrics, human, results)
-        rule = DocumentRule.of([tuple(one.fields) for one in chosen.values()], mapping=fields, group_by=group_by)
-        rated, dimensions = _read_own(file, ratings, rule, system, fields or {}, limit_groups), tuple(chosen)
+        rows = read_rows(file)
+        held = rows[0].get("geval")
+        paths = [Path(file), *map(Path, results)] if isinstance(held, Mapping) and held else [*map(Path, results)]
+        manifests = [found for path in paths if (found := read_manifest(result_file(path))) is not None]
+        chosen, ratings = _own_metrics(metrics, human, manifests)
+        if isinstance(held, Mapping) and held.keys().isdisjoint(one.name for one in chosen.values()):
+            paths = [*map(Path, results)]  # other metrics than those that it holds are asked for
+        scored = manifests[0] if manifests else None
+        mapping = {**({} if scored is None else scored.fields), **(fields or {})}
+        rule = DocumentRule.of(
+            [tuple(one.fields) for one in chosen.values()],
+            mapping=mapping,
+            group_by=scored.group_by if scored is not None and group_by is None else group_by,
+            used=None if scored is None else scored.documents,
+        )
+        rated = _of_rows(rows, file, ratings, rule, system, mapping, limit_groups, rater_column)
+        dimensions = tuple(chosen)
+        rated = replace(rated, results=tuple(dict.fromkeys(paths)))
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
         if not raters and len(chosen) == 1:
@@ -236,17 +269,22 @@ def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     return "xsum" if sentences[len(sentences) // 2] < 2 else "cnn"
 
 
-def _read_own(
+def _of_rows(
+    rows: Sequence[Mapping[str, Any]],
     path: str | Path,
     human: Mapping[str, str],
     rule: DocumentRule,
     system: str | None,
     fields: Mapping[str, str],
     limit_groups: int | None,
+    rater_column: str | None,
 ) -> Rated:
-    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped)."""
-    rows, documents = _first_groups(read_rows(path), path, rule, limit_groups)
-    return Rated(str(path), rows, human, documents, system, fields, rule, limit_groups)
+    """Take rows with human ratings, or the first `limit_groups` of their documents (rows, if they are not grouped)."""
+    if rater_column is not None:
+        rows = merge_raters(rows, rater_column, rule.fields, fields, path, system)
+    chosen, documents = _first_groups(rows, path, rule, limit_groups)
+    own = Rated(str(path), chosen, human, documents, system, fields, rule, limit_groups)
+    return replace(own, rater_column=rater_column)
 
 
 def _first_groups(
@@ -304,10 +342,11 @@ def _match(given: str, name: str, presets: Mapping[str, str]) -> tuple[str, Metr
 
 
 def _own_metrics(
-    names: Sequence[str], human: HumanFields, results: Sequence[str | Path]
+    names: Sequence[str], human: HumanFields, results: Sequence[ResultManifest]
 ) -> tuple[dict[str, Metric], dict[str, str]]:
     """Pair metrics with the fields of their human ratings; without names those that were scored and rated."""
-    if not names and human and (scored := _scored_metrics(results)):
+    scored = {one.definition.name: one.definition for found in results for one in found.metrics.values()}
+    if not names and human and scored:
         rated = rating_fields(human, list(scored))
         return {name: metric for name, metric in scored.items() if name in rated}, rated
     if not names or not human:
@@ -315,7 +354,7 @@ def _own_metrics(
             "your own ratings need `metrics` and the `human` field that each is to agree with",
             hint="For a published file say `benchmark=summeval`, topical-chat or qags instead.",
         )
-    metrics = {metric.name: metric for metric in map(Metric.load, names)}
+    metrics = {metric.name: metric for metric in (scored.get(name) or Metric.load(name) for name in names)}
     if len(metrics) < len(names):
         raise ConfigurationError("two metrics have the same name", hint="Change the name in one of the YAML files.")
     fields = rating_fields(human, list(metrics))
@@ -325,10 +364,3 @@ def _own_metrics(
             f"no human rating is named for {', '.join(unrated)}", hint="Write `human=METRIC=FIELD` for each metric."
         )
     return metrics, fields
-
-
-def _scored_metrics(results: Sequence[str | Path]) -> dict[str, Metric]:
-    """Read the metrics of results from their manifests."""
-    manifests = [read_manifest(result_file(path)) for path in results]
-    described = [one.metrics for one in manifests if one is not None]
-    return {own.definition.name: own.definition for metrics in described for own in metrics.values()}

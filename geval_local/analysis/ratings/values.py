@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,25 @@ from geval_local.scale import Scale
 logger = logging.getLogger("geval_local")
 #: How JSON, Python and CSV files write the ratings yes and no.
 _YES_AND_NO = {"true": 1.0, "false": 0.0}
+#: How people write that nobody rated.
+_UNRATED = ("", "na", "n/a", "none", "null", "-")
+_ONE = r"(-?\d+(?:[.,]\d+)?)"
+#: How people write a number -> how it is read, given the match and the scale; infinity if the scale does not say.
+_WRITTEN: Mapping[re.Pattern[str], Callable[[re.Match[str], RatingScale], float]] = {
+    re.compile(pattern, re.IGNORECASE): read
+    for pattern, read in {
+        r"([★⭐]+)(½?)☆*": lambda found, scale: len(found[1]) + 0.5 * len(found[2]),
+        rf"{_ONE}\s*/\s*{_ONE}": lambda found, scale: (
+            _decimal(found[1]) if _decimal(found[2]) == scale.high else math.inf
+        ),
+        rf"{_ONE}\s*%": lambda found, scale: _decimal(found[1]) * {100: 1, 1: 0.01}.get(scale.high, math.inf),
+        rf"{_ONE}(?:\s*stars?|\s*[-\u2013:(=]\s*[^\d\s].*)?": lambda found, scale: _decimal(found[1]),
+    }.items()
+}
+
+
+def _decimal(text: str) -> float:
+    return float(text.replace(",", "."))
 
 
 #: Distinct ratings that a message names.
@@ -36,6 +56,8 @@ class RatingScale:
     text: str = ""
     #: Whether ratings outside are left out; otherwise they are refused.
     skip_outside: bool = False
+    #: Words in lower case -> what they mean, if its labels are no numbers.
+    words: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, scale: Scale | str | None, *, skip_outside: bool = False) -> RatingScale:
@@ -49,12 +71,18 @@ class RatingScale:
             return cls()
         found = Scale.parse(scale)
         ends = "" if found.is_numeric else f" ({found.low:g} to {found.high:g})"
-        return cls(found.low, found.high, f"{found.text}{ends}", skip_outside)
+        labels = zip(found.labels, found.values, strict=True)
+        words = {} if found.is_numeric else {label.strip().casefold(): value for label, value in labels}
+        return cls(found.low, found.high, f"{found.text}{ends}", skip_outside, words)
 
     def holds(self, rating: float) -> bool:
         """Whether a rating is on the scale, up to the rounding of a mean."""
         margin = 1e-9 * max(1.0, abs(rating))
         return self.low - margin <= rating <= self.high + margin
+
+
+class ByRater(dict[str, Any]):
+    """What several people said of one text, by person, in a column of its row."""
 
 
 #: Every number is a rating.
@@ -63,7 +91,7 @@ ANY_NUMBER = RatingScale()
 
 def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
     """Read a number from a row: NaN if the field is absent or empty, 1 and 0 of yes and no; the mean of a list."""
-    return _mean(_numbers_at(row, field, where))
+    return _mean(_numbers_at(row, field, where, ANY_NUMBER, {}))
 
 
 def read_ratings(
@@ -90,10 +118,13 @@ def read_ratings(
     DataError
         If a rating is not a number, or ratings are outside of the scale.
     """
-    numbers, found = [], []
+    numbers, found, written = [], [], dict[str, float]()
     for number, row in rows:
         numbers.append(number)
-        found.append(_numbers_at(row, field, f"{path}, row {number}"))
+        found.append(_numbers_at(row, field, f"{path}, row {number}", scale, written))
+    if written:
+        told = ", ".join(f"{text!r} is {value:g}" for text, value in [*written.items()][:_NAMED])
+        _say(f"the ratings in {field!r} are read so: {told}{', ...' if len(written) > _NAMED else ''}")
     ratings = [rating for own in found for rating in own]
     outside = Counter(rating for rating in ratings if not scale.holds(rating))
     if not outside or set(ratings) <= {0.0, 1.0}:
@@ -115,18 +146,22 @@ def read_ratings(
     return [_mean([rating for rating in own if scale.holds(rating)]) for own in found]
 
 
-def _numbers_at(row: Mapping[str, Any], field: str, where: str) -> list[float]:
-    """Read the numbers that a row holds in a field; empty if there is none."""
+def _numbers_at(
+    row: Mapping[str, Any], field: str, where: str, scale: RatingScale, written: dict[str, float]
+) -> list[float]:
+    """Read the numbers that a row holds in a field; empty if there is none. `written` keeps those not plain."""
     value = decoded(lookup(row, field))
     value = value.tolist() if isinstance(value, np.ndarray) else value
-    read = [*map(_number, value)] if isinstance(value, list | tuple) else [_number(value)]
+    value = list(value.values()) if isinstance(value, ByRater) else value
+    read = [_number(one, scale, written) for one in (value if isinstance(value, list | tuple) else [value])]
     if any(map(math.isinf, read)):
         inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
         shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
         raise DataError(
             f"{where}: {field} is not a number: {shown}{inner}",
             hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence. "
-            "Leave it empty where nobody rated.",
+            "Leave it empty where nobody rated. If it is a word, say what words mean: "
+            '`human_scale={"yes": 1, "no": 0}`.',
         )
     given = [number for number in read if not math.isnan(number)]
     if isinstance(value, list | tuple) and given:
@@ -145,6 +180,10 @@ def members_of(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
     the same person in every row, which the file does not say, so the log does.
     """
     parts = field.split(".")
+    if named := dict.fromkeys(
+        f"{field}.{who}" for row in rows if isinstance(one := row.get(field), ByRater) for who in one
+    ):
+        return list(named) if len(named) > 1 else []
     for row in rows:
         for place in range(1, len(parts)) if field not in row else ():
             held = decoded(lookup(row, ".".join(parts[:place])))
@@ -189,14 +228,25 @@ def ratings_of(
     return found
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, scale: RatingScale, written: dict[str, float]) -> float:
     """Read one number: NaN for an empty value, infinity for what is none."""
-    if value is None or value == "":
+    text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value).strip().casefold()
+    if text in _UNRATED and text not in scale.words:
         return math.nan
     try:
-        return abs(number) if math.isinf(number := float(_YES_AND_NO.get(str(value).lower(), value))) else number
+        known = scale.words.get(text, _YES_AND_NO.get(text))
+        number = float(value if known is None else known)
     except (TypeError, ValueError, OverflowError):
-        return math.inf
+        found = ((pattern.fullmatch(text), read) for pattern, read in _WRITTEN.items())
+        number = next((read(match, scale) for match, read in found if match is not None), math.inf)
+    if isinstance(value, str) and not re.fullmatch(r"[-+.\de]+", text) and math.isfinite(number):
+        written[value.strip()] = number
+    return abs(number) if math.isinf(number) else number
+
+
+@cache
+def _say(told: str) -> None:
+    logger.info("%s", told)
 
 
 @cache

@@ -76,8 +76,8 @@ def meta_eval(
             "--metric",
             "-m",
             metavar="NAME",
-            help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt). For your own rows absent: the "
-            "metrics of --results.",
+            help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt). For your own rows absent: those "
+            "that were scored.",
         ),
     ] = None,
     results: Annotated[
@@ -85,7 +85,8 @@ def meta_eval(
         typer.Option(
             parser=options.here,
             metavar="RUN",
-            help="A result file of `score` over FILE, or a run directory; may be repeated. Nothing is scored.",
+            help="A result file of `score` over FILE, or a run directory; may be repeated. A FILE that holds scores is "
+            "one.",
         ),
     ] = None,
     responses: Annotated[
@@ -111,7 +112,8 @@ def meta_eval(
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
 
-    Without --judge, --results or --from-responses the default judge scores FILE.
+    Results are read with the judge, metric, fields and documents that they were scored with. Nothing is scored again
+    unless you name a --judge, which scores the rated rows only. The default judge scores rows without any scores.
     """
     from geval_local.analysis.meta_evaluation import meta_evaluate
     from geval_local.analysis.ratings.rated import read_rated
@@ -136,11 +138,10 @@ def meta_eval(
         **ratings.model_dump(),
     )
     is_named = any(one.name is not None for one in chosen_judges)
-    chosen = chosen_judges if is_named or not (results or responses) else []
+    chosen = chosen_judges if is_named or not (rows.results or responses) else []
     judges = RatedJudges(rows, file, chosen, output, load_shown, show_progress)
     study = meta_evaluate(
         rows,
-        results or (),
         judged=lambda taken: judges.score(taken, estimators, ablate=beside.ablations),
         responses=responses or (),
         estimators=estimators,
@@ -184,43 +185,6 @@ class Page:
     overwrite: options.Overwrite = False
 
 
-@dataclass(frozen=True)
-class WorseGate:
-    """Whether the first run may take the place of the second."""
-
-    fail_if_worse: Annotated[
-        bool,
-        typer.Option(
-            "--fail-if-worse",
-            help="Compare a new run with an old one, NEW OLD, on shared rows: exit with 1 if a test shows that the "
-            "scores fell.",
-        ),
-    ] = False
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            min=0,
-            help="With --fail-if-worse: exit with 1 unless the scores are shown not to be lower by X points or more.",
-        ),
-    ] = None
-    sequential: Annotated[
-        bool,
-        typer.Option(
-            "--sequential",
-            help="With --fail-if-worse: the runs grow and you look at them again and again; the error holds for all "
-            "looks together.",
-        ),
-    ] = False
-    by: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="With --fail-if-worse: also for every value of this column of NEW, such as language; may be repeated.",
-        ),
-    ] = None
-
-
 @takes_options()
 def compare(
     runs: Annotated[
@@ -259,43 +223,14 @@ def compare(
         float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
-    gate: WorseGate,
-    reports: options.GateReports,
     written: Page,
     ratings: RatingOptions,
     as_json: options.Json = False,
 ) -> None:
     """Say which system is better, or how two runs over the same rows differ.
 
-    Runs whose signatures differ in keys not named by --across are rejected. With --fail-if-worse the command is a gate:
-    NEW OLD.
+    Runs whose signatures differ in keys not named by --across are rejected. `gate` fails if a run is worse.
     """
-    if gate.fail_if_worse:
-        others = {
-            "--baseline": systems.baseline,
-            "--system": systems.system,
-            "--tie": systems.tie or None,
-            "--human": rows.human,
-            "--level": agreement.level,
-            "--new": agreement.target,
-            "--plan": plan,
-            "--page": written.page,
-        }
-        given = [name for name, value in others.items() if value is not None]
-        if given:
-            raise ConfigurationError(
-                f"{given[0]} does not go with --fail-if-worse", hint="Give two commands: one compares, one is the gate."
-            )
-        _fail_if_worse(runs, gate, reports, rows, metric, across, estimator, as_json=as_json)
-        return
-    for name, value in (
-        ("--margin", gate.margin),
-        ("--sequential", gate.sequential or None),
-        ("--by", gate.by),
-        *reports.named(),
-    ):
-        if value is not None:
-            raise ConfigurationError(f"{name} goes with --fail-if-worse", hint="compare NEW OLD --fail-if-worse")
     from geval_local.analysis.comparison import compare as find
     from geval_local.cli.output.tables import show_study
     from geval_local.io.ownership import check_replaceable
@@ -323,49 +258,6 @@ def compare(
     if written.page is not None:
         note(f"wrote {write_compared(study, written.page)}; open it in any browser")
     show_study(study, as_json=as_json)
-
-
-def _fail_if_worse(
-    runs: list[Path],
-    gate: WorseGate,
-    reports: options.GateReports,
-    rows: Rows,
-    metric: list[str] | None,
-    across: list[str] | None,
-    estimator: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Hold a new run against an old one; exit with 1 if it is worse."""
-    from geval_local.analysis.worse import is_worse
-    from geval_local.cli.output.run_summary import show_gates
-    from geval_local.cli.output.tables import show_study
-    from geval_local.cli.scoring import EXIT_GATE
-    from geval_local.evaluation.gates import outcomes_of
-
-    if len(runs) != 2:
-        raise ConfigurationError(
-            f"--fail-if-worse compares two runs, and {len(runs)} are given", hint="compare NEW OLD --fail-if-worse"
-        )
-    reports.check()
-    study = options.analyse(
-        is_worse,
-        *runs,
-        metrics=metric,
-        margin=gate.margin,
-        by=gate.by,
-        sequential=gate.sequential,
-        across=across,
-        estimator=estimator,
-        group_by=rows.group_by,
-        fields=rows.fields,
-    )
-    show_study(study, as_json=as_json)
-    found = outcomes_of(study.changes)
-    reports.write(found, f"{runs[0]} against {runs[1]}")
-    show_gates(found)
-    if not study.passed:
-        raise typer.Exit(EXIT_GATE)
 
 
 @dataclass(frozen=True)

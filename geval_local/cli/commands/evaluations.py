@@ -1,9 +1,10 @@
-"""``geval-local init`` and ``run``: one file for all of an evaluation."""
+"""``geval-local init``, ``run`` and ``gate``: one file for all of an evaluation, and its comparison of two runs."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from geval_local.cli import options
 from geval_local.cli.options import complete_metric, takes_options
 from geval_local.cli.output.console import note, print_json
 from geval_local.errors import OutputError
+from geval_local.options import BaselineOptions
 
 if TYPE_CHECKING:
     from geval_local.evaluation.execution import DataRun, EvaluationResult
@@ -80,9 +82,20 @@ def run(
         typer.Option(
             metavar="RUN",
             help="Compare with this earlier run, a directory or a result file, and exit with 1 if a metric is worse; "
-            "last: the newest finished run. In the place of `baseline` in the file.",
+            "last: the newest whole run of this file, of another commit, whose gates held. In place of the file's "
+            "`baseline`.",
         ),
     ] = None,
+    require_baseline: Annotated[
+        bool, typer.Option("--require-baseline", help="Fail if there is no earlier run to compare with.")
+    ] = False,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept",
+            help="Make this run the next baseline although it is worse or not comparable, for a change that is wanted.",
+        ),
+    ] = False,
     by: options.By = None,
     reports: options.GateReports,
     check: Annotated[
@@ -107,25 +120,33 @@ def run(
     from geval_local.fields import counted
 
     given = [*(overrides or ()), *baseline_override(against)]
+    given += ["baseline.require=true"] * require_baseline + ["baseline.accept=true"] * accept
     if by:
         given.append(f"by={json.dumps(by)}")
-    reports.check()
+    if not check:
+        reports.begin(file.name)
     plan = make_plan(read_evaluation(file, given), overwrite=overwrite)
     options.warn_of_scales(plan.metrics)
     for one in plan.data:
-        if one.waits_for_baseline:
-            note(
-                f"{one.name}: no earlier run has finished: its gates of the baseline begin with the next run", "yellow"
-            )
+        if one.waits:
+            note(f"{one.name}: {one.waits}: its gates of the baseline begin with the next run", "yellow")
         elif one.baseline is not None:
-            note(f"{one.name}: the baseline is {one.baseline}")
+            note(f"{one.name}: the baseline is {one.baseline.told}")
     if check:
+        from geval_local.io.input_checks import check_input, reading_of
         from geval_local.models.registry import entry_of, local_directory
 
         metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
         entries = [entry_of(one) for one in plan.judges if one.backend.has_files]
         absent = [entry for entry in entries if local_directory(entry) is None]
         end = "the weights of a judge are missing" if absent else "nothing is missing"
+        for one in plan.data:
+            options_of = plan.file.settings.run_options(one.name)
+            for line in [
+                f"{one.name}: {one.path}",
+                *reading_of(check_input(one.path, plan.metrics, options_of), plan.metrics),
+            ]:
+                note(line)
         note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; {end}")
         for entry in absent:
             note(f"{entry.name} is not on this machine: geval-local judges fetch {entry.name}", "yellow")
@@ -150,14 +171,92 @@ def run(
         raise typer.Exit(EXIT_GATE)
 
 
+@takes_options()
+def gate(
+    new: Annotated[
+        Path, typer.Argument(parser=options.here, metavar="NEW", help="A result file of `score`, or a run directory.")
+    ],
+    old: Annotated[Path, typer.Argument(parser=options.here, metavar="OLD", help="Its baseline, over the same rows.")],
+    *,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all of NEW."),
+    ] = None,
+    not_worse: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            min=0,
+            help="Fail unless the scores are shown not to be lower by X points or more. Absent: if a drop is shown.",
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="Also for every value of this column of NEW, such as language; may be repeated."
+        ),
+    ] = None,
+    sequential: Annotated[
+        bool,
+        typer.Option(
+            "--sequential",
+            help="The runs grow and you look at them again and again; the error holds for all looks together.",
+        ),
+    ] = False,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Estimate the scores anew from the stored distributions: exact, mode, median."
+        ),
+    ] = None,
+    group_by: options.GroupBy = None,
+    fields: options.Fields = None,
+    reports: options.GateReports,
+    as_json: options.Json = False,
+    baseline: BaselineOptions,
+) -> None:
+    """Compare a new run with an old one on shared rows; exit with 1 if a metric is worse, or too many rows are missing.
+
+    It is `not_worse` of an evaluation file, for two runs that are there.
+    """
+    from geval_local.analysis.worse import is_worse
+    from geval_local.cli.output.run_summary import show_gates
+    from geval_local.cli.output.tables import show_study
+    from geval_local.cli.scoring import EXIT_GATE
+    from geval_local.evaluation.execution import compare_command
+
+    title = f"{new} against {old}"
+    reports.begin(title)
+    study = options.analyse(
+        is_worse,
+        new,
+        old,
+        metrics=metric,
+        margin=not_worse,
+        by=by,
+        sequential=sequential,
+        estimator=estimator,
+        group_by=group_by,
+        fields=fields,
+        **baseline.model_dump(),
+    )
+    show_study(study, as_json=as_json)
+    found = [
+        replace(one, baseline=str(old), next=compare_command(new, old, one.gate.metric))
+        for one in study.changes.values()
+    ]
+    reports.write(found, title)
+    show_gates(found)
+    if not study.passed:
+        raise typer.Exit(EXIT_GATE)
+
+
 def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
     """Print the figures of an evaluation to stdout, and its warnings and gates to stderr."""
     from geval_local.cli.output.run_summary import (
-        LOWEST_SHOWN,
         gates_record,
         run_record,
         show_gates,
-        show_lowest,
         show_signatures,
         show_slices,
         show_summaries,
@@ -185,10 +284,6 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         show_summaries([one for run in result.runs.values() for one in run.summaries], names)
         for run in result.runs.values():
             show_slices(run)
-        for run in result.runs.values() if result.failures else ():
-            for summary, rows in zip(run.summaries, run.lowest, strict=True):
-                if not summary.doubt and any(summary.metric in failure for failure in result.failures):
-                    show_lowest(summary.metric, rows, LOWEST_SHOWN)
         for name, run in result.runs.items():
             show_unscored(run, f" of {name}")
             show_thoughts(run)

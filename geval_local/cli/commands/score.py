@@ -45,7 +45,6 @@ def score(
     from geval_local.cli.standard_input import input_files
 
     limits = gates.read(run.by)
-    reports.check()
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
     options.warn_of_scales(chosen)
     for name, limit_value in (
@@ -67,7 +66,7 @@ def score(
     from geval_local.runs.run_file import cluster_room, score_file
     from geval_local.runs.target import find_target
 
-    if run.distributed:
+    if run.on_ray:
         target = cluster_room().find_parts_target(output, run.formats)
     else:
         target = find_target(output, run.formats, shard=run.shard)
@@ -104,7 +103,9 @@ _OPTIONS = (
     "use_cache",
     "limit",
     "encoding",
+    "rows",
     "shard",
+    "workers",
 )
 
 

@@ -42,7 +42,7 @@ def show_forms(
 ) -> None:
     """Print, for every metric, the form of the first row that fills it: ``score --dry-run``, without weights."""
     from geval_local.engine.open import open_backend
-    from geval_local.io.input_checks import check_input, told_files
+    from geval_local.io.input_checks import check_input, reading_of, told_files
     from geval_local.io.input_files import find_files
     from geval_local.judge.steps import with_pinned_steps
     from geval_local.models.fingerprint import fingerprint
@@ -66,6 +66,9 @@ def show_forms(
         context, identity = served.facts.context, served.facts.fingerprint
     encoder = PromptEncoder(tokenizer, style=entry.style)
     records: dict[str, Any] = {}
+    read = reading_of(rows, metrics)
+    for line in () if as_json else read:
+        say(line)
     if judge.think is not None:
         note(
             f"the judge is to think, and a thought takes its weights: these are its forms without one. See one by "
@@ -92,7 +95,7 @@ def show_forms(
         show_tokens(audit)
         show_labels(audit)
     if as_json:
-        print_json({"judge": entry.name, "style": entry.style, "input": file, "forms": records})
+        print_json({"judge": entry.name, "style": entry.style, "input": file, "read": read, "forms": records})
 
 
 def _first_form(file: str, rows: Sequence[Sample], maker: RequestMaker) -> tuple[Sample, PromptAudit]:

@@ -196,7 +196,8 @@ def as_options(text: str) -> str:
     def written(found: re.Match[str]) -> str:
         name, value = found.groups()
         option, is_flag = _OPTIONS.get(f"no_{name}" if value == "False" else name, (found[0], True))
-        return option if is_flag or value is None else f"{option} {value}"
+        told = f"'{value}'" if value is not None and value.startswith("{") else value  # a structure has no quotes yet
+        return option if is_flag or value is None else f"{option} {told}"
 
     text = PARAMETER.sub(written, text)
     return in_yaml(text) if "overrides" in _OPTIONS else text  # `run` reads everything else from its file

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
+from geval_local.analysis.gates import NOT_WORSE
 from geval_local.cli.output.console import (
     DROPPED,
     FIGURE,
@@ -25,7 +26,6 @@ from geval_local.cli.output.console import (
 )
 from geval_local.direction import Direction
 from geval_local.errors import ErrorCode, GevalError
-from geval_local.evaluation.gates import NOT_WORSE
 from geval_local.fields import counted, field_value, output_text, resolve_row
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
@@ -37,7 +37,7 @@ from geval_local.statistics.interval import FEW_UNITS
 from geval_local.summary import mass_warning
 
 if TYPE_CHECKING:
-    from geval_local.evaluation.gates import GateOutcome
+    from geval_local.analysis.gates import GateOutcome
     from geval_local.runs.completion import RunResult
     from geval_local.score import Score
     from geval_local.summary import QuestionSummary, Summary
@@ -86,17 +86,26 @@ def gates_record(gates: Sequence[GateOutcome]) -> dict[str, Any]:
 
 
 def show_gates(gates: Sequence[GateOutcome]) -> None:
-    """Say of every gate that failed why it did, and how many hold; of a baseline also what held."""
+    """Say of every gate that failed why it did, with its rows, and how many hold; of a baseline also what held."""
+    from geval_local.evaluation.reports import row_lines
+
     for one in gates:
-        if one.passed and one.figure == NOT_WORSE:
+        if one.verdict == "holds" and one.gate.figure == NOT_WORSE:
             note(f"gate holds: {one.sentence}", "dim")
+        elif one.verdict == "skipped":
+            note(f"gate skipped: {one.sentence}", "yellow")
     for one in gates:
         if not one.passed:
             note(f"gate failed: {one.sentence}", "bold red")
-    given = [one for one in gates if one.gate]
+            for line in (line for row in one.rows for line in row_lines(row)):
+                note(f"  {line}")
+            if one.next:
+                note(f"  next: {one.next}")
+    given = [one for one in gates if one.gate.told]
     if given:
-        held = sum(one.passed for one in given)
-        note(f"gates: {held} of {len(given)} hold", "green" if all(one.passed for one in gates) else "")
+        held, skipped = (sum(one.verdict == verdict for one in given) for verdict in ("holds", "skipped"))
+        told = f"gates: {held} of {len(given)} hold" + (f", {skipped} skipped" if skipped else "")
+        note(told, "green" if held == len(given) and all(one.passed for one in gates) else "")
 
 
 def show_warnings(result: RunResult, prefix: str = "") -> None:
@@ -251,7 +260,7 @@ def _show_pace(result: RunResult) -> None:
         told.append(f"{there} of them there before")
     if cached:
         told.append(f"{cached} from the cache of earlier runs (--no-cache computes them again)")
-    if result.manifest.settings.distributed is not None:
+    if result.manifest.settings.on_ray:
         told.append("loading included")
     if result.load_seconds:
         told.append(f"{result.load_seconds:.1f} s of loading")
@@ -274,17 +283,23 @@ def show_thoughts(result: RunResult) -> None:
     """Say in one line for every result of a judge that thinks what its thoughts leave open."""
     for summary in result.summaries:
         if summary.thoughts and not summary.doubt:
-            note(_thought_line(summary))
+            error = summary.shown.error
+            of = "" if math.isnan(error) else f" of {error:.3g}, which the interval includes"
+            note(_thought_line(summary.metric, summary, of))
+    for answer in result.answers:
+        if answer.thoughts:
+            told = answer.spread_error
+            order = "" if told is None else f"; {told:.2g} of the spread is the error that they leave in it"
+            note(_thought_line(answer.name, answer) + order)
 
 
-def _thought_line(summary: Summary) -> str:
+def _thought_line(name: str, summary: Summary | QuestionSummary, of: str = "") -> str:
     """Say what drawing thoughts leaves in a mean, and what would halve it."""
     count, error = summary.thoughts, summary.thought_error
-    told = f"thoughts of {summary.metric}: {count} per row"
+    told = f"thoughts of {name}: {count} per row"
     if math.isnan(error):
         told += "; a single thought tells nothing of its error: --think 4 shows it"
     else:
-        of = "" if math.isnan(summary.shown.error) else f" of {summary.shown.error:.3g}, which the interval includes"
         told += f"; standard error of the mean from them {error:.2g}{of}; --think {4 * count} would halve it"
     if summary.cut_thoughts:
         told += f"; {summary.cut_thoughts} thoughts closed at the limit (--think-tokens)"
@@ -367,7 +382,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
     elif result.answers:
         note(f"  every row's answers          {output}")
     else:
-        if settings.distributed is not None:
+        if settings.on_ray:
             note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
         elif settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
             given = str(choice.get("name") or "")

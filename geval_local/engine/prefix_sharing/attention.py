@@ -54,7 +54,7 @@ def attend(
         if value.shape[-1] == query.shape[-1]:
             bias = None
             if mask is not None:
-                bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+                bias = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(~mask, -torch.inf)
             out, lse = _FUSED_CPU(query[None], key[None], value[None], 0.0, causal, attn_mask=bias, scale=scale)
             return out[0, ..., :size], lse[0]
         value = value[..., :size]

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from geval_local.engine.prefix_sharing.prompt_trie import Layout
 from geval_local.errors import first_line
 from geval_local.files import home_folder
-from geval_local.models.head import exact_products, to_device
+from geval_local.models.head import to_device
 from geval_local.models.memory import is_out_of_memory
 
 logger = logging.getLogger("geval_local")
@@ -176,9 +176,8 @@ def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
 
     def call(*given: Any, **named: Any) -> torch.Tensor:
         limits: Any = dynamo.patch(recompile_limit=_GRAPHS, accumulated_recompile_limit=_GRAPHS, specialize_float=True)
-        # Lengths that are equal by chance in the first call must stay separate symbols. TF32 is part of a graph: fix
-        # it, so that later calls run the graph that the probe compiled, whatever the environment asks for.
-        with limits, shapes.patch(use_duck_shape=False), exact_products():
+        # Lengths that are equal by chance in the first call must stay separate symbols.
+        with limits, shapes.patch(use_duck_shape=False):
             return attend(*given, **named)
 
     return call

@@ -1,4 +1,4 @@
-"""Gates: limits on a run's figures; a failed gate sets the exit code to 1."""
+"""Gates: limits on a run's figures, and on what changed from a baseline; a failed gate sets the exit code to 1."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from geval_local.direction import Direction
 from geval_local.score import LEAST_LABEL_MASS
 from geval_local.summary import QuestionSummary, Slice, Summary, UnscoredReason
 
 if TYPE_CHECKING:
-    from geval_local.analysis.worse import BaselineQuestion, Change
+    from geval_local.statistics.interval import Interval
+    from geval_local.statistics.noninferiority import NotWorse, NotWorseSoFar
 
 #: Instead of a metric's name: a gate of all metrics.
 EVERY_METRIC = "all"
@@ -35,6 +37,8 @@ _SHARES = ("passed", "unscored")
 NOT_WORSE = "not_worse"
 #: Name of the check that every metric has, even without gates: some row has a score.
 SCORED = "scored"
+#: Rows that a failed gate shows.
+ROWS_SHOWN = 3
 _NAMES = {
     "mean": "the mean",
     "mean_low": "the lower end of the mean's interval",
@@ -59,7 +63,8 @@ class Limit(NamedTuple):
         return f"{self.value:.2%}" if self.is_share else f"{self.value:g}"
 
 
-_NO_LIMIT = Limit(">=", 0.0, False)
+#: Of a gate that limits no number.
+NO_LIMIT = Limit(">=", 0.0, False)
 
 
 def parse_limit(figure: str, text: str) -> Limit:
@@ -87,20 +92,29 @@ class Gate:
     #: Name of the limited figure.
     figure: str
     #: The limit.
-    limit: Limit
+    limit: Limit = NO_LIMIT
     #: Name of a result (a metric, or ``metric@judge``), of a metric of any judge, or `EVERY_METRIC`.
     metric: str = EVERY_METRIC
     #: The column whose slices must each reach it; None: all rows together.
     by: str | None = None
     #: For `NOT_WORSE`: how much lower than the baseline the mean may be; None: any significant drop fails.
     margin: float | None = None
+    #: The only slice that it is about; None: every slice of the column.
+    value: str | None = None
 
     @property
     def told(self) -> str:
-        """The gate as the file of an evaluation writes it: ``mean >= 3.5``."""
+        """The gate as the file of an evaluation writes it, ``mean >= 3.5``; empty if no file asks for it."""
         if self.figure == NOT_WORSE:
             return NOT_WORSE if self.margin is None else f"{NOT_WORSE} by {self.margin:g}"
-        return f"{self.figure} {self.limit.sign} {self.limit.shown}"
+        return "" if self.figure == SCORED else f"{self.figure} {self.limit.sign} {self.limit.shown}"
+
+    @property
+    def place(self) -> str:
+        """The metric, and the slice if there is one: ``rag/faithfulness, language = de``."""
+        if self.by is None:
+            return self.metric
+        return f"{self.metric}, {self.by}" + ("" if self.value is None else f" = {self.value}")
 
     def concerns(self, result: str, metric: str) -> bool:
         """Whether the gate applies to a result, named by its metric or ``metric@judge``."""
@@ -112,35 +126,34 @@ class Gate:
         sign, limit, _ = self.limit
         return self.figure != "unscored" and not (self.figure == "label_mass" and _SIGNS[sign](0, limit))
 
-    def missing(self, name: str, figures: Summary | QuestionSummary, what: str) -> str | None:
+    def missing(self, figures: Summary | QuestionSummary, what: str) -> str | None:
         """Say that too many rows have no figures; None if they do not."""
         sign, limit, is_share = self.limit
         count = figures.unscored / max(figures.rows, 1) if is_share else figures.unscored
         if _SIGNS[sign](count, limit):
             return None
-        return f"{name}: {figures.unscored} of {figures.rows} rows are {what}, {_beyond(self.limit)}"
+        return f"{figures.unscored} of {figures.rows} rows are {what}, {_beyond(self.limit)}"
 
     def failure(self, summary: Summary) -> str | None:
         """Say why the gate fails; None if it holds. A missing figure fails it."""
         if self.figure == "unscored":
-            return self.missing(summary.metric, summary, "unscored")
+            return self.missing(summary, "unscored")
         sign, limit, is_share = self.limit
         figure = self.found(summary)
         if _SIGNS[sign](figure, limit):
             return None
         if math.isnan(figure):
             why = summary.interval.warning if self.figure == "mean_low" else ""
-            return f"{summary.metric}: {_NAMES[self.figure]} is missing{f': {why}' if why else ''}"
+            return f"{_NAMES[self.figure]} is missing{f': {why}' if why else ''}"
         found = f"{figure:.2%}" if is_share else f"{figure:.4g}"
-        return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {self.limit.shown}"
+        return f"{_NAMES[self.figure]} {found} is {_WORDS[sign]} {self.limit.shown}"
 
     def held(self, summary: Summary) -> str:
         """Say that the gate holds."""
         if self.figure == "unscored":
-            return f"{summary.metric}: {summary.unscored} of {summary.rows} rows are unscored"
+            return f"{summary.unscored} of {summary.rows} rows are unscored"
         figure = self.found(summary)
-        found = f"{figure:.2%}" if self.limit.is_share else f"{figure:.4g}"
-        return f"{summary.metric}: {_NAMES[self.figure]} is {found}"
+        return f"{_NAMES[self.figure]} is {f'{figure:.2%}' if self.limit.is_share else f'{figure:.4g}'}"
 
     def found(self, summary: Summary) -> float:
         """Return the figure; NaN if it does not exist."""
@@ -153,28 +166,64 @@ class Gate:
         return {"mean": mean.value, "mean_low": mean.low, "label_mass": summary.label_mass}[self.figure]
 
 
+class ShownRow(NamedTuple):
+    """A row that explains a failed gate: the lowest, or of a comparison one that fell most."""
+
+    #: Number of the row, and its ``id``, which may be empty.
+    row: int
+    id: str
+    #: Score and judged text, and those of the baseline; NaN and empty without one.
+    score: float
+    output: str
+    before: float = math.nan
+    output_before: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return self._asdict() | {"score": _finite(self.score), "before": _finite(self.before)}
+
+
+#: A gate that is skipped holds nothing and fails nothing; it says why.
+Verdict = Literal["holds", "failed", "skipped"]
+
+
 @dataclass(frozen=True)
 class GateOutcome:
     """The outcome of a gate, on one result or on one slice of its rows."""
 
-    #: Name of the result.
-    metric: str
-    #: The figure, and the gate as it was written; `SCORED` and empty for a check that needs no gate.
-    figure: str
-    gate: str
-    #: Whether it holds, and a sentence that says why, beginning with the result and the slice.
-    passed: bool
+    #: The gate, of one result, and of one slice if it is of slices.
+    gate: Gate
+    verdict: Verdict
+    #: Sentence that says why, without the result and the slice.
     told: str
-    #: The value of the figure; None if it does not exist.
-    found: float | None = None
-    #: Column and value of the slice; None for all rows.
-    column: str | None = None
-    value: str | None = None
-    #: Number of rows with a score, and of documents.
+    #: The value of the figure; for `NOT_WORSE` the mean over documents of new minus old, in units of the scale. NaN if
+    #: it does not exist.
+    found: float = math.nan
+    #: Number of rows with a score, in a comparison on both sides, and of their documents.
     scored: int = 0
     documents: int = 0
     #: Name of the data file; empty if there is only one.
     data: str = ""
+    #: The test of a comparison, of the new run's advantage: new minus old if high scores are good, else old minus new.
+    #: None if there is nothing to test.
+    test: NotWorse | None = None
+    #: Means over the shared documents.
+    new: float = math.nan
+    old: float = math.nan
+    #: Result of the sequential test; None without it.
+    so_far: NotWorseSoFar | None = None
+    #: Which scores of the metric are good.
+    direction: Direction = Direction.HIGH
+    #: The baseline in words, and the command that shows more.
+    baseline: str = ""
+    next: str = ""
+    #: Of a failed gate: the rows of its slice that fell most, or the lowest.
+    rows: tuple[ShownRow, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether it does not fail."""
+        return self.verdict != "failed"
 
     @property
     def full_name(self) -> str:
@@ -182,77 +231,57 @@ class GateOutcome:
         return f"{self.data}: {self.name}" if self.data else self.name
 
     @property
+    def told_at(self) -> str:
+        """The sentence, after the result and the slice."""
+        return f"{self.gate.place}: {self.told}"
+
+    @property
     def sentence(self) -> str:
-        """The data file's name, then the sentence."""
-        return f"{self.data}: {self.told}" if self.data else self.told
+        """The data file's name, then `told_at`."""
+        return f"{self.data}: {self.told_at}" if self.data else self.told_at
 
     @property
     def name(self) -> str:
         """Name of the outcome: ``rag/faithfulness, language = de: mean >= 3.5``."""
-        place = self.metric if self.column is None else f"{self.metric}, {self.column} = {self.value}"
-        return f"{place}: {self.gate or 'rows have a score'}"
+        return f"{self.gate.place}: {self.gate.told or 'rows have a score'}"
+
+    @property
+    def change(self) -> Interval | None:
+        """The interval of new minus old; None without a test."""
+        if self.test is None:
+            return None
+        one = self.test.difference
+        if self.direction.sign > 0:
+            return one
+        return replace(one, value=-one.value, low=-one.high, high=-one.low)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        found = None if self.found is None or not math.isfinite(self.found) else self.found
-        slice_ = None if self.column is None else {"column": self.column, "value": self.value}
+        gate, change = self.gate, self.change
+        compared: dict[str, Any] = {"new": _finite(self.new), "old": _finite(self.old)}
+        compared["interval"] = None if change is None else [_finite(change.low), _finite(change.high)]
+        compared["p"] = None if self.test is None else _finite(self.test.p)
+        compared |= {"baseline": self.baseline or None, "next": self.next or None}
         return {
             **({"data": self.data} if self.data else {}),
             "name": self.name,
-            "metric": self.metric,
-            "figure": self.figure,
-            "gate": self.gate or None,
-            "slice": slice_,
+            "metric": gate.metric,
+            "figure": gate.figure,
+            "gate": gate.told or None,
+            "slice": None if gate.value is None else {"column": gate.by, "value": gate.value},
             "passed": self.passed,
-            "found": found,
+            "verdict": self.verdict,
+            "found": _finite(self.found),
             "scored": self.scored,
             "documents": self.documents,
-            "told": self.told,
+            "told": self.told_at,
+            **(compared if gate.figure == NOT_WORSE else {}),
+            "rows": [row.to_dict() for row in self.rows],
         }
 
 
-def questions_of(
-    gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()
-) -> dict[BaselineQuestion, None]:
-    """List the gates' questions about the baseline; parameters as in `outcomes`."""
-    found: dict[BaselineQuestion, None] = {}
-    for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
-        for gate in gates:
-            if gate.figure == NOT_WORSE and gate.concerns(summary.metric, metric):
-                places = [None] if gate.by is None else [one for one in summary.slices if one.column == gate.by]
-                found |= dict.fromkeys(_question(summary, place, gate) for place in places)
-    return found
-
-
-def outcomes_of(changes: Mapping[BaselineQuestion, Change]) -> list[GateOutcome]:
-    """Convert changes from a baseline to outcomes of gates, one per question."""
-    return [
-        GateOutcome(
-            asked.metric,
-            NOT_WORSE,
-            Gate(NOT_WORSE, _NO_LIMIT, margin=asked.margin).told,
-            change.passed,
-            f"{asked.place}: {change.told}",
-            change.difference,
-            asked.column,
-            asked.value,
-            change.rows,
-            change.documents,
-        )
-        for asked, change in changes.items()
-    ]
-
-
-def not_worse_gate(metric: str = EVERY_METRIC, margin: float | None = None, by: str | None = None) -> Gate:
-    """Make a gate that compares with the baseline."""
-    return Gate(NOT_WORSE, _NO_LIMIT, metric, by, margin)
-
-
-def _question(summary: Summary, place: Slice | None, gate: Gate) -> BaselineQuestion:
-    from geval_local.analysis.worse import BaselineQuestion  # imports the analyses, which few gates need
-
-    column, value = (None, None) if place is None else (place.column, place.value)
-    return BaselineQuestion(summary.metric, gate.margin, column, value)
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
@@ -268,7 +297,7 @@ def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
     if not summary.label_mass < LEAST_LABEL_MASS:
         return None
     return (
-        f"{summary.metric}: the mean label mass {summary.label_mass:.3g} is under {LEAST_LABEL_MASS:g}: the judge does "
+        f"the mean label mass {summary.label_mass:.3g} is under {LEAST_LABEL_MASS:g}: the judge does "
         "not answer, so nothing passes (a limit of 0 on `label_mass` allows it)"
     )
 
@@ -284,7 +313,7 @@ def _too_few(gates: Sequence[Gate], summary: Summary) -> str | None:
         return None
     counted = f"{summary.scored} of {summary.rows} rows have a score"
     return (
-        f"{summary.metric}: {counted}, fewer than the {LEAST_SCORED:.0%} that a gate of a mean or a share "
+        f"{counted}, fewer than the {LEAST_SCORED:.0%} that a gate of a mean or a share "
         "needs (`max_unscored=N`, or the key unscored of the evaluation file, sets another limit)"
     )
 
@@ -295,9 +324,8 @@ def outcomes(
     metrics: Sequence[str] = (),
     *,
     answers: Sequence[QuestionSummary] = (),
-    changes: Mapping[BaselineQuestion, Change] | None = None,
 ) -> list[GateOutcome]:
-    """Check a run against its gates.
+    """Check a run against its gates, except those of a baseline, see `geval_local.analysis.worse`.
 
     Parameters
     ----------
@@ -309,69 +337,53 @@ def outcomes(
         The metric of every result; by default the result's name.
     answers : sequence of QuestionSummary
         The figures of questions.
-    changes : mapping of BaselineQuestion to Change, optional
-        Result of `geval_local.analysis.worse.changes`; None if there is no baseline yet, which skips gates that need
-        one.
     """
     found: list[GateOutcome] = []
     for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
         if summary.rows and not summary.scored:
-            told = f"{summary.metric}: {_why(summary.rows, 'a score', summary.reasons)}"
-            found.append(GateOutcome(summary.metric, SCORED, "", False, told))
+            why = _why(summary.rows, "a score", summary.reasons)
+            found.append(GateOutcome(Gate(SCORED, metric=summary.metric), "failed", why))
             continue
-        own = [gate for gate in gates if gate.concerns(summary.metric, metric)]
-        found += _held(own, summary, None, changes)
+        own = [replace(gate, metric=summary.metric) for gate in gates if gate.concerns(summary.metric, metric)]
+        found += _held(own, summary, None)
         for column in dict.fromkeys(gate.by for gate in own if gate.by is not None):
             for place in summary.slices:
                 if place.column == column:
-                    found += _held(own, summary, place, changes)
+                    found += _held(own, summary, place)
     for answer in answers:
         if answer.rows and not answer.answered:
-            told = f"{answer.name}: {_why(answer.rows, 'an answer', answer.reasons)}"
-            found.append(GateOutcome(answer.name, SCORED, "", False, told))
+            why = _why(answer.rows, "an answer", answer.reasons)
+            found.append(GateOutcome(Gate(SCORED, metric=answer.name), "failed", why))
             continue
         for gate in gates:
             if gate.figure == "unscored":
-                failed = gate.missing(answer.name, answer, "unanswered")
-                held = f"{answer.name}: {answer.unscored} of {answer.rows} rows are unanswered"
+                failed = gate.missing(answer, "unanswered")
+                told = failed or f"{answer.unscored} of {answer.rows} rows are unanswered"
+                own_gate = replace(gate, metric=answer.name)
                 unscored, rows = float(answer.unscored), answer.answered
-                found.append(
-                    GateOutcome(
-                        answer.name, gate.figure, gate.told, failed is None, failed or held, unscored, scored=rows
-                    )
-                )
+                found.append(GateOutcome(own_gate, "failed" if failed else "holds", told, unscored, rows))
     return found
 
 
-def _held(
-    gates: Sequence[Gate], summary: Summary, place: Slice | None, changes: Mapping[BaselineQuestion, Change] | None
-) -> Iterator[GateOutcome]:
+def _held(gates: Sequence[Gate], summary: Summary, place: Slice | None) -> Iterator[GateOutcome]:
     """Check one result, or one slice of it, against its gates."""
     column, value = (None, None) if place is None else (place.column, place.value)
-    own = [gate for gate in gates if gate.by == column]
-    shown = summary if place is None else replace(place.summary, metric=f"{summary.metric}, {place.name}")
-    figures: dict[str, Any] = {"column": column, "value": value, "scored": shown.scored}
-    figures["documents"] = shown.interval.units
+    own = [replace(gate, value=value) for gate in gates if gate.by == column]
+    shown = summary if place is None else place.summary
+    scored = Gate(SCORED, metric=summary.metric, by=column, value=value)
+    counts = (shown.scored, shown.interval.units)
     if place is not None and not shown.scored:
-        told = f"{shown.metric}: {_why(shown.rows, 'a score', shown.reasons)}"
-        yield GateOutcome(summary.metric, SCORED, "", False, told, **figures)
+        yield GateOutcome(scored, "failed", _why(shown.rows, "a score", shown.reasons), math.nan, *counts)
         return
     # A limit of the unscored rows or of the label mass for all rows applies to every slice too.
     allowed = [*own, *(gate for gate in gates if gate.by is None and gate.figure in ("unscored", "label_mass"))]
     for told in filter(None, (_too_few(allowed, shown), _unanswered(allowed, shown))):
-        yield GateOutcome(summary.metric, SCORED, "", False, told, **figures)
+        yield GateOutcome(scored, "failed", told, math.nan, *counts)
     for gate in own:
-        named = (summary.metric, gate.figure, gate.told)
-        if gate.figure == NOT_WORSE:
-            if changes is not None:
-                change = changes[_question(summary, place, gate)]
-                told = f"{shown.metric}: {change.told}"
-                yield GateOutcome(
-                    *named, change.passed, told, change.difference, **(figures | {"documents": change.documents})
-                )
-            continue
-        failed = gate.failure(shown)
-        yield GateOutcome(*named, failed is None, failed or gate.held(shown), gate.found(shown), **figures)
+        if gate.figure != NOT_WORSE:
+            failed = gate.failure(shown)
+            told = gate.held(shown) if failed is None else failed
+            yield GateOutcome(gate, "holds" if failed is None else "failed", told, gate.found(shown), *counts)
 
 
 def _beyond(limit: Limit) -> str:

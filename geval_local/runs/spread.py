@@ -1,0 +1,199 @@
+"""A run over shares of its input: each is a run of its own, and the run takes over what they have stored.
+
+Workers bring each share to its outcomes in ``shares/`` of the run's directory. A worker that dies loses one batch, and
+a run that is stopped goes on with what every share has. When all shares are finished, the run takes over their stores,
+removes them, and ends as any run: it reads the input, derives scores and writes the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+from geval_local.engine.window import window_sizes
+from geval_local.errors import OutputError
+from geval_local.io.shares import Share, shares_of
+from geval_local.metric import Metric
+from geval_local.options import JudgeOptions
+from geval_local.runs.directory import SHARES_NAME, STORE_NAME, remove_shares, shares_in
+from geval_local.runs.manifest import JudgeRecord, RunManifest, read_manifest
+from geval_local.runs.run import Identity, Run, meet
+from geval_local.runs.store import StoredShare
+from geval_local.runs.target import shard_name
+from geval_local.runs.workers import Scheduler, Task, local_workers
+
+if TYPE_CHECKING:
+    from geval_local.runs.completion import Completion
+
+#: Shares per worker: what a slow worker does not reach, the others do.
+SHARES_EACH = 4
+#: Least bytes of a share, if there are so many for every worker: each share computes its first texts anew.
+LEAST_BYTES = 1 << 18
+#: What a run learns of a judge from its shares.
+_LEARNT = ("fingerprint", "engine", "batch_tokens", "signatures", "earlier_versions", "definitions")
+
+
+class Shard(NamedTuple):
+    """A share that has been scored."""
+
+    directory: Path
+    manifest: RunManifest
+
+
+def fill(run: Run, shards: Sequence[Shard]) -> None:
+    """Bring the outcomes of shares into a run, and say that its judges have done their work."""
+    rows, stored = 0, []
+    for directory, manifest in shards:
+        stored.append(StoredShare(directory / STORE_NAME, manifest.run, rows))
+        rows += manifest.input.rows or 0
+    # What only the whole input tells: an id that a row of an earlier share has.
+    refused = {place: sample.error for place, sample in enumerate(run.samples()) if sample.error is not None}
+    run.store.take_over(stored, [run.outcomes(judge) for judge in range(len(run.manifest.judges))], refused)
+    run.manifest.input.rows = rows
+    for place, record in enumerate(run.manifest.judges):
+        its = next(
+            (shard.manifest.judges[place] for shard in shards if shard.manifest.judges[place].fingerprint is not None),
+            None,
+        )
+        if its is None:
+            raise OutputError(f"no share has rows that {record.name} has scored", hint="Is the input empty?")
+        _learn(record, its)
+        record.complete = True
+    run.save()
+    for record in run.manifest.judges:
+        run.write_steps(record, [Metric.model_validate(one) for one in record.definitions.values()])
+
+
+def _learn(record: JudgeRecord, its: JudgeRecord) -> None:
+    for name in _LEARNT:
+        setattr(record, name, getattr(its, name))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A run spread over workers."""
+
+    #: Number of workers, or ``auto``.
+    workers: str
+    retry_errors: bool = False
+    accept_version: bool = False
+    #: Starts the workers, given their number and the judges that each loads.
+    start: Callable[[str, Sequence[JudgeOptions]], Scheduler] = local_workers
+
+    def score(self, completion: Completion) -> None:
+        """Bring a run to its outcomes, unless it has some: what is missing then, it computes itself."""
+        run = completion.run
+        if not run.store.is_empty() or all(record.complete for record in run.manifest.judges):
+            return
+        choices = [JudgeOptions(**record.choice) for record in run.manifest.judges]
+        with TemporaryDirectory(prefix="geval-local-") as scratch:
+            place = Path(scratch) if run.directory is None else run.directory / SHARES_NAME
+            place.mkdir(mode=0o700, exist_ok=True)
+            with closing(self.start(self.workers, choices)) as workers:
+                work = _Work(self, completion, place, workers)
+                work.score()
+            fill(run, work.finished())
+            remove_shares(place)
+        completion.write()
+
+
+class _Work:
+    """The work of workers on the shares of a run."""
+
+    def __init__(self, spread: Spread, completion: Completion, place: Path, workers: Scheduler) -> None:
+        self._spread = spread
+        self._completion = completion
+        self._place = place
+        self._workers = workers
+        self._run = completion.run
+        settings = self._run.manifest.settings
+        there = shares_in(place)
+        most = max(workers.size, self._run.manifest.input.bytes // LEAST_BYTES)
+        self._count = int(there[0].name.rpartition("-")[2]) if there else min(SHARES_EACH * workers.size, most)
+        sizes = None if settings.block_rows is None else window_sizes(settings.window)
+        paths = self._run.manifest.input.paths
+        self._shares = shares_of(
+            paths, settings, self._count, sizes=sizes, pairs=settings.pairs, documents=settings.documents
+        )
+        none = {"output": None, "address": None, "workers": None}
+        self._settings = settings.model_copy(update=none | {"inputs": list(map(str, paths))})
+        #: Outcomes that are finished: of a judge and a share.
+        self._done: dict[tuple[int, int], int] = {}
+
+    def score(self) -> None:
+        """Have all shares scored, judge by judge."""
+        waiting = {
+            judge: {number: share for number, share in self._shares.items() if not self._is_finished(number, judge)}
+            for judge in range(len(self._run.manifest.judges))
+        }
+        self._completion.there = sum(self._done.values())
+        if self._completion.there:
+            self._completion.tell_of_resuming()
+        for judge, shares in waiting.items():
+            if shares:
+                self._completion.events.on_load(None)
+                self._score(judge, shares)
+
+    def finished(self) -> list[Shard]:
+        """List the shares in the order of the input."""
+        found = [self._directory(number) for number in self._shares]
+        return [Shard(one, manifest) for one in found if (manifest := read_manifest(one)) is not None]
+
+    def _directory(self, number: int) -> Path:
+        return self._place / shard_name(f"{number}/{self._count}")
+
+    def _is_finished(self, number: int, judge: int) -> bool:
+        manifest = None if self._spread.retry_errors else read_manifest(self._directory(number))
+        log = self._directory(number) / f"{STORE_NAME}-wal"
+        if manifest is None or not manifest.judges[judge].complete or (log.exists() and log.stat().st_size):
+            return False
+        self._done[judge, number] = (manifest.input.rows or 0) * sum(self._run.outcomes(judge))
+        return True
+
+    def _tasks(self, judge: int, shares: dict[int, Share]) -> Iterator[Task]:
+        for number, share in shares.items():
+            yield Task(
+                number,
+                self._directory(number),
+                share,
+                self._settings.model_copy(update={"shard": f"{number}/{self._count}"}),
+                [one.model_copy(deep=True) for one in self._run.manifest.judges],
+                judge,
+                retry_errors=self._spread.retry_errors and judge == 0,
+                accept_version=self._spread.accept_version,
+            )
+
+    def _score(self, judge: int, shares: dict[int, Share]) -> None:
+        record, completion = self._run.manifest.judges[judge], self._completion
+        is_met = False
+
+        def is_alone() -> bool:
+            return not record.definitions and any(metric.needs_steps for metric in self._run.metrics)
+
+        should_stop = completion.events.should_stop
+        for task, one in self._workers.run(self._tasks(judge, shares), is_alone=is_alone, should_stop=should_stop):
+            if one.kind == "met":
+                found, precision = one.value
+                self._meet(record, found)
+                if not is_met:
+                    completion.begin(record, precision)
+                is_met = True
+                continue
+            finished = one.value * sum(self._run.outcomes(judge)) if one.kind == "ended" else one.value
+            self._done[judge, task.number] = finished
+            completion.reach(sum(self._done.values()))
+
+    def _meet(self, record: JudgeRecord, found: JudgeRecord) -> None:
+        """Record the judge of the first worker, and check that the others have the same."""
+        if record.fingerprint is not None and not self._spread.accept_version:
+            assert found.fingerprint is not None
+            assert found.engine is not None
+            assert found.batch_tokens is not None
+            meet(record, Identity(found.fingerprint, found.engine, found.batch_tokens, found.signatures))
+        if not record.definitions or self._spread.accept_version:
+            _learn(record, found)
+            self._run.save()

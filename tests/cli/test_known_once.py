@@ -1,0 +1,136 @@
+"""What results know is used by every verb that reads them: their judge, metric, documents and fields."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_run import read_rows, run, write_rows
+from html_page import Page
+
+from geval_local.io.result_manifest import read_manifest
+from geval_local.judge.judge import Judge
+from geval_local.testing import MockJudge
+
+METRIC = """
+name: worth
+criteria: Rate how well the text does its task.
+scale: 1-5
+fields: {fields}
+steps: [Read it., Rate it.]
+"""
+
+
+def made(shape):
+    """Return rows of twelve documents by two systems, with the fields of their metric and the options of `score`."""
+    rows = []
+    for place in range(12):
+        for system in ("old", "new"):
+            answer = f"{system} says {place % 5} " + "and more " * ((place + len(rows)) % 4)
+            asked = f"Why is it {place}?"
+            rated = {"id": f"{system}{place}", "system": system, "rating": 1 + (3 * place + len(answer)) % 5}
+            if shape == "own names":
+                rows.append({**rated, "question": asked, "answer": answer})
+            elif shape == "mapped":
+                rows.append({**rated, "topic": "all", "user message": asked, "bot reply": answer})
+            elif shape == "own fields":
+                rows.append({**rated, "clause": asked, "gist": answer})
+            else:
+                said = [("system", "Be kind."), ("user", asked), ("assistant", answer)]
+                rows.append({**rated, "messages": [{"role": role, "content": text} for role, text in said]})
+    fields = "{clause: Clause, gist: Gist}" if shape == "own fields" else "{question: Question, output: Answer}"
+    mapped = ("--field", "question=user message", "--field", "output=bot reply") if shape == "mapped" else ()
+    return rows, fields, mapped
+
+
+SHAPES = {"own names": "question", "mapped": "user message", "own fields": "clause", "chat": "question"}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Judge, "load", lambda options, **_: MockJudge(name=options.name or "nano"))
+    return tmp_path
+
+
+def scored(here, shape, *more):
+    rows, fields, mapped = made(shape)
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", *mapped, *more, "-o", "out.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def record(here, *arguments):
+    done = run(*arguments, "--json", home=here)
+    assert done.exit_code in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+VERBS = {
+    "meta-eval": ("meta-eval", "out.jsonl", "--human", "rating", "--no-baselines"),
+    "calibrate": ("calibrate", "out.jsonl", "--human", "rating", "-o", "c.json"),
+    "estimate": ("estimate", "out.jsonl", "--human", "rating"),
+    "bias": ("bias", "out.jsonl", "--side", "system"),
+    "compare": ("compare", "out.jsonl", "--system", "system"),
+    "gate": ("gate", "out.jsonl", "out.jsonl"),
+    "jury": ("jury", "out.jsonl", "other.jsonl"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_verb_takes_the_documents_of_the_run(here, shape):
+    done = scored(here, shape)
+    same = f"rows with the same {SHAPES[shape]} count as one document"
+    assert f"interval: for other {SHAPES[shape].split()[-1]}s like these 12" in done.stderr or shape == "mapped"
+    assert same in done.stderr
+    assert read_manifest(here / "out.jsonl").documents == ("clause" if shape == "own fields" else "question",)
+    rows, _, mapped = made(shape)
+    write_rows(here / "rows.jsonl", rows)
+    other = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "nano", *mapped, "-o", "other.jsonl", home=here)
+    assert other.exit_code == 0, other.stderr
+    for verb, command in VERBS.items():
+        assert same in record(here, *command)["grouping"], verb
+    assert run("report", "out.jsonl", "-o", "page.html", home=here).exit_code == 0
+    page = Page((here / "page.html").read_text(encoding="utf-8"))
+    assert same in page.text
+    assert "smol" in page.text
+    # The two systems answered the same questions.
+    compared = record(here, *VERBS["compare"])["systems"]["worth"]["pairs"][0]
+    assert compared["documents"] == 12
+    assert not compared["left_out"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_file_with_scores_is_not_scored_again(here, shape, monkeypatch):
+    scored(here, shape)
+    monkeypatch.setattr(Judge, "load", lambda options, **_: pytest.fail("a judge was loaded"))
+    found = record(here, "meta-eval", "out.jsonl", "--human", "rating")
+    judges = [name for name, one in found["contenders"].items() if one["kind"] == "judge"]
+    assert judges == ["smol"]
+    scores = [row["geval"]["worth"]["score"] for row in read_rows(here / "out.jsonl")]
+    assert found["metrics"] == {"worth": "worth"}
+    assert found["rows"] == len(scores)
+
+
+def test_a_named_judge_scores_the_rated_rows_only(here):
+    scored(here, "own names")
+    rows = read_rows(here / "out.jsonl")
+    for row in rows[6:]:
+        row["rating"] = None
+    write_rows(here / "few.jsonl", rows)
+    found = record(here, "meta-eval", "few.jsonl", "-m", "worth.yaml", "--human", "rating", "-j", "nano", "-o", "kept")
+    assert [name for name, one in found["contenders"].items() if one["kind"] == "judge"] == ["few", "nano"]
+    (kept,) = (here / "kept").glob("*.jsonl")
+    assert len(read_rows(kept)) == 6
+    assert found["correlations"]["summary"]["nano"]["worth"]["n"] == 6
+    # It is read again, and nothing is scored.
+    again = record(here, "meta-eval", "few.jsonl", "-m", "worth.yaml", "--human", "rating", "-j", "nano", "-o", "kept")
+    assert again == found
+
+
+def test_a_page_has_the_slices_of_its_run(here):
+    scored(here, "own names", "--by", "system")
+    assert run("report", "out.jsonl", "-o", "page.html", home=here).exit_code == 0
+    assert "12 of 12" in Page((here / "page.html").read_text(encoding="utf-8")).text
