@@ -126,7 +126,7 @@ class JudgeOptions(Options):
         Field(
             min_length=1,
             description="A name of `judges list`, a model directory, a GGUF file, a hub id in the local cache, or the "
-            "address of a vLLM server, http://127.0.0.1:8000/v1; options of its own may follow: "
+            "address of a vLLM server or a llama-server, http://127.0.0.1:8000; options of its own may follow: "
             "NAME,style=chat,dtype=float16. Absent: the default judge.",
         ),
         BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),

@@ -367,7 +367,9 @@ def _pairs(value: object) -> object:
     return [tuple(item.values()) for item in found] if is_list else found
 
 
-_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False)]
+#: No scale has values beyond; the squares of larger numbers are no numbers.
+LARGEST = 1e150
+_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 _Share = Annotated[_Number, Field(ge=-1e-9, le=1 + 1e-9)]
 _Numbers = Annotated[list[_Number], BeforeValidator(decoded_json)]
 

@@ -30,7 +30,7 @@ from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Sc
 from geval_local.score import Estimator, Outcome, mean_over_thoughts
 from geval_local.summary import Sums, Tally
 from geval_local.testing import MockJudge
-from geval_local.thinking import Drawing, Thought, Thoughts
+from geval_local.thinking import Drawing, Thought, Thoughts, mean_distribution
 
 METRIC = Metric(name="quality", criteria="x y z", scale="1-2", steps=(), fields={"output": "Output"})
 MOCK = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=("Read.",), fields={"output": "Output"})
@@ -342,6 +342,30 @@ def test_scores_of_judges_that_do_not_think_are_as_they_were():
     score = MockJudge().score(MOCK, output="A text.")
     assert score.thoughts is None
     assert not any("thought" in name for name in score.to_dict())
+
+
+def test_the_bias_of_a_ratio_of_means_is_taken_off_from_three_thoughts_on():
+    """Label mass rises with the verdict: four thoughts give .30 points too little on average without a correction."""
+    rng = np.random.default_rng(4)
+    values = np.arange(1.0, 6.0)
+
+    def drawn(count):
+        verdicts = np.clip(np.round(rng.normal(3, 1, count)), 1, 5).astype(int)
+        return np.exp(verdicts - 5.0)[:, None] * np.eye(5)[verdicts - 1]
+
+    many = drawn(100_000)
+    true = (many @ values).sum() / many.sum()
+    for count, least, most in ((2, 0.3, 1.0), (4, -0.15, 0.15), (8, -0.06, 0.06)):
+        p = [drawn(count) for _ in range(3000)]
+        means = np.array([mean_distribution(own) for own in p])
+        np.testing.assert_allclose(means.sum(axis=1), [own.sum() / count for own in p])  # the label mass stays
+        assert (means >= 0).all()
+        assert least < true - ((means @ values) / means.sum(axis=1)).mean() < most
+    equal = rng.dirichlet(np.ones(5), 6) * 0.8
+    np.testing.assert_allclose(mean_distribution(equal), equal.mean(axis=0))
+    silent = np.zeros((4, 5))
+    silent[0] = 0.1
+    np.testing.assert_allclose(mean_distribution(silent), silent.mean(axis=0))
 
 
 @pytest.mark.parametrize("kind", ["predicate", "choice", "score"])

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cli_run import run
 
 from geval_local.analysis.results import ScoredRun
 from geval_local.errors import DataError
@@ -75,3 +76,17 @@ def test_the_header_of_a_csv_file_is_that_of_the_writer(tmp_path: Path):
     with path.open(newline="", encoding="utf-8") as file:
         assert next(csv.reader(file)) == ["id", "m.score", "m.label_mass", "m.error", "m.error_code"]
     assert load_results(path).records[0].scores["m"].error == "too long"
+
+
+@pytest.mark.parametrize("value", ["1e308", "-1e200", "1e999"])
+@pytest.mark.parametrize("figure", ["score", "calibrated", "std"])
+def test_a_number_beyond_all_scales_is_an_error_of_its_row(tmp_path: Path, value: str, figure: str):
+    path = tmp_path / "scores.jsonl"
+    huge = json.dumps({"output": "text", "geval": {"m": {"score": 2.0, figure: "HERE"}}}).replace('"HERE"', value)
+    path.write_text("\n".join([json.dumps(GOOD), huge, json.dumps(GOOD)]) + "\n", encoding="utf-8")
+    done = run("report", path, "-o", tmp_path / "page.html", home=tmp_path / "home")
+    assert done.exit_code == 2, done.stderr
+    assert f"scores.jsonl, row 2: m: {figure}" in " ".join(done.stderr.split())
+    if figure == "score":
+        with pytest.raises(DataError, match=r"scores\.jsonl, row 2: (m: )?score"):
+            ScoredRun.of(path).items("m")
