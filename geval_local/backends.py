@@ -82,17 +82,26 @@ BACKENDS: Mapping[str, BackendKind] = {
         uses_devices=False,
         prefix="served:",
         named_by="is on a server, and results do not name its address",
-        keys=("weights", "canary"),
+        keys=("weights", "cache", "adapters", "canary"),
         promises={
-            "a server": Promises(
-                weights="no; the signature says `weights:not verified`, and has a canary",
+            "a vLLM server": Promises(
+                weights="no; `weights:not verified`, and a canary in the signature knows them again",
                 head="as the server was started",
                 resume="equal to rounding",
                 proof="no; use `judges check`",
                 computed="no: a server does not tell them",
                 gguf="no",
                 quantized="yes",
-            )
+            ),
+            "llama-server": Promises(
+                weights="the file that the server names, if it is on this machine; and a canary",
+                head="as the server was started",
+                resume="equal to rounding; a probe finds out whether figures depend on its cache",
+                proof="lists and bias are probed; its arithmetic is its own",
+                computed="yes",
+                gguf="GGUF",
+                quantized="no",
+            ),
         },
     ),
     "vllm": BackendKind(
@@ -106,7 +115,7 @@ BACKENDS: Mapping[str, BackendKind] = {
         takes_device=False,
         keys=("head", "quantization", "tensor_parallel", "batch_invariant", "vllm"),
         promises={
-            "`--engine vllm`": Promises(
+            "vLLM in this process": Promises(
                 weights="yes",
                 head="yes",
                 resume="with `VLLM_BATCH_INVARIANT=1` on a GPU that supports it; else equal to rounding",

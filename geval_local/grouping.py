@@ -41,6 +41,9 @@ _OF_ANSWERS = frozenset(
 #: If a metric reads nothing about the item, the columns that other metrics would read.
 _USUAL = ("source", "question", "context", "conversation")
 _CHANGE = "`group_by=COLUMN` changes it"
+_MERGE = "`rater_column=COLUMN` of the analyses merges their ratings"
+#: From this share of rows that repeat others on, they are thought to be ratings of the same texts.
+MOST_REPEATS = 0.25
 
 Codes = NDArray[np.uint64]
 
@@ -64,6 +67,8 @@ class DocumentRule:
     #: All fields that the metrics read, and those about the item.
     fields: tuple[str, ...] = ()
     item: tuple[str, ...] = ()
+    #: The field that the metrics judge, if it is one.
+    answer: str = ""
     #: Field of a metric -> its column, as the user mapped it.
     mapping: Mapping[str, str] = field(default_factory=dict)
     #: Fields or columns that an earlier run used; none if every row was a document. None if nothing is known.
@@ -83,7 +88,28 @@ class DocumentRule:
         names = dict.fromkeys(name for fields in listed for name in fields)
         item = dict.fromkeys(name for fields in listed for name in item_fields(fields))
         known = None if used is None else tuple(used)
-        return cls(group_by, tuple(names), tuple(item), dict(mapping or {}), known)
+        answers = {answer_field(fields) for fields in listed}
+        return cls(
+            group_by, tuple(names), tuple(item), answers.pop() if len(answers) == 1 else "", dict(mapping or {}), known
+        )
+
+    def path(self, row: Mapping[str, Any], name: str) -> str | None:
+        """Return the column from which a field is read, or the path into one; None if the row has none."""
+        path = _Reader(self).path(row, name)
+        return None if lookup(row, path) is None else path
+
+    def text(self, row: Mapping[str, Any], name: str) -> str:
+        """Return the text of a field, as it is scored; empty if there is none."""
+        return _text(_Reader(self).value(row, name))
+
+    def shown(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None]:
+        """Name the field that is judged, and the one about the item that differs most between rows; None without."""
+        some = rows[:: max(1, len(rows) // 200)]
+        answer = self.answer or "output"
+        kinds = {name: len({text for row in some if (text := self.text(row, name))}) for name in self.item or _USUAL}
+        asked = max(kinds, key=lambda name: kinds[name], default=None)
+        is_told = any(self.text(row, answer) for row in some)
+        return answer if is_told else None, asked if asked is not None and kinds[asked] else None
 
     def document(self, row: Mapping[str, Any]) -> str | None:
         """Return the document of a row as far as the row alone shows it; None if it is a document of its own."""
@@ -124,8 +150,8 @@ class _Reader:
         with suppress(UnscorableError):
             if name in rule.fields:
                 return paths_of(rule.fields, row, rule.mapping).get(name, name)
-            if name in _USUAL:
-                return self._usual(row).get(name, name)
+            if name in _USUAL or not rule.fields:
+                return self._usual(row).get(name) or paths_of((name,), row, rule.mapping).get(name, name)
         return name
 
     def value(self, row: Mapping[str, Any], name: str) -> Any:
@@ -175,6 +201,8 @@ class DocumentCounts:
     may_be_one: bool = False
     #: Why a column that names documents was not taken.
     note: str = ""
+    #: Rows whose texts, and system, are those of an earlier row.
+    repeats: int = 0
 
     def __add__(self, other: DocumentCounts) -> DocumentCounts:
         """Add the counts of other rows; if they were decided otherwise, every row is a document."""
@@ -191,6 +219,7 @@ class DocumentCounts:
             tuple(sorted({*self.smallest, *other.smallest})[:SKETCH]),
             self.may_be_one,
             self.note or other.note,
+            self.repeats + other.repeats,
         )
 
     @classmethod
@@ -241,6 +270,8 @@ class DocumentCounts:
             alone = f", and each of {self.missing} rows without it is one" if self.missing else ""
             return f"rows with the same {same} count as one document{alone}"
         note = f"; {self.note}" if self.note else ""
+        if self.repeats >= MOST_REPEATS * self.rows > 0:
+            note += f"; {self.repeats} rows repeat the texts of others: if several people rated them, {_MERGE}"
         if self.is_grouped:
             return f"rows with the same {same} count as one document; {_CHANGE}{note}"
         if self.used and self.distinct == 1 < self.rows:
@@ -295,6 +326,7 @@ class Documents:
         self._shown: dict[str, str] = {}
         self._by: str | None = None
         self._systems: _Column | None = None
+        self._answer: _Column | None = None
         self._rows = 0
         self._counter = _Counter()
         self._settled: tuple[int, DocumentCounts, Codes] | None = None
@@ -319,6 +351,8 @@ class Documents:
         if self._systems is not None:
             known = (row.get(name) for name in SYSTEM_FIELDS) if system is None else iter((system,))
             self._systems.add(next((str(one) for one in known if one not in (None, "")), None))
+        if self._answer is not None:
+            self._answer.add(self._reader.value(row, self._rule.answer))
         if self._by is not None:
             others = tuple(column.hashes[-1] for name, column in self._columns.items() if name != self._by)
             self._counter.add(row.get(self._by), others)
@@ -329,7 +363,8 @@ class Documents:
         names = self._reader.names(row)
         if self._rule.group_by is None and self._rule.used is None:
             self._by = self._reader.named(row)
-        self._systems = _Column(self._rows, named=False) if len(names) > 1 else None
+        self._systems = _Column(self._rows, named=False)
+        self._answer = _Column(self._rows, named=False) if self._rule.answer else None
         for name in dict.fromkeys((*names, *filter(None, (self._by,)))):
             self._columns[name] = _Column(self._rows, named=self._named)
             self._shown[name] = self._reader.path(row, name)
@@ -368,7 +403,7 @@ class Documents:
         item = [name for name in self._columns if name != self._by]
         used, note = item, ""
         codes = self._joined(item)
-        if self._systems is not None:
+        if len(item) > 1:
             used = self._of_item(item)
             codes = self._joined(used)
         if self._by is not None:
@@ -389,8 +424,16 @@ class Documents:
             tuple(map(int, distinct[:SKETCH])),
             len(used) == 1 and used[0] in DOCUMENT_FIELDS,
             note,
+            self._repeats(item),
         )
         return (counts, codes if counts.is_grouped else alone)
+
+    def _repeats(self, item: Sequence[str]) -> int:
+        """Count rows whose texts, and system, are those of an earlier row."""
+        if self._answer is None or self._systems is None:
+            return 0
+        whole = [*(self._columns[name].codes for name in item), self._answer.codes, self._systems.codes]
+        return self._rows - _kinds(*whole)
 
     def _joined(self, names: Sequence[str]) -> Codes:
         """Combine the hashes of several names; 0 where none has a value."""

@@ -39,6 +39,7 @@ Style = Literal["completion", "chat", "chat-no-prefill"]
 EngineName = Literal["auto", "trie", "cache", "padded", "vllm"]
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 Format = Literal["jsonl", "csv", "parquet"]
+CsvStyle = Literal["safe", "excel", "excel-semicolons"]
 
 LOADING = "Loading"
 VLLM = "With --engine vllm"
@@ -129,7 +130,7 @@ class JudgeOptions(Options):
         Field(
             min_length=1,
             description="A name of `judges list`, a model directory, a GGUF file, a hub id in the local cache, or the "
-            "address of a vLLM server, http://127.0.0.1:8000/v1; options of its own may follow: "
+            "address of a vLLM server or a llama-server, http://127.0.0.1:8000; options of its own may follow: "
             "NAME,style=chat,dtype=float16. Absent: the default judge.",
         ),
         BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
@@ -482,8 +483,8 @@ class RunOptions(Options):
         str | None,
         Flag(metavar="FIELD"),
         Field(
-            description="Field that names the document; `row` says that every row is independent. Absent: guessed and "
-            "reported."
+            description="Column that names the document; `row` says that every row is independent. Absent: rows with "
+            "the same question, source or conversation, as the metric reads it."
         ),
     ] = None
     by: Annotated[
@@ -527,10 +528,14 @@ class RunOptions(Options):
             "input,score,label_mass,error,error_code."
         ),
     ] = None
-    csv_safe: Annotated[
-        bool,
-        Field(description="Put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab)."),
-    ] = False
+    csv_style: Annotated[
+        CsvStyle | None,
+        Field(
+            description="safe: put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab); "
+            "excel: also begin with a byte order mark, so that Excel reads the file as UTF-8; excel-semicolons: also "
+            "with semicolons, for systems whose decimal sign is a comma. Absent: plain CSV."
+        ),
+    ] = None
     window: Annotated[
         Annotated[int, Field(ge=1, le=2**31)] | None,
         Flag(metavar="N"),
@@ -655,10 +660,41 @@ class RatingOptions(Options):
             description='Leave out ratings outside of this scale, such as -1 for "not rated". Absent: they are refused.'
         ),
     ] = False
+    rater_column: Annotated[
+        str | None,
+        Flag(metavar="COLUMN"),
+        Field(
+            description="The column with the person who rated a row, in files with one row for each rating: rows with "
+            "the same texts are merged. Absent: every row is a text of its own."
+        ),
+    ] = None
+
+
+def _sides(value: object) -> object:
+    """Read what values mean from pairs, ``left=a,right=b``."""
+    if isinstance(value, str | list | tuple):  # a value may have an equals sign: A=B=tie
+        value = {name: side for name, _, side in (one.rpartition("=") for one in _names(value))}  # type: ignore[attr-defined]
+    if isinstance(value, dict) and (odd := {*map(str, value.values())} - {"a", "b", "tie", "both_bad"}):
+        raise ValueError(f"{min(odd)!r} is no side: write VALUE=a, VALUE=b, VALUE=tie or VALUE=both_bad")
+    return value
+
+
+class PreferenceOptions(Options):
+    """How people say which of two outputs is better."""
+
+    prefers: Annotated[
+        dict[str, str] | None,
+        BeforeValidator(_sides, json_schema_input_type=dict[str, str] | list[str] | str | None),
+        Flag(metavar="VALUE=SIDE"),
+        Field(
+            description="What values of the human preference mean, such as left=a,right=b,none=both_bad; - and + are "
+            "numbers below and above 0; also columns of which one is 1. Absent: 1 to 0, A>B, model_a, first, tie, ..."
+        ),
+    ] = None
 
 
 # What an option means is said once, where it is declared: for the command line, and for `help` in Python.
-for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions):
+for _group in (JudgeOptions, RunOptions, BaselineOptions, RatingOptions, PreferenceOptions):
     _meanings = "\n".join(f"{name}\n    {field.description}" for name, field in _group.model_fields.items())
     _group.__doc__ = f"{_group.__doc__}\n\nParameters\n----------\n{_meanings}\n\nRaises\n------\nConfigurationError\n"
     _group.__doc__ += "    If an option is unknown, or a value does not fit; the message suggests the nearest one."

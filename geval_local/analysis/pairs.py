@@ -29,7 +29,7 @@ from geval_local.analysis.preferences import (
     read_preferences,
     with_people,
 )
-from geval_local.analysis.ratings.values import HumanFields, RatingScale, rating_fields
+from geval_local.analysis.ratings.values import HumanFields, RatingScale, no_values, rating_fields
 from geval_local.analysis.results import (
     Grouped,
     Reading,
@@ -51,7 +51,7 @@ from geval_local.analysis.tables import (
     correlation_table,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import SYSTEM_FIELDS
+from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.results import numbered
 from geval_local.statistics.coefficients import Coefficient
@@ -83,6 +83,7 @@ def sources_of(
     metric: str | None = None,
     human: HumanFields | None = None,
     ratings: Path | None = None,
+    prefers: Mapping[str, str] | None = None,
     **reading: Unpack[Reading],
 ) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two sources, its distributions and its scores."""
@@ -90,7 +91,12 @@ def sources_of(
     system = reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: dict[tuple[str, str], float] = {}
-    for rating_field in rating_fields(human, names[:1]).values():
+    fields = list(rating_fields(human, names[:1]).values())
+    of_pairs = fields[0] if fields and ratings is None and all(key for _, key in runs) else None
+    for run, _ in runs if of_pairs is not None else ():
+        if not any(lookup(row, str(of_pairs)) is not None for row in run.rows):
+            raise no_values(run.rows, str(of_pairs), run.path, "people's preference")
+    for rating_field in fields if of_pairs is None else ():
         # Pairs say nothing about the rating scale of single outputs.
         scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
         scales = scales or [RatingScale.of(runs[0][0].human_scale, skip_outside=runs[0][0].skip_outside)]
@@ -104,7 +110,7 @@ def sources_of(
     for run, key in runs:
         name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
         if key is not None:
-            found = read_preferences(run, key)
+            found = read_preferences(run, key, of_pairs, prefers)
             found = with_people(found, people) if people else found
             sources.append(Source(name, found, outputs_of(found, people) if people else []))
             continue
@@ -153,6 +159,15 @@ def _ratings(
         if key in found:
             raise DataError(f"{path}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
         found[key] = item.human
+    of_documents: dict[str, list[float]] = {}
+    for (document, _), rating in found.items():
+        of_documents.setdefault(document, []).append(rating)
+    several = [own for own in of_documents.values() if len(own) > 1]
+    if len({rating for own in several for rating in own}) > 1 and all(len(set(own)) == 1 for own in several):
+        raise DataError(
+            f"{path}: {human!r} is the same for all systems of every document: it rates a pair, not each output",
+            hint=f"Judge the pairs with `pairs`, and read it there: geval-local preferences PAIRS --human {human}.",
+        )
     return found
 
 
@@ -194,7 +209,11 @@ class Preferences(Study):
 
     def lines(self) -> list[str]:
         """List the sources from which nothing can be concluded, with reasons."""
-        return [f"{one.name}: {doubt}" for one in self.sources if (doubt := one.study.ranking.doubt)]
+        bad = {one.name: sum(pair.both_bad for pair in one.found) for one in self.sources}
+        told = [
+            f"{name}: people call both bad {count} times, which counts as a tie" for name, count in bad.items() if count
+        ]
+        return [f"{one.name}: {doubt}" for one in self.sources if (doubt := one.study.ranking.doubt)] + told
 
     def shown(self) -> Iterator[Table]:
         """Give ranks of every source, its consistency, and its agreement with people."""
@@ -224,6 +243,7 @@ def rank(
     metric: str | None = None,
     human: HumanFields | None = None,
     ratings: str | Path | None = None,
+    prefers: Mapping[str, str] | None = None,
     coefficient: Coefficient = "spearman",
     coefficients: Columns = "one",
     target: Target | None = None,
@@ -242,7 +262,10 @@ def rank(
     human : str, optional
         Field of the human rating.
     ratings : path, optional
-        Rows with the ratings; not needed for results of `score`, which have them.
+        Rows with the ratings; not needed for results of `score`, which have them. Without them, `human` is a field of
+        pairs, which says which output people prefer.
+    prefers : mapping, optional
+        What the values of that field mean: ``{"left": "a", "right": "b"}``, see `geval_local.io.pairs.sides_of`.
     coefficient, target
         Coefficient and target population of the agreement with people.
     coefficients : ``one`` or ``all``
@@ -260,7 +283,7 @@ def rank(
     if ratings is not None and human is None:
         raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
     place = None if ratings is None else Path(ratings)
-    sources = sources_of(results, metric=metric, human=human, ratings=place, **reading)
+    sources = sources_of(results, metric=metric, human=human, ratings=place, prefers=prefers, **reading)
     rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
     levels: tuple[Level, ...] = ("summary", "system")
     correlations: dict[str, Correlation] = {}

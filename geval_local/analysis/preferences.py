@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.analysis.ratings.values import number_at
 from geval_local.analysis.results import ScoredRun, figures_of
 from geval_local.direction import Direction
-from geval_local.errors import DataError
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import field_value
+from geval_local.io.pairs import SIDES, sides_of
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale
 from geval_local.statistics.records import ScoredItem, probability_matrix
@@ -48,6 +49,8 @@ class Preference:
     human: float = math.nan
     #: The same for each person, if known.
     people: tuple[float, ...] = ()
+    #: How many of them say that both are bad, which counts as a tie.
+    both_bad: int = 0
     #: Why it was not judged.
     error: str | None = None
 
@@ -69,18 +72,25 @@ def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
     return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
 
 
-def read_preferences(run: ScoredRun, metric: str) -> list[Preference]:
-    """Read results of ``geval-local pairs``."""
+def read_preferences(
+    run: ScoredRun, metric: str, human: str | None = None, words: Mapping[str, str] | None = None
+) -> list[Preference]:
+    """Read results of ``geval-local pairs``, with people's preference from a field; see `sides_of` for `words`."""
     figures = figures_of(run.rows, metric, run.path)
     return [
-        preference_of(row, own, f"{run.path}, row {number}")
+        preference_of(row, own, f"{run.path}, row {number}", human, words)
         for (number, row), own in zip(numbered(run.rows), figures, strict=True)
     ]
 
 
-def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
+def preference_of(
+    row: Mapping[str, Any],
+    figures: Mapping[str, Any],
+    where: str,
+    human: str | None = None,
+    words: Mapping[str, str] | None = None,
+) -> Preference:
     """Read one comparison from a row of results and its figures; error messages begin with `where`."""
-    people = decoded(row.get("human"))
     found = Preference(
         str(row.get("document", where)),
         str(row.get("system_a") or ""),
@@ -97,14 +107,22 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
             hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with `columns=all`.",
         )
     orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
+    try:
+        sides = sides_of(row, human or "human", words)
+    except (ValueError, ConfigurationError) as error:
+        if human is not None:
+            raise DataError(f"{where}: {error}", hint=getattr(error, "hint", None)) from error
+        sides = []  # a column of the input, that nobody asked for
+    people = [float(SIDES.get(str(one), one)) for one in sides]
     return replace(
         found,
         p=(float(p["A"]), float(p["B"]), float(p["tie"])),
         orders=tuple(map(float, orders)),
         masses=tuple(map(float, masses)),
         thought_error=float(figures.get("thought_error") or math.nan),
-        human=number_at(row, "human", where),
-        people=tuple(map(float, people)) if isinstance(people, list) else (),
+        human=sum(people) / len(people) if people else math.nan,
+        people=tuple(people) if isinstance(decoded(field_value(row, human or "human")), list) else (),
+        both_bad=sides.count("both_bad"),
     )
 
 

@@ -266,7 +266,6 @@ JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=Tr
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
 SystemColumns = Annotated[list[str] | None, option_of(RunOptions, "system_columns")]
 Columns = Annotated[list[str] | None, option_of(RunOptions, "columns")]
-CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]
 RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]
 Output = Annotated[
     str | None,
@@ -387,6 +386,18 @@ By = Annotated[list[str] | None, option_of(RunOptions, "by")]
 OneMetric = Annotated[
     str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where there are several.")
 ]
+SharedMetrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
+]
+Estimated = Annotated[
+    str | None,
+    typer.Option(
+        "--estimator",
+        metavar="NAME",
+        help="Estimate the scores anew from the stored distributions: exact, mode or median.",
+    ),
+]
 Human = Annotated[
     list[str] | None,
     typer.Option(
@@ -464,9 +475,9 @@ def shown_name(files: Sequence[str | Path]) -> str:
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
     """Refuse options of CSV results if no CSV is written."""
     columns = run.columns
-    if (columns or run.csv_safe) and "csv" not in formats:
+    if (columns or run.csv_style) and "csv" not in formats:
         raise ConfigurationError(
-            "--columns and --csv-safe are about CSV results; the other formats keep everything",
+            "--columns and --csv-style are about CSV results; the other formats keep everything",
             hint="Add -o NAME.csv, or --format csv to a run directory.",
         )
 

@@ -48,6 +48,8 @@ class EngineReport:
     #: Whether a kernel computes the attention of some of its layers; keys of the kinds that it does not serve, and why.
     has_kernel: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
+    #: What `difference` is measured against.
+    against: str = "the model's own passes"
 
     @property
     def text(self) -> str:
@@ -55,7 +57,7 @@ class EngineReport:
         better = "prefix sharing" if self.engine == "padded" else "trie"
         notes = [] if self.reason is None else [f"no {better}: {self.reason}"]
         if self.difference is not None:
-            of = f"the model's own passes on {self.probe_tokens} tokens"
+            of = f"{self.against} on {self.probe_tokens} tokens"
             notes.append(f"differs by {self.difference:.1e} nats from {of}")
         if self.window is not None:
             notes.append(f"window {self.window} not reached")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.engine.asked import Answer, Question
-from geval_local.engine.backend import Draw, Sampling
+from geval_local.engine.backend import Draw, EngineReport, Sampling
 from geval_local.engine.served_client import Server
+from geval_local.errors import ConfigurationError
 from geval_local.tokens.requests import Ids
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class ServedModel:
     #: Requests that it computes at the same time, and prompts of one request.
     requests_at_once: int = 8
     prompts_at_once: int = 16
+    #: Whether questions are asked in their order, each behind the one before it in a slot that keeps one prompt.
+    in_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,39 @@ class Text:
     ids: list[int]
     #: Whether it ended before the number of tokens that was asked for, other than by an end token or a mark.
     is_cut: bool = False
+
+
+class ServerAnswer(BaseModel):
+    """An answer, or a part of one: further keys are of no interest."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Tokens(ServerAnswer):
+    """Token ids of a text."""
+
+    tokens: list[TokenId]
+
+
+def chosen_model(server: Server, names: Collection[str], wanted: str | None) -> str:
+    """Choose one of a server's models.
+
+    Raises
+    ------
+    ConfigurationError
+        If it has several, or not the one that is wanted.
+    """
+    if wanted is None and len(names) != 1:
+        raise ConfigurationError(
+            f"the server at {server.address} serves {', '.join(names) or 'nothing'}",
+            hint="Name one: `served_model=NAME`.",
+        )
+    name = wanted or next(iter(names))
+    if name not in names:
+        raise ConfigurationError(
+            f"the server at {server.address} has no model {name!r}", hint=f"It serves {', '.join(names)}."
+        )
+    return name
 
 
 class Dialect(Protocol):
@@ -51,11 +91,17 @@ class Dialect(Protocol):
         Which of its models.
     needs : str
         What a server has to be, for a hint.
+    report : EngineReport
+        How it computes, after `check`.
+    computed : int
+        Tokens that went through the model so far; 0 where the server does not say.
     """
 
     server: Server
     model: ServedModel
     needs: str
+    report: EngineReport
+    computed: int
 
     def check(self) -> None:
         """Check that the server can answer questions, before anything else is asked."""
@@ -68,7 +114,7 @@ class Dialect(Protocol):
         """Tokenize a text without special tokens."""
 
     def answer(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> list[Answer]:
-        """Answer questions about the same tokens in one request.
+        """Answer questions: in one request about the same tokens, or one by one if the model's are asked in order.
 
         With `drawn` as `geval_local.engine.asked_backend.AskedBackend` says; with `alone` without a cache of prompts,
         where the server lets choose.

@@ -24,9 +24,11 @@ from geval_local.canary import Canary
 from geval_local.engine.asked import Answer, Answers, AskedEngine, Question
 from geval_local.engine.asked_backend import AskedBackend
 from geval_local.engine.asked_checks import TEXTS, canary_figures, canary_questions
-from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Sampling
+from geval_local.engine.backend import BackendFacts, Description, Draw, Sampling
 from geval_local.engine.dialect import Dialect, ServedModel
 from geval_local.engine.served_client import Server, ServerRefusal, UnreadableAnswer, as_done, check_address, in_threads
+from geval_local.engine.served_llama import find_llama
+from geval_local.engine.served_refused import refuse_others
 from geval_local.engine.served_vllm import find_vllm
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError
 from geval_local.models.fingerprint import tokenizer_hash
@@ -44,7 +46,11 @@ WINDOW_TOKENS = 16_384
 
 def read(options: JudgeOptions) -> ServedBackend:
     """Ask a server what it serves, and check that it can answer here; errors as for `Judge.load`."""
-    dialect = find_vllm(Server(str(options.name)), options.served_model)
+    server = Server(str(options.name))
+    dialect: Dialect | None = find_llama(server, options.served_model)
+    if dialect is None:
+        refuse_others(server, options.served_model)
+        dialect = find_vllm(server, options.served_model)
     entry = _entry(options, dialect.model)
     return ServedBackend(options, dialect, entry, load_tokenizer(entry))
 
@@ -135,7 +141,7 @@ class ServedBackend(AskedBackend):
             # A server computes one token behind a prompt.
             context=min(limits) - 1 if limits else 1 << 20,
             precision="the server's; its weights are not verified",
-            report=EngineReport("served"),
+            report=dialect.report,
             batch_tokens=self.engine.batch_tokens,
             is_reproducible=False,
             is_here=False,
@@ -160,20 +166,28 @@ class ServedBackend(AskedBackend):
                 )
 
     def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
-        """Answer questions: those about the same tokens go in one request, several requests at once."""
+        """Answer questions, several requests at once."""
+        before = self._dialect.computed
+        groups = self._groups(questions)
+        found: dict[int, Answer] = {}
+        asked = [[questions[number] for number in group] for group in groups]
+        answer = partial(self._group, drawn=drawn)
+        for group, answers in zip(groups, in_threads(answer, asked, self._at_once), strict=True):
+            found.update(zip(group, answers, strict=True))
+        return Answers([found[number] for number in range(len(questions))], self._dialect.computed - before)
+
+    def _groups(self, questions: Sequence[Question]) -> list[list[int]]:
+        """Divide questions among requests: those about the same tokens, or neighbours where a slot keeps one prompt."""
+        if self._dialect.model.in_order:
+            size = max(1, -(-len(questions) // self._at_once))
+            return [list(range(len(questions)))[at : at + size] for at in range(0, len(questions), size)]
         groups: list[list[int]] = []
         most = self._dialect.model.prompts_at_once
         order = sorted(range(len(questions)), key=lambda number: questions[number].tokens)
         for _, same in itertools.groupby(order, key=lambda number: questions[number].tokens):
             members = list(same)
             groups += [members[at : at + most] for at in range(0, len(members), most)]
-        found: dict[int, Answer] = {}
-        asked = [[questions[number] for number in group] for group in groups]
-        answer = partial(self._group, drawn=drawn)
-        for group, answers in zip(groups, in_threads(answer, asked, self._at_once), strict=True):
-            found.update(zip(group, answers, strict=True))
-        # A server that is asked about several prompts says of the last one only how much of it was in its cache.
-        return Answers([found[number] for number in range(len(questions))], 0)
+        return groups
 
     def _ask_alone(self, question: Question) -> Answers:
         return Answers(self._group([question], alone=True), 0)

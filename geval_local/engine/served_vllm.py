@@ -6,13 +6,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from geval_local.engine.asked import Answer, Question
-from geval_local.engine.backend import Draw, Sampling
-from geval_local.engine.dialect import ServedModel, Text
+from geval_local.engine.backend import Draw, EngineReport, Sampling
+from geval_local.engine.dialect import ServedModel, ServerAnswer, Text, TokenId, Tokens, chosen_model
 from geval_local.engine.served_client import Server, ServerRefusal, UnreadableAnswer
-from geval_local.errors import ConfigurationError, JudgeError
+from geval_local.errors import JudgeError
 from geval_local.tokens.requests import Ids
 
 _NEEDS = (
@@ -32,50 +32,39 @@ _PLAIN = {
 }
 _AS_IDS = {"return_tokens_as_token_ids": True}
 _ID = "token_id:"
-_Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class _Answer(BaseModel):
-    """A part of an answer: further keys are of no interest."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class _Listed(_Answer):
+class _Listed(ServerAnswer):
     id: str = Field(min_length=1)
     root: str | None = None
     parent: str | None = None
     max_model_len: int | None = Field(None, gt=0)
 
 
-class _Models(_Answer):
+class _Models(ServerAnswer):
     data: list[_Listed]
 
 
-class _Version(_Answer):
+class _Version(ServerAnswer):
     version: str
 
 
-class _Tokens(_Answer):
-    tokens: list[_Token]
-
-
-class _Figures(_Answer):
+class _Figures(ServerAnswer):
     top_logprobs: Annotated[list[dict[Annotated[str, Field(pattern=rf"^{_ID}\d{{1,9}}$")], float]], Field(min_length=1)]
 
 
-class _Choice(_Answer):
+class _Choice(ServerAnswer):
     index: int
     finish_reason: str | None = None
-    token_ids: list[_Token] | None = None
+    token_ids: list[TokenId] | None = None
     logprobs: _Figures | None = None
 
 
-class _Usage(_Answer):
+class _Usage(ServerAnswer):
     prompt_tokens: int
 
 
-class _Completion(_Answer):
+class _Completion(ServerAnswer):
     choices: list[_Choice]
     model: str | None = None
     system_fingerprint: str | None = None
@@ -96,16 +85,7 @@ def find_vllm(server: Server, wanted: str | None) -> VllmDialect:
         listed = {one.id: one for one in server.get("/v1/models", _Models).data}
     except ServerRefusal as error:
         raise JudgeError(f"the server at {server.address} lists no models ({error})", hint=_NEEDS) from error
-    if wanted is None and len(listed) != 1:
-        raise ConfigurationError(
-            f"the server at {server.address} serves {', '.join(listed) or 'nothing'}",
-            hint="Name one: `served_model=NAME`.",
-        )
-    name = wanted or next(iter(listed))
-    if name not in listed:
-        raise ConfigurationError(
-            f"the server at {server.address} has no model {name!r}", hint=f"It serves {', '.join(listed)}."
-        )
+    name = chosen_model(server, listed, wanted)
     try:
         version = server.get("/version", _Version).version
     except ServerRefusal:
@@ -121,6 +101,9 @@ class VllmDialect:
     """A server of vLLM's, see `geval_local.engine.dialect.Dialect`."""
 
     needs = _NEEDS
+    report = EngineReport("served")
+    #: A server that is asked about several prompts says of the last one only how much of it was in its cache.
+    computed = 0
 
     def __init__(self, server: Server, model: ServedModel) -> None:
         self.server = server
@@ -175,7 +158,7 @@ class VllmDialect:
     def tokens_of(self, text: str) -> list[int]:
         """See `geval_local.engine.dialect.Dialect.tokens_of`."""
         body = {"model": self.model.name, "prompt": text, "add_special_tokens": False}
-        return self.server.post("/tokenize", body, _Tokens).tokens
+        return self.server.post("/tokenize", body, Tokens).tokens
 
     def answer(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> list[Answer]:
         """See `geval_local.engine.dialect.Dialect.answer`."""

@@ -92,6 +92,11 @@ class RatedJudges:
         return [place for place, rated in enumerate(self.rows.is_rated) if rated]
 
     @property
+    def _is_part(self) -> bool:
+        """Whether not all rows of the file are asked about."""
+        return len(self.asked) < len(self.rows.rows) or self.rows.rater_column is not None
+
+    @property
     def samples(self) -> list[Sample]:
         """The rated rows as samples."""
         name, fields, rows = self.file.name, self.fields, list(numbered(self.rows.rows))
@@ -107,10 +112,10 @@ class RatedJudges:
         """
         metrics, choices = self.rows.metrics, self.choices
         if len(choices) > 1:
-            from geval_local.models.load import check_judge
+            from geval_local.engine.open import check_backend
 
             for choice in choices:
-                check_judge(entry_of(choice), choice)
+                check_backend(choice)
         if choices:
             check_rows(self.samples[:ROWS_CHECKED], metrics.values(), str(self.file), self.fields)
         names = list(taken)
@@ -188,7 +193,7 @@ class RatedJudges:
         is_new: bool,
     ) -> None:
         """Score the rows into a file, or add scores to one that holds others."""
-        is_part = is_new and (self.rows.limit_groups is not None or len(self.asked) < len(self.rows.rows))
+        is_part = is_new and (self._is_part or self.rows.limit_groups is not None)
         settings = Settings(
             window=rows_at_once([choice]),
             fields=dict(self.fields),
@@ -208,7 +213,7 @@ class RatedJudges:
             read = f"{read}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
         part = "" if self.rows.limit_groups is None else f"first{self.rows.limit_groups}"
         rated = ""
-        if len(self.asked) < len(self.rows.rows):
+        if self._is_part:
             rated = f"rated{len(self.asked)}-{hashlib.sha256(str(self.asked).encode()).hexdigest()[:8]}"
         part = "--".join(filter(None, [part, rated, options]))
         named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, part, read]

@@ -16,6 +16,7 @@ from geval_local.errors import (
     FieldError,
     QuestionError,
     UnscorableError,
+    code_of,
 )
 from geval_local.fields import (
     ABSENT,
@@ -27,10 +28,12 @@ from geval_local.fields import (
     guess_columns,
     lookup,
     nearest,
+    paths_of,
     read_mapping,
     resolve,
     text_of,
     unwrapped,
+    visible,
     words_of,
 )
 from geval_local.grouping import EVERY_ROW
@@ -44,6 +47,8 @@ from geval_local.questions.form import state_text
 
 #: Rows that are checked before a judge is loaded.
 ROWS_CHECKED = 1000
+#: Characters of a text that a preview shows.
+PREVIEW = 80
 #: Most columns listed in a message.
 COLUMNS_NAMED = 40
 
@@ -182,7 +187,9 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
         reason = str(first.error).removeprefix(f"{first.where}: ")
         raise DataError(
             f"{where}: of its first {counted(len(samples), 'row')} none can be read; row {first.row}: {reason}",
-            hint="Is it of the format that its name says? The header of a table stands in its first line.",
+            hint="Is it of the format that its name says? The header of a table stands in its first line."
+            if code_of(first.error or "") is ErrorCode.INVALID_ROW
+            else None,
         )
     return readable
 
@@ -199,6 +206,35 @@ def check_input(
     first = list(islice(read_input(paths, options), ROWS_CHECKED))
     check_rows(first, metrics, told_files(paths), options.fields)
     return first
+
+
+def reading_of(samples: Sequence[Sample], metrics: Iterable[Metric], count: int = 3) -> list[str]:
+    """Write what a judge will read of the first rows, from which columns, and how many rows every step leaves."""
+    rows, unread = len({(one.origin, one.row) for one in samples}), [one for one in samples if one.error is not None]
+    shaped = f", which make {counted(len(samples), 'sample')}" if rows < len(samples) else ""
+    lines = [f"the first {counted(rows, 'row')}{shaped}: {len(samples) - len(unread)} can be read"]
+    for metric in metrics:
+        lost: dict[str, list[str]] = {}
+        shown: list[str] = []
+        for sample in samples:
+            try:
+                texts = sample.texts(metric.fields)
+            except UnscorableError as error:
+                lost.setdefault(error.code, []).append(error.message)
+                continue
+            if len(shown) < count * (1 + len(texts)):
+                columns = paths_of(list(texts), sample.fields, sample.mapping)
+                shown += [f"  {sample.where}", *(_read_line(name, columns[name], texts[name]) for name in texts)]
+        left = len(samples) - sum(map(len, lost.values()))
+        lines += [f"{metric.name}: {left} of {len(samples)} have all texts", *shown]
+        lines += [f"  without a score, {code}: {len(told)}, such as {told[0]}" for code, told in lost.items()]
+    return [visible(line) for line in lines]
+
+
+def _read_line(field: str, column: str, text: str) -> str:
+    shown = " ".join(text.split())
+    shown = f"{shown[:PREVIEW]} ... ({len(text):,} characters)" if len(shown) > PREVIEW else shown
+    return f"    {field}{'' if column == field else f' from {column}'}: {shown}"
 
 
 def told_files(paths: Sequence[File]) -> str:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from geval_local.conversation import is_messages
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError, code_of
-from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, offered
+from geval_local.fields import SYSTEM_FIELDS, field_value, lookup, nearest, offered
 from geval_local.grouping import DocumentCounts, DocumentRule, Documents
 from geval_local.io.input_files import FILE
 from geval_local.io.results import decoded
@@ -28,14 +28,66 @@ from geval_local.questions.pair import FIRST, SECOND
 _Row = Mapping[str, Any]
 
 
+#: Side -> preference for A.
+SIDES = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
+#: How people name a side.
+_WORDS = {
+    **dict.fromkeys(("a", "model_a", "response_a", "output_a", "first", "a>b", "a>>b"), "a"),
+    **dict.fromkeys(("b", "model_b", "response_b", "output_b", "second", "b>a", "b>>a", "a<b", "a<<b"), "b"),
+    **dict.fromkeys(("tie", "tie (inconsistent)", "draw", "equal", "same", "a=b", "b=a"), "tie"),
+    **dict.fromkeys(("tie (bothbad)", "bothbad", "both bad", "both_bad"), "both_bad"),
+}
+#: Columns of which one is 1.
+_ONE_OF = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
+
+
+def sides_of(row: _Row, field: str, words: Mapping[str, str] | None = None) -> list[float | str]:
+    """Read whom people prefer: a preference for A of each, 0 to 1, or ``both_bad``.
+
+    `words` says what the values mean, or the columns of which one is 1; ``+`` and ``-`` are all numbers of a sign.
+    """
+    words = {name.casefold(): side for name, side in (words or {}).items()}
+    columns = {str(name): str(name).casefold() for name in row if str(name).casefold() in (words or _ONE_OF)}
+    held = decoded(field_value(row, field))
+    if held in (None, "") and len(columns) > 1:
+        chosen = [name for name in columns if str(row[name]).strip().casefold() in ("1", "1.0", "true")]
+        if len(chosen) != 1:
+            raise ValueError(f"of {', '.join(columns)} one is to be 1, not {len(chosen)}")
+        held, field, words = columns[chosen[0]], chosen[0], words or _ONE_OF
+    return [_side(one, field, words) for one in (held if isinstance(held, list) else [held]) if one not in (None, "")]
+
+
+def _side(value: Any, field: str, words: Mapping[str, str]) -> float | str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = f"{value:g}" if is_number else str(value).strip().casefold()
+    try:
+        number = math.nan if isinstance(value, bool) else float(text)
+    except ValueError:
+        number = math.nan
+    side = (words or _WORDS).get(text)
+    if side is None and {"+", "-"} & words.keys() and not math.isnan(number):
+        side = words.get("+" if number > 0 else "-") if number else "tie"
+    if side is not None:
+        return side if side == "both_bad" else SIDES[side]
+    if words:
+        raise ValueError(f"{field} is {value!r}, not one of {', '.join(words)}")
+    if number < 0:  # 1 means B in such files as often as A
+        raise ConfigurationError(
+            f"{field!r} holds preferences below 0, such as {value!r}, and nothing says which side they mean",
+            hint="Say what the signs mean: `prefers=-=a,+=b`, or `prefers=-=b,+=a`.",
+        )
+    if not 0 <= number <= 1:
+        raise ValueError(
+            f"{field} is {value!r}, and not 1 for A, 0 for B, 0.5 for a tie, or a list of these; say what other values "
+            "mean: `prefers=left=a,right=b,none=both_bad`"
+        )
+    return number
+
+
 def _llmbar(row: _Row) -> dict[str, Any]:
     """LLMBar (Zeng et al., 2024): input, output_1, output_2, label 1 or 2."""
-    return {
-        "prompt": row["input"],
-        "output_a": row["output_1"],
-        "output_b": row["output_2"],
-        "human": [_coded(row["label"], {"1": 1.0, "2": 0.0}, "label")],
-    }
+    people = sides_of(row, "label", {"1": "a", "2": "b"})
+    return {"prompt": row["input"], "output_a": row["output_1"], "output_b": row["output_2"], "human": people}
 
 
 def _pandalm(row: _Row) -> dict[str, Any]:
@@ -50,7 +102,7 @@ def _pandalm(row: _Row) -> dict[str, Any]:
         "prompt": prompt,
         "output_a": row["response1"],
         "output_b": row["response2"],
-        "human": [_coded(row[name], {"1": 1.0, "2": 0.0, "0": 0.5}, name) for name in people],
+        "human": [one for name in people for one in sides_of(row, name, {"1": "a", "2": "b", "0": "tie"})],
     }
     systems = str(row.get("cmp_key", "")).split("_")  # such as opt-7b_pythia-6.9b
     return found | (dict(zip(("system_a", "system_b"), systems, strict=True)) if len(systems) == 2 else {})
@@ -60,8 +112,6 @@ def _mt_bench(row: _Row) -> dict[str, Any]:
     """MT-Bench's human judgments (Zheng et al., 2023): conversation_a, conversation_b, winner, turn; one per person."""
     turn = int(row.get("turn") or 1)
     first, second = (_turns(row[name], turn, name) for name in ("conversation_a", "conversation_b"))
-    winner = str(row["winner"])
-    known = {"model_a": 1.0, "model_b": 0.0}
     return {
         "document": str(row["question_id"]),
         "system_a": str(row["model_a"]),
@@ -73,7 +123,7 @@ def _mt_bench(row: _Row) -> dict[str, Any]:
         "prompt": first[0]["content"] if turn == 1 else "\n\n".join(m["content"] for m in first if m["role"] == "user"),
         "output_a": _answer(first, turn),
         "output_b": _answer(second, turn),
-        "human": [0.5 if winner.startswith("tie") else _coded(winner, known, "winner")],
+        "human": sides_of(row, "winner"),
     }
 
 
@@ -90,23 +140,13 @@ def _answer(messages: list[Mapping[str, Any]], turn: int) -> Any:
     return "\n\n".join(m["content"] for m in messages if m["role"] == "assistant")
 
 
+#: What the option `fields` maps for plain pairs.
+PLAIN = ("output_a", "output_b", "human", "document", "system_a", "system_b", "prompt")
+
+
 def _plain(row: _Row) -> dict[str, Any]:
-    """Rows that already have the package's shape; ``human`` may be one number or a list."""
-    human = decoded(row.get("human"))
-    for one in human if isinstance(human, list) else [] if human is None else [human]:
-        _preferred(one)
+    """Rows that already have the package's shape; ``human`` may be one value or a list."""
     return {"output_a": row["output_a"], "output_b": row["output_b"], **row}
-
-
-def _preferred(value: Any) -> float:
-    """Read a preference of people; from 0 to 1."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 <= number <= 1:
-        raise ValueError(f"human is {value!r}, and not 1 for A, 0 for B, 0.5 for a tie, or a list of these")
-    return number
 
 
 def _preference(row: _Row) -> dict[str, Any]:
@@ -123,8 +163,10 @@ def _preference(row: _Row) -> dict[str, Any]:
 def _spoken(prompt: Any, answer: Any) -> dict[str, Any]:
     """Return the prompt and the output of an answer; in a conversation, the last turn is the output."""
     prompt, answer = decoded(prompt), decoded(answer)
+    if isinstance(answer, list) and not is_messages(answer) and len(answer) != 1:
+        raise ValueError(f"it has {len(answer)} texts for one side; `score` with `system_columns` takes them all")
     if not is_messages(answer):
-        return {"prompt": prompt, "output": answer}
+        return {"prompt": prompt, "output": answer[0] if isinstance(answer, list) else answer}
     found = offered({"messages": [*prompt, *answer] if is_messages(prompt) else answer})
     if "output" not in found:
         raise ValueError("a conversation has no turn of the assistant")
@@ -141,33 +183,33 @@ GIVEN: dict[str, Callable[[_Row], dict[str, Any]]] = {
 }
 
 
-def given_sample(sample: Sample, form: str) -> Sample:
-    """Convert a row to the package's shape; a row that does not have the format keeps its place with the reason."""
+def given_sample(sample: Sample, form: str, words: Mapping[str, str] | None = None) -> Sample:
+    """Convert a row to the package's shape; a row that does not have the format keeps its place with the reason.
+
+    Of plain pairs `words` says what the values of ``human`` mean, see `sides_of`.
+    """
     if form not in GIVEN:
         raise DataError(f"pairs are not known in the format {form!r}", hint=f"Known: {', '.join(GIVEN)}.")
     if sample.error is not None:
         return sample
     kept = {"id": sample.fields["id"]} if "id" in sample.fields else {}
+    row, mapping = dict(sample.fields), dict(sample.mapping)
+    if form == "plain":
+        row |= {name: lookup(row, mapping.pop(name)) for name in PLAIN if name in mapping}
     try:
-        found = GIVEN[form](sample.fields)
+        found = GIVEN[form](row)
+        if form == "plain" and (people := sides_of(row, "human", words)):
+            found["human"] = people if isinstance(decoded(row.get("human")), list) else people[0]
     except KeyError as error:
         lost = Cause(f"not of the format {form}: the column {error.args[0]!r} is missing", ErrorCode.MISSING_FIELD)
     except (TypeError, ValueError, UnscorableError) as error:
         lost = Cause(f"not of the format {form}: {error}", getattr(error, "code", ErrorCode.INVALID_ROW))
     else:
         # Pairs of one prompt are one document.
-        text = str(found.get("prompt", found.get("source", sample.row)))
+        text = str(next((found[name] for name in ("prompt", "question", "source") if name in found), sample.row))
         found.setdefault("document", hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12])
-        return Sample({**kept, **found}, sample.row, sample.origin, mapping=sample.mapping)
+        return Sample({**kept, **found}, sample.row, sample.origin, mapping=mapping)
     return Sample(dict(sample.fields), sample.row, sample.origin).lost(lost)
-
-
-def _coded(value: Any, codes: Mapping[str, float], name: str) -> float:
-    """Decode a person's preference with the codes of the data set."""
-    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-    if text not in codes:
-        raise ValueError(f"{name} is {value!r}, not one of {', '.join(codes)}")
-    return codes[text]
 
 
 Rule = Literal["all", "baseline", "budget", "given"]
@@ -186,6 +228,7 @@ class PairPlan(BaseModel):
     system: str | None = None
     compared: str = "output"
     given: str | None = None
+    prefers: dict[str, str] | None = None
 
     @model_validator(mode="after")
     def _hold_together(self) -> PairPlan:
@@ -239,7 +282,7 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule |
     compared about equally often, even with a small budget.
     """
     if plan.given is not None:
-        yield from (given_sample(sample, plan.given) for sample in samples)
+        yield from (given_sample(sample, plan.given, plan.prefers) for sample in samples)
         return
     rows = list(samples)
     found = Documents(replace(rule or DocumentRule(), group_by=plan.group_by), named=True)
@@ -313,7 +356,9 @@ def _place_of(sample: Sample, document: str | None, counts: DocumentCounts, syst
 
 def _pair(document: str, one: tuple[str, Sample], other: tuple[str, Sample], compared: str) -> PairSample:
     (system_a, first), (system_b, second) = one, other
-    fields: dict[str, Any] = {
+    # What one row of a file says about both of its outputs.
+    shared = first.fields.items() if (first.row, first.origin) == (second.row, second.origin) else ()
+    fields: dict[str, Any] = {name: value for name, value in shared if second.fields.get(name) == value} | {
         "id": f"{first.row}/{second.row}",
         "document": document,
         "system_a": system_a,

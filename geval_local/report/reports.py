@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
 from geval_local.analysis.results import ABLATIONS, Reading, ResultsGiven, ScoredRun, system_of_columns
@@ -27,7 +29,6 @@ from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import interval_chart
 from geval_local.report.written_reasons import read_reasons
-from geval_local.scale import Scale
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
@@ -56,23 +57,19 @@ class WrittenReport:
         return {"path": str(self.path), "pages": self.pages, "failed": self.failed}
 
 
-def report(
+def write_report(
     results: Sequence[ResultsGiven],
     output: str | Path,
     *,
     human: HumanFields | None = None,
-    group_by: str | None = None,
-    system: str | None = None,
     estimators: Sequence[Estimator] = ABLATIONS,
     reasons: Sequence[str | Path] = (),
-    fields: Mapping[str, str] | None = None,
     rows: int = MOST_ROWS,
     by: Sequence[str] = (),
     title: str | None = None,
     overwrite: bool = False,
-    human_scale: Scale | str | None = None,
-    skip_outside: bool = False,
     system_columns: Sequence[str] | None = None,
+    **reading: Unpack[Reading],
 ) -> WrittenReport:
     """Write a run as one self-contained HTML page, or many as one folder.
 
@@ -84,15 +81,11 @@ def report(
         The ``.html`` file; for several runs a directory.
     human : str, sequence or mapping of str, optional
         Field of the human rating; with several metrics ``METRIC=FIELD`` for each, or a mapping.
-    group_by, system : str, optional
-        Fields of the document and of the system; by default the document of the run.
     estimators : sequence of Estimator
         Other estimators, applied to the stored distributions and tested against the scores; the page shows the tests
         next to the agreement with people.
     reasons : sequence of path
         Files that `reasons` wrote for the run; the page shows the reasons next to the rows.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column.
     rows : int
         Most rows in the charts and the list of a page.
     by : sequence of str
@@ -101,24 +94,17 @@ def report(
         Heading of the page; by default the name of the scored file.
     overwrite : bool
         Whether to replace a file that this tool did not write.
-    human_scale : Scale or str, optional
-        The scale of the human ratings; by default the metric's.
-    skip_outside : bool
-        Skip ratings outside of this scale; by default they are an error.
     system_columns : sequence of str, optional
         The `system_columns` with which the runs were scored, instead of `system`.
+    **reading
+        Fields of the document and of the system, and how results are read: see `Reading`.
 
     Raises
     ------
     ConfigurationError, DataError
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
-    reading: Reading = {
-        "fields": fields,
-        "group_by": group_by,
-        "human_scale": human_scale,
-        "skip_outside": skip_outside,
-    }
+    system = reading.pop("system", None)
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
@@ -130,12 +116,10 @@ def report(
     def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
         ratings = rating_fields(human, run.metrics)
         return RunPage(
-            run.given,
+            run,
             describe(run),
             human=ratings,
-            rule=run.rule,
             system=system_of_columns([run], system_columns, system) if system_columns else system,
-            fields=run.mapping,
             ablation=_ablation(run, ratings, estimators),
             scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,

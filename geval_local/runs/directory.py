@@ -13,8 +13,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
-from geval_local.files import check_is_file, is_lone_file
-from geval_local.io.ownership import file_sha256
+from geval_local.files import check_is_file
+from geval_local.io.ownership import file_sha256, is_lone_file
 from geval_local.io.result_manifest import check_results
 from geval_local.runs.addresses import check_address, local_results
 from geval_local.runs.input_file import InputFile

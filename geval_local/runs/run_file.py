@@ -38,7 +38,7 @@ from geval_local.io.input_checks import (
     told_files,
 )
 from geval_local.io.input_files import find_files, read_input
-from geval_local.io.pairs import PairPlan, pair_samples
+from geval_local.io.pairs import PLAIN, PairPlan, pair_samples
 from geval_local.io.places import File, Place, file_at, is_address
 from geval_local.io.result_manifest import read_manifest as read_results_manifest
 from geval_local.io.samples import Sample, id_hash
@@ -524,7 +524,8 @@ def _pairs(
     rule = DocumentRule.of([tuple(metric.fields) for metric in asked], mapping=options.fields)
     first = list(islice(pair_samples(read_input(paths, options), plan, rule), ROWS_CHECKED))
     if plan.given is not None:
-        check_rows(first, asked, told_files(paths), options.fields)
+        mapping = {name: path for name, path in options.fields.items() if plan.given != "plain" or name not in PLAIN}
+        check_rows(first, asked, told_files(paths), mapping)
     if all(sample.error is not None for sample in first):
         raise DataError(str(first[0].error))
     return first, asked, plan

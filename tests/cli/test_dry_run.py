@@ -100,3 +100,32 @@ def test_the_encoding_that_is_named_is_read(here, encoding):
     done = run("score", "data.csv", *options, home=here / "home")
     assert done.exit_code == 0, done.stderr
     assert text in done.stdout
+
+
+def test_what_the_judge_reads_is_shown_with_its_columns_and_what_each_step_leaves(here):
+    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because \x1b[2J."}]
+    photo = [{"role": "user", "content": [{"type": "image_url"}]}, {"role": "assistant", "content": "A cat."}]
+    write_rows(here / "chats.jsonl", [{"messages": [*chat, *photo]}, {"messages": chat}, {"messages": "none"}])
+    asked = ("-m", "conversation/turn_helpfulness", "--turns", "assistant", "--field", "output=output")
+    done = run("score", "chats.jsonl", "--judge", "judge", "--dry-run", *asked, home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    told = done.stdout
+    assert "the first 3 rows, which make 4 samples: 3 can be read\n" in told
+    assert "conversation/turn_helpfulness: 2 of 4 have all texts\n" in told
+    assert "    history: User: Why?\n    output: Because \\x1b[2J.\n" in told
+    assert (
+        "  without a score, not_text: 1, such as chats.jsonl, row 1: the column 'messages', message 3, part 1" in told
+    )
+    assert "  without a score, missing_field: 1, such as chats.jsonl, row 3" in told
+
+
+def test_a_text_is_shown_with_the_column_it_came_from(here):
+    write_rows(here / "d.jsonl", [{"post": f"P{n} " * 40, "summary": "S."} for n in range(5)])
+    asked = ("-m", "clarity.yaml", "--field", "source=post", "--dry-run")
+    done = run("score", "d.jsonl", "--judge", "judge", *asked, home=here / "home")
+    assert "    source from post: P0 P0 P0" in done.stdout
+    assert "... (120 characters)\n    output from summary: S.\n" in done.stdout
+    assert "d.jsonl, row 3\n" in done.stdout
+    assert "P3" not in done.stdout
+    record = json.loads(run("score", "d.jsonl", "--judge", "judge", *asked, "--json", home=here / "home").stdout)
+    assert "    output from summary: S." in record["read"]

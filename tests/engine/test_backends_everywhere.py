@@ -1,4 +1,4 @@
-"""Every verb with the judges of other programs: vLLM in this process and a server, both with a tiny model."""
+"""Every verb with the judges of other programs: vLLM here, its server and llama.cpp's, with a tiny model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 from cli_run import METRIC, STEPLESS, read_rows, run, write_rows
+from llama_program import LlamaServed
 from programs import Program, Served, install_vllm
 from tiny import byte_tokenizer, save_judge, tiny_model
 
@@ -41,14 +42,15 @@ def directory(tmp_path_factory, program):
     return save_judge(tmp_path_factory.mktemp("judge") / "tiny", program.model, byte_tokenizer())
 
 
-@pytest.fixture(params=["vllm", "served"])
+@pytest.fixture(params=["vllm", "served", "llama"])
 def judge(request, directory, program, monkeypatch):
     """The options that choose a judge."""
     if request.param == "vllm":
         install_vllm(monkeypatch, program, [])
         yield {"name": str(directory), "engine": "vllm", "style": "chat"}
     else:
-        with Served(program, byte_tokenizer(), str(directory)).running() as address:
+        kind = LlamaServed if request.param == "llama" else Served
+        with kind(program, byte_tokenizer(), str(directory)).running() as address:
             yield {"name": address, "style": "chat"}
 
 

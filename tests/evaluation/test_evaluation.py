@@ -265,6 +265,13 @@ def test_a_check_names_the_judge_whose_weights_are_not_here(here):
     assert "qwen2.5-0.5b is not on this machine: geval-local judges fetch qwen2.5-0.5b" in done.stderr
 
 
+def test_a_check_shows_what_the_judge_reads(here):
+    done = go(here, "--check")
+    assert done.exit_code == 0, done.stderr
+    assert "    source: " in done.stderr
+    assert "clarity: " in done.stderr
+
+
 def test_all_problems_are_told_at_once(here):
     text = EVALUATION.replace("clarity.yaml", "nothing/here").replace("- tiny", "- tinny")
     (here / "evaluation.yaml").write_text(text, encoding="utf-8")

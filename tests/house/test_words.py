@@ -13,9 +13,12 @@ PACKAGE = Path(geval_local.__file__).parent
 OF_COMMAND_LINES = ("cli/", "options.py", "hosts/pytest_plugin.py")
 #: Whole commands, up to the end of the clause, which anybody can type into a shell; and a folder of the hub's cache.
 COMMANDS = re.compile(
-    r"\b(?:geval-local|pip install|hf download|ray start|inspect score|vllm serve) [^`;,]*|--kernels-community--"
+    r"\b(?:geval-local|pip install|hf download|ray start|inspect score|vllm serve|llama-server|ollama show) [^`;,]*"
+    "|--kernels-community--"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+#: Options of servers, which a message may name: they are no parameters here.
+OF_SERVERS = {"--logprobs-mode", "--max-logprobs", "--sleep-idle-seconds"}
 
 
 def texts(tree: ast.AST) -> list[tuple[int, str]]:
@@ -36,7 +39,8 @@ def texts(tree: ast.AST) -> list[tuple[int, str]]:
 
 def options_in(source: str) -> list[tuple[int, str]]:
     """Options of the command line that strings name, commands apart, with their lines."""
-    return [(line, one) for line, text in texts(ast.parse(source)) for one in OPTION.findall(COMMANDS.sub("", text))]
+    told = [(line, OPTION.findall(COMMANDS.sub("", text))) for line, text in texts(ast.parse(source))]
+    return [(line, one) for line, names in told for one in names if one not in OF_SERVERS]
 
 
 def test_the_reader_sees_options_and_no_commands():

@@ -174,7 +174,7 @@ def test_rows_of_another_shape_keep_their_places_with_the_reason(tmp_path):
         LLMBAR,
         MT_BENCH,
     )
-    assert "winner is 'nobody', not one of model_a, model_b" in found[0].error
+    assert "winner is 'nobody', and not 1 for A" in found[0].error
     assert "conversation_a is no list of 2 messages" in found[1].error
     assert "the column 'conversation_a' is missing" in found[2].error or "missing" in found[2].error
     assert found[3].error is None

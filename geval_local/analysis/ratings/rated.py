@@ -13,6 +13,7 @@ from typing import Any
 
 from geval_local.analysis.example_rows import without_examples
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
+from geval_local.analysis.ratings.merged import merge_raters
 from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
     HumanFields,
@@ -74,6 +75,8 @@ class Rated:
     #: The scale that people rated on, where it is not the metric's, and whether ratings outside of it are left out.
     human_scale: Scale | str | None = None
     skip_outside: bool = False
+    #: The column with the person who rated a row, of rows that were merged.
+    rater_column: str | None = None
 
     @property
     def coefficient(self) -> str:
@@ -155,7 +158,8 @@ class Rated:
             own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
         else:
             rows = read_rows(path)
-            own = _of_rows(rows, path, self.human, self.rule, self.system, self.fields, self.limit_groups)
+            how = (self.human, self.rule, self.system, self.fields, self.limit_groups, self.rater_column)
+            own = _of_rows(rows, path, *how)
         return replace(own, metrics=self.metrics, human_scale=self.human_scale, skip_outside=self.skip_outside)
 
 
@@ -173,6 +177,7 @@ def read_rated(
     steps: bool = True,
     human_scale: Scale | str | None = None,
     skip_outside: bool = False,
+    rater_column: str | None = None,
     results: Sequence[str | Path] = (),
 ) -> Rated:
     """Read rated rows: a published benchmark file, unmodified, or rows of your own.
@@ -183,9 +188,10 @@ def read_rated(
     documents are those of the results, as far as they are not given; without `metrics`, those that have a rating.
     """
     if benchmark is not None:
-        if human or raters or group_by or system or fields:
+        if human or raters or group_by or system or fields or rater_column:
             raise ConfigurationError(
-                "`human`, `fields`, `raters`, `group_by` and `system` are for your own rows; `benchmark` brings them"
+                "`human`, `fields`, `raters`, `rater_column`, `group_by` and `system` are for your own rows; "
+                "`benchmark` brings them"
             )
         rated = read_benchmark(file, benchmark, limit_groups=limit_groups)
         chosen = _benchmark_metrics(rated, metrics)
@@ -206,7 +212,8 @@ def read_rated(
             group_by=scored.group_by if scored is not None and group_by is None else group_by,
             used=None if scored is None else scored.documents,
         )
-        rated, dimensions = _of_rows(rows, file, ratings, rule, system, mapping, limit_groups), tuple(chosen)
+        rated = _of_rows(rows, file, ratings, rule, system, mapping, limit_groups, rater_column)
+        dimensions = tuple(chosen)
         rated = replace(rated, results=tuple(dict.fromkeys(paths)))
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
@@ -270,10 +277,14 @@ def _of_rows(
     system: str | None,
     fields: Mapping[str, str],
     limit_groups: int | None,
+    rater_column: str | None,
 ) -> Rated:
     """Take rows with human ratings, or the first `limit_groups` of their documents (rows, if they are not grouped)."""
+    if rater_column is not None:
+        rows = merge_raters(rows, rater_column, rule.fields, fields, path, system)
     chosen, documents = _first_groups(rows, path, rule, limit_groups)
-    return Rated(str(path), chosen, human, documents, system, fields, rule, limit_groups)
+    own = Rated(str(path), chosen, human, documents, system, fields, rule, limit_groups)
+    return replace(own, rater_column=rater_column)
 
 
 def _first_groups(

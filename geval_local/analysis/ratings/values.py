@@ -16,14 +16,14 @@ import numpy as np
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, lookup, nearest
-from geval_local.io.results import decoded, numbered
+from geval_local.io.results import LARGEST, decoded, numbered
 from geval_local.scale import Scale
 
 logger = logging.getLogger("geval_local")
 #: How JSON, Python and CSV files write the ratings yes and no.
 _YES_AND_NO = {"true": 1.0, "false": 0.0}
 #: How people write that nobody rated.
-_UNRATED = ("", "na", "n/a", "none", "null", "-")
+_UNRATED = ("", "na", "n/a", "nan", "none", "null", "-")
 _ONE = r"(-?\d+(?:[.,]\d+)?)"
 #: How people write a number -> how it is read, given the match and the scale; infinity if the scale does not say.
 _WRITTEN: Mapping[re.Pattern[str], Callable[[re.Match[str], RatingScale], float]] = {
@@ -79,6 +79,10 @@ class RatingScale:
         """Whether a rating is on the scale, up to the rounding of a mean."""
         margin = 1e-9 * max(1.0, abs(rating))
         return self.low - margin <= rating <= self.high + margin
+
+
+class ByRater(dict[str, Any]):
+    """What several people said of one text, by person, in a column of its row."""
 
 
 #: Every number is a rating.
@@ -148,6 +152,7 @@ def _numbers_at(
     """Read the numbers that a row holds in a field; empty if there is none. `written` keeps those not plain."""
     value = decoded(lookup(row, field))
     value = value.tolist() if isinstance(value, np.ndarray) else value
+    value = list(value.values()) if isinstance(value, ByRater) else value
     read = [_number(one, scale, written) for one in (value if isinstance(value, list | tuple) else [value])]
     if any(map(math.isinf, read)):
         inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
@@ -175,6 +180,10 @@ def members_of(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
     the same person in every row, which the file does not say, so the log does.
     """
     parts = field.split(".")
+    if named := dict.fromkeys(
+        f"{field}.{who}" for row in rows if isinstance(one := row.get(field), ByRater) for who in one
+    ):
+        return list(named) if len(named) > 1 else []
     for row in rows:
         for place in range(1, len(parts)) if field not in row else ():
             held = decoded(lookup(row, ".".join(parts[:place])))
@@ -230,9 +239,11 @@ def _number(value: Any, scale: RatingScale, written: dict[str, float]) -> float:
     except (TypeError, ValueError, OverflowError):
         found = ((pattern.fullmatch(text), read) for pattern, read in _WRITTEN.items())
         number = next((read(match, scale) for match, read in found if match is not None), math.inf)
+    if known is None and any(word[0].isdecimal() for word in scale.words):  # ranks: between them lies no number
+        return math.inf
     if isinstance(value, str) and not re.fullmatch(r"[-+.\de]+", text) and math.isfinite(number):
         written[value.strip()] = number
-    return abs(number) if math.isinf(number) else number
+    return math.inf if abs(number) > LARGEST else number
 
 
 @cache

@@ -133,12 +133,20 @@ def run(
         elif one.baseline is not None:
             note(f"{one.name}: the baseline is {one.baseline.told}")
     if check:
+        from geval_local.io.input_checks import check_input, reading_of
         from geval_local.models.registry import entry_of, local_directory
 
         metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
         entries = [entry_of(one) for one in plan.judges if one.backend.has_files]
         absent = [entry for entry in entries if local_directory(entry) is None]
         end = "the weights of a judge are missing" if absent else "nothing is missing"
+        for one in plan.data:
+            options_of = plan.file.settings.run_options(one.name)
+            for line in [
+                f"{one.name}: {one.path}",
+                *reading_of(check_input(one.path, plan.metrics, options_of), plan.metrics),
+            ]:
+                note(line)
         note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; {end}")
         for entry in absent:
             note(f"{entry.name} is not on this machine: geval-local judges fetch {entry.name}", "yellow")
@@ -170,10 +178,7 @@ def gate(
     ],
     old: Annotated[Path, typer.Argument(parser=options.here, metavar="OLD", help="Its baseline, over the same rows.")],
     *,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all of NEW."),
-    ] = None,
+    metric: options.SharedMetrics = None,
     not_worse: Annotated[
         float | None,
         typer.Option(
@@ -182,12 +187,7 @@ def gate(
             help="Fail unless the scores are shown not to be lower by X points or more. Absent: if a drop is shown.",
         ),
     ] = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN", help="Also for every value of this column of NEW, such as language; may be repeated."
-        ),
-    ] = None,
+    by: options.By = None,
     sequential: Annotated[
         bool,
         typer.Option(
@@ -195,12 +195,7 @@ def gate(
             help="The runs grow and you look at them again and again; the error holds for all looks together.",
         ),
     ] = False,
-    estimator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Estimate the scores anew from the stored distributions: exact, mode, median."
-        ),
-    ] = None,
+    estimator: options.Estimated = None,
     group_by: options.GroupBy = None,
     fields: options.Fields = None,
     reports: options.GateReports,

@@ -11,7 +11,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError
-from geval_local.options import JudgeOptions, RatingOptions, RunOptions
+from geval_local.options import JudgeOptions, PreferenceOptions, RatingOptions, RunOptions
 
 if TYPE_CHECKING:
     from geval_local.runs.completion import RunResult
@@ -77,6 +77,7 @@ def pairs(
     as_json: options.Json = False,
     judges: list[JudgeOptions],
     run: RunOptions,
+    people: PreferenceOptions,
 ) -> None:
     """Compare outputs pair by pair, each pair in both orders, by the exact probabilities of A, B and tie.
 
@@ -100,6 +101,11 @@ def pairs(
         raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
     metrics = options.chosen_metrics(options.RatedOptions(metric), no_steps=no_steps)
     rule = chosen[0] if chosen else "all"
+    if people.prefers and rules.given != "plain":
+        raise ConfigurationError(
+            "--prefers says what people's preferences mean in pairs of yours", hint="Add --given plain."
+        )
+    asked["prefers"] = people.prefers
     plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
     gates = options.Gates(max_unscored=max_unscored).read()
     columns = [EVERYTHING] if "csv" in find_target(output, shard=run.shard).formats else None
@@ -126,7 +132,8 @@ def pairs(
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
         if rules.given is None:  # verdicts are in the rows otherwise
-            note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file[0]}")
+            rated = "" if run.system_columns else f" --ratings {file[0]}"  # a wide row's columns are in the results
+            note(f"  hold them against people     geval-local preferences {written} --human FIELD{rated}")
     if not all(one.passed for one in held):
         raise typer.Exit(EXIT_GATE)
 
@@ -160,6 +167,7 @@ def preferences(
     every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,
     as_json: options.Json = False,
     scale: RatingOptions,
+    people: PreferenceOptions,
 ) -> None:
     """Rank systems by comparisons, side by side where several runs are given; with ratings also against people.
 
@@ -180,6 +188,7 @@ def preferences(
         coefficients=coefficients,
         target=new,
         every_pair=every_pair,
+        prefers=people.prefers,
         **scale.model_dump(),
     )
     show_study(study, as_json=as_json)

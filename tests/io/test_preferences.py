@@ -1,0 +1,148 @@
+"""Preferences as people write them: words, letters, signs, one-hot columns; kept apart from ratings of one output."""
+
+from __future__ import annotations
+
+import pytest
+from cli_run import METRIC, judge_directory, read_rows, run, write_rows
+
+from geval_local.errors import ConfigurationError
+from geval_local.io.pairs import given_sample, sides_of
+from geval_local.io.samples import Sample
+from geval_local.options import PreferenceOptions
+
+
+@pytest.mark.parametrize(
+    ("value", "side"),
+    [
+        *((one, 1.0) for one in ("A>B", "a>>b", "model_a", "First", 1, "1", 1.0)),
+        *((one, 0.0) for one in ("B>A", "A<B", "B>>A", "model_b", "second", 0)),
+        *((one, 0.5) for one in ("tie", "A=B", "draw", 0.5)),
+        *((one, "both_bad") for one in ("tie (bothbad)", "both bad")),
+    ],
+)
+def test_words_for_a_side(value, side):
+    assert sides_of({"human": value}, "human") == [side]
+
+
+def test_people_of_a_list_and_nobody():
+    assert sides_of({"human": ["A>B", "tie", 0]}, "human") == [1.0, 0.5, 0.0]
+    assert sides_of({"human": None}, "human") == sides_of({}, "human") == []
+
+
+def test_one_hot_columns():
+    row = {"winner_model_a": 0, "winner_model_b": "1", "winner_tie": 0}
+    assert sides_of(row, "human") == [0.0]
+    assert sides_of({"links": True, "rechts": False}, "human", {"links": "a", "rechts": "b"}) == [1.0]
+    with pytest.raises(ValueError, match="one is to be 1, not 2"):
+        sides_of({**row, "winner_tie": 1}, "human")
+
+
+def test_signs_mean_what_somebody_says():
+    signs = {"-": "a", "+": "b"}
+    assert [sides_of({"p": n}, "p", signs) for n in (-3, -1, 0, 2)] == [[1.0], [1.0], [0.5], [0.0]]
+    with pytest.raises(ConfigurationError, match="nothing says which side they mean") as caught:
+        sides_of({"p": -3}, "p")
+    assert "`prefers=-=a,+=b`" in str(caught.value.hint)
+
+
+def test_with_a_mapping_only_its_values_count():
+    words = {"left": "a", "Right": "b", "1": "b"}
+    assert [sides_of({"p": one}, "p", words) for one in ("Left", "right", 1)] == [[1.0], [0.0], [0.0]]
+    with pytest.raises(ValueError, match="p is 0, not one of left, right, 1"):
+        sides_of({"p": 0}, "p", words)
+    assert PreferenceOptions(prefers="left=a,right=b,none=both_bad").prefers == {
+        "left": "a",
+        "right": "b",
+        "none": "both_bad",
+    }
+    with pytest.raises(ConfigurationError, match="'c' is no side"):
+        PreferenceOptions(prefers="left=c")
+
+
+def test_several_rejected_texts_are_not_one(tmp_path):
+    lost = given_sample(Sample({"prompt": "P", "chosen": ["Good."], "rejected": ["x", "y"]}, 1), "preference")
+    assert "it has 2 texts for one side; `score` with `system_columns`" in str(lost.error)
+    one = given_sample(Sample({"prompt": "P", "chosen": ["Good."], "rejected": ["x"]}, 1), "preference")
+    assert (one.fields["output_a"], one.fields["output_b"]) == ("Good.", "x")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clarity.yaml").write_text(METRIC.replace("source: Source", "question: Question"), encoding="utf-8")
+    labels = ("A>B", "B>A", "A=B", "both bad")
+    rows = [
+        {"question": f"Why {n}?", "left": f"Since {n}.", "right": f"No {n}.", "label": labels[n % 4], "lang": "en"}
+        for n in range(8)
+    ]
+    write_rows(tmp_path / "wide.jsonl", rows)
+    return tmp_path
+
+
+def call(*arguments):
+    return run(*arguments, home="home")
+
+
+JUDGED = ("-m", "clarity.yaml", "-j", judge_directory())
+
+
+def test_plain_pairs_in_columns_and_words_of_their_own(place):
+    mapped = ("--field", "output_a=left", "--field", "output_b=right", "--field", "human=label", "--given", "plain")
+    done = call("pairs", "wide.jsonl", *JUDGED, *mapped, "-o", "p.jsonl")
+    assert done.exit_code == 0, done.stderr
+    rows = read_rows(place / "p.jsonl")
+    assert [row["human"] for row in rows[:4]] == [1.0, 0.0, 0.5, "both_bad"]
+    assert rows[0]["label"] == "A>B"
+    shown = call("preferences", "p.jsonl")
+    assert shown.exit_code == 0, shown.stderr
+    assert "people call both bad 2 times" in " ".join((shown.stdout + shown.stderr).split())
+    swapped = call("preferences", "p.jsonl", "--human", "label", "--prefers", "A>B=b,B>A=a,A=B=tie,both bad=tie")
+    assert swapped.exit_code == 0, swapped.stderr
+    wrong = call("preferences", "p.jsonl", "--human", "label", "--prefers", "A>B=b,B>A=a")
+    assert (wrong.exit_code, "label is 'A=B', not one of a>b, b>a" in wrong.stderr) == (2, True)
+
+
+def test_an_option_that_finds_nothing_fails_and_the_printed_command_works(place):
+    done = call("pairs", "wide.jsonl", *JUDGED, "--system-columns", "left", "right", "-o", "p.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert "geval-local preferences p.jsonl --human FIELD\n" in done.stderr
+    rows = read_rows(place / "p.jsonl")
+    assert (rows[0]["label"], rows[0]["lang"], rows[0]["system_a"]) == ("A>B", "en", "left")
+    lost = call("preferences", "p.jsonl", "--human", "no_such_column")
+    assert lost.exit_code == 2
+    assert "no row has people's preference in 'no_such_column'" in lost.stderr
+    found = call("preferences", "p.jsonl", "--human", "label", "--json")
+    assert found.exit_code == 0, found.stderr
+    assert '"agreement": {' in found.stdout
+    assert "human" not in rows[0]
+
+
+def test_signs_are_asked_for_before_a_judge_is_loaded(place):
+    write_rows(place / "signs.jsonl", [{"question": "Q", "output_a": "x", "output_b": "y", "human": -2}])
+    judge = ("-m", "clarity.yaml", "-j", "no-such-judge")
+    done = call("pairs", "signs.jsonl", *judge, "--given", "plain", "-o", "p.jsonl")
+    assert (done.exit_code, "--prefers -=a,+=b" in done.stderr) == (2, True)
+    done = call(
+        "pairs",
+        "signs.jsonl",
+        *judge[:2],
+        "-j",
+        judge_directory(),
+        "--given",
+        "plain",
+        "--prefers=-=a,+=b",
+        "-o",
+        "p.jsonl",
+    )
+    assert done.exit_code == 0, done.stderr
+    assert read_rows(place / "p.jsonl")[0]["human"] == 1.0
+
+
+def test_a_rating_of_a_pair_is_none_of_each_side(place):
+    rows = [{"question": f"Q{n}", "a": "It is.", "b": "No.", "winner_model_a": n % 2} for n in range(4)]
+    write_rows(place / "arena.jsonl", rows)
+    done = call("score", "arena.jsonl", *JUDGED, "--system-columns", "a", "b", "-o", "s.jsonl")
+    assert done.exit_code == 0, done.stderr
+    told = call("preferences", "s.jsonl", "--human", "winner_model_a", "--human-scale", "0-1")
+    assert told.exit_code == 2
+    assert "is the same for all systems of every document: it rates a pair, not each output" in told.stderr
