@@ -103,10 +103,26 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
                 if attempt == 1:
                     raise
                 logger.warning("Ray's processes died while they started, since this machine is busy; starting again")
-        stack.callback(ray.shutdown)
+        stack.callback(_shut_down)
         here = ray.get_runtime_context()
         stack.enter_context(watched_head(here.gcs_address, look=partial(_loss, here.get_node_id())))
         yield
+
+
+def _shut_down() -> None:
+    """Disconnect; end this process if that hangs, as with a raylet that hangs: what is finished has been kept."""
+    import ray
+
+    is_over = threading.Event()
+
+    def watch() -> None:
+        if not is_over.wait(_ANSWER_SECONDS):
+            logger.error("the Ray cluster does not let go; finished work is kept: repeat the command")
+            os._exit(1)
+
+    threading.Thread(target=watch, name="watched-end", daemon=True).start()
+    ray.shutdown()
+    is_over.set()
 
 
 def _check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
