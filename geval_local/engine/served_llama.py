@@ -40,7 +40,7 @@ _MOST_AT_ONCE = 512
 _LISTED = 256
 #: Difference (nats) that a probe allows between what should be equal.
 _TOLERANCE = 1e-4
-_REMEDY = "start it with `-fa off -ctk f32 -ctv f32`"
+_REMEDY = "`-fa off -ctk f32 -ctv f32`"
 #: Tries with another seed, where the token that the server drew was half of a character: it lists nothing then.
 _SEEDS = 32
 #: Likeliest tokens that a probe compares.
@@ -207,6 +207,7 @@ class LlamaDialect:
             context=props.default_generation_settings.n_ctx,
             program=f"llama.cpp {props.build_info}",
             setup={"weights": verified} | ({"adapters": "the server's"} if adapters else {}),
+            file=None if self._digest is None else path,
             requests_at_once=props.total_slots,
             in_order=True,
         )
@@ -251,14 +252,16 @@ class LlamaDialect:
             raise UnreadableAnswer(f"a bias of a request changes them by {error:.1e} nats more than it should")
         effect, cache, note = _difference(fresh, again), "exact", None
         if effect > _TOLERANCE:
-            cache, note = f"exact from {BLOCK} tokens on", f"{_REMEDY} so that it computes less"
             self._in_blocks = True
             left = _difference(fresh, self._logs(ids, slot))
-            if left > _TOLERANCE:
-                self._in_blocks = False
-                cache, note = "moves figures", f"they depend on what the server has in its cache: {_REMEDY}"
-            else:
+            self._in_blocks = left <= _TOLERANCE
+            if self._in_blocks:
+                cache = f"exact from {BLOCK} tokens on"
+                note = f"by {effect:.2g} where it computes fewer than {BLOCK}, so it computes the last {BLOCK} together"
                 effect = left
+            else:
+                cache, note = "moves figures", "figures depend on what is in the server's cache"
+            note += f"; a server that is started with {_REMEDY} differs less"
         self.model = replace(self.model, setup={**self.model.setup, "cache": cache})
         self.report = replace(
             self.report, difference=effect, tolerance=_TOLERANCE, probe_tokens=len(ids), against=_FRESH, note=note

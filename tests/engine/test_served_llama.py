@@ -129,6 +129,7 @@ def test_figures_do_not_depend_on_the_cache_where_whole_blocks_help(address, ser
 
     assert "cache:exact from 64 tokens on" in str(judge.signature(FIVE))
     assert judge.engine_report.difference < 1e-4
+    assert "so it computes the last 64 together; a server that is started with `-fa off" in judge.engine_report.text
     for metric in METRICS:
         for found in (judge.score_many(metric, ROWS), judge.score_many(metric, ROWS[::-1])[::-1]):
             for one, other in zip(found, expected[metric.name], strict=True):
