@@ -22,7 +22,7 @@ from geval_local.direction import Direction
 from geval_local.errors import Cause, ConfigurationError, ErrorCode, code_of
 from geval_local.notebook import facts_html, share_bar
 from geval_local.scale import Scale
-from geval_local.thinking import Thought, ThoughtFigures, Thoughts, thought_figures
+from geval_local.thinking import Thought, ThoughtFigures, Thoughts, mean_distribution, thought_figures
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
@@ -530,8 +530,8 @@ class Outcome:
 def mean_over_thoughts(outcomes: Sequence[Outcome], thoughts: Sequence[Thought | None], count: int) -> list[Outcome]:
     """Bring the outcomes after `count` thoughts about each form, side by side, to one per form.
 
-    Label probabilities are averaged as they are, and normalised afterwards. An outcome without figures leaves its form
-    without any: a mean over fewer thoughts would be another figure.
+    `mean_distribution` averages label probabilities, which are normalised afterwards. An outcome without figures leaves
+    its form without any: a mean over fewer thoughts would be another figure.
     """
     starts = range(0, len(outcomes), count)
     return [_mean_outcome(outcomes[at : at + count], thoughts[at : at + count]) for at in starts]
@@ -544,7 +544,7 @@ def _mean_outcome(outcomes: Sequence[Outcome], thoughts: Sequence[Thought | None
         return replace(next(one for one in outcomes if one.label_logprobs is None), prompt_tokens=tokens)
     p = np.exp(np.stack(found))
     with np.errstate(divide="ignore"):
-        logprobs = found[0] if len(found) == 1 else np.log(p.mean(axis=0))
+        logprobs = found[0] if len(found) == 1 else np.log(mean_distribution(p))
     return replace(
         outcomes[0],
         label_logprobs=logprobs,

@@ -1,7 +1,8 @@
 """Thinking: the settings of thoughts, and the error that drawing them leaves in a score. Pure.
 
 The label probabilities of a judge that thinks are the mean over its thoughts, ``P(l) = mean_k P(l | thought k)``, not
-yet normalised; the score is a ratio of two means, ``sum_l P(l) value(l) / sum_l P(l)``.
+yet normalised; the score is a ratio of two means, ``sum_l P(l) value(l) / sum_l P(l)``. Where label mass goes with the
+verdict, a ratio of means over few thoughts is biased; from three thoughts on the jackknife corrects it.
 """
 
 from __future__ import annotations
@@ -135,6 +136,21 @@ class Thoughts:
             without = (sums.sum() - sums) / (masses.sum() - masses)
             spread = float(np.std(sums / masses, ddof=1))
         return math.sqrt(count - 1) * float(np.std(without)), spread
+
+
+def mean_distribution(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average label probabilities over thoughts, shape (thoughts, labels); they keep the mean label mass.
+
+    The jackknife takes off the bias of the shares (Quenouille, 1956); for two thoughts it may do harm. If all thoughts
+    have the same label mass there is no bias, and the mean is the plain one.
+    """
+    mean, rest = p.mean(axis=0), p.sum(axis=0) - p
+    mass, masses = mean.sum(), rest.sum(axis=1, keepdims=True)
+    if len(p) < 3 or not (masses > 0).all():
+        return np.asarray(mean)
+    shares = len(p) * mean / mass - (len(p) - 1) * (rest / masses).mean(axis=0)
+    shares = np.where(mean > 0, np.maximum(shares, 0.0), 0.0)
+    return np.asarray(mass * shares / shares.sum())
 
 
 def thought_figures(

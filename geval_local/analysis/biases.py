@@ -127,7 +127,10 @@ def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str, *, 
 
 @dataclass(frozen=True)
 class LengthBias:
-    """Correlation of scores, and of human ratings, with the length of the output in words."""
+    """Correlation of scores, and of human ratings, with the logarithm of the output's length in words.
+
+    Lengths are skewed: with their numbers instead, ratings at the ends of their scale make a fair judge look biased.
+    """
 
     #: Scores against length, on the rated items if there are any. The length takes the place of the human rating.
     score: Correlation
@@ -146,20 +149,20 @@ class LengthBias:
 def length_bias(
     items: Sequence[ScoredItem], level: Level = "pooled", *, error: float | None = None, seed: int = 0
 ) -> LengthBias:
-    """Correlate scores, and human ratings if there are any, with the output's length in words.
+    """Correlate scores, and human ratings if there are any, with the logarithm of the output's length in words.
 
     `error` is the variance of a rating's error, from several raters.
     """
     known = [item for item in items if item.length is not None and math.isfinite(item.predicted)]
     rated = [item for item in known if math.isfinite(item.human)]
     chosen = rated or known
-    score = correlate([replace(item, human=float(item.length or 0)) for item in chosen], level)
+    score = correlate([replace(item, human=math.log(item.length or 1)) for item in chosen], level)
     if not rated:
         return LengthBias(score, None, None, math.nan, len(chosen))
-    ratings = [replace(item, human=float(item.length or 0), predicted=item.human) for item in rated]
+    ratings = [replace(item, human=math.log(item.length or 1), predicted=item.human) for item in rated]
     documents = [item.group for item in rated]
     codes, count = np.unique(documents, return_inverse=True, return_counts=True)[1:]
-    values = np.array([(item.predicted, float(item.length or 0), item.human) for item in rated])
+    values = np.array([(item.predicted, math.log(item.length or 1), item.human) for item in rated])
     values -= values.mean(axis=0)
     freedom = np.ones(len(rated))
     if level == "summary":  # differences between documents do not count
@@ -191,7 +194,7 @@ def length_table(bias: LengthBias) -> Table:
     known = {"scores": bias.score} | ({} if bias.human is None else {"human ratings": bias.human})
     rows: list[Sequence[Any]] = [(name, *(getattr(r, c) for c in COEFFICIENTS), r.n) for name, r in known.items()]
     notes = [
-        f"{bias.score.level}: correlation with the number of words of the output",
+        f"{bias.score.level}: correlation with the logarithm of the number of words of the output",
         f"95 % intervals hold for {bias.score.holds_for}",
     ]
     if bias.partial is not None:

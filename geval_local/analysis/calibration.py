@@ -107,6 +107,9 @@ class ScoreQuality:
     kendall: float
 
 
+_UNKNOWN, _NO_GAIN = ScoreQuality(math.nan, math.nan, math.nan, math.nan), Interval(math.nan)
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """Gain of a calibration on held-out documents."""
@@ -132,6 +135,10 @@ class HeldOut:
     over_constant: Interval
     #: Sentence that says whether the calibration helps.
     verdict: str
+    #: Quality and gain of maps fitted without the item's document and without its system, if systems repeat over
+    #: documents: a map may know systems, not texts.
+    new_systems: ScoreQuality = _UNKNOWN
+    new_systems_gain: Interval = _NO_GAIN
 
     @property
     def helps(self) -> bool:
@@ -222,21 +229,34 @@ def fit_calibration(
     groups = [item.group for item in kept]
     before = np.array([item.predicted for item in kept])
     fold = group_folds(groups, folds, seed)
-    after, constant, rescaled = np.empty((3, len(kept)))
-    for one in np.unique(fold):
-        inside, outside = fold == one, fold != one
-        own, rest = (None if p is None else p[chosen] for chosen in (inside, outside))
-        fitted = _fit(before[outside], rest, scale, method, ratings[outside])
-        after[inside] = _scores(before[inside], own, scale, *fitted)
-        constant[inside] = ratings[outside].mean()
-        slope, shift = fit_line(before[outside], ratings[outside])
-        rescaled[inside] = slope * before[inside] + shift
+
+    def held(others: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+        """Return what is fitted without an item's fold of documents, and without its fold of `others`."""
+        after, constant, rescaled = np.full((3, len(kept)), np.nan)
+        for one, other in np.unique(np.stack([fold, others]), axis=1).T:
+            inside, outside = (fold == one) & (others == other), (fold != one) & ((others != other) | (other < 0))
+            if not outside.any():
+                continue
+            own, rest = (None if p is None else p[chosen] for chosen in (inside, outside))
+            fitted = _fit(before[outside], rest, scale, method, ratings[outside])
+            after[inside] = _scores(before[inside], own, scale, *fitted)
+            constant[inside] = ratings[outside].mean()
+            slope, shift = fit_line(before[outside], ratings[outside])
+            rescaled[inside] = slope * before[inside] + shift
+        return after, constant, rescaled
+
+    after, constant, rescaled = held(np.full(len(kept), -1))
+    systems = [item.system for item in kept]
+    anew, repeat = np.full(len(kept), np.nan), len(set(zip(groups, systems, strict=True)))
+    if all(systems) and repeat > max(len(set(groups)), len(set(systems))) > 1 < len(set(systems)):
+        anew = held(group_folds(systems, folds, seed))[0]
     temperature, knots = _fit(before, p, scale, method, ratings)
     lost = {
         name: (values - ratings) ** 2
         for name, values in (("before", before), ("after", after), ("constant", constant), ("rescaled", rescaled))
     }
     gains = [mean_interval(lost[name] - lost["after"], groups) for name in ("before", "rescaled", "constant")]
+    known = bool(np.isfinite(anew).all())
     held_out = HeldOut(
         n=len(kept),
         groups=len(set(groups)),
@@ -250,6 +270,8 @@ def fit_calibration(
         over_rescaled=gains[1],
         over_constant=gains[2],
         verdict=_verdict(*gains),
+        new_systems=_figures(kept, anew, level) if known else _UNKNOWN,
+        new_systems_gain=mean_interval(lost["before"] - (anew - ratings) ** 2, groups) if known else _NO_GAIN,
     )
     return Calibration(metric, human, signature, scale, method, temperature, knots, held_out)
 
@@ -337,13 +359,21 @@ def calibration_table(calibration: Calibration) -> Table:
     """Build a table of before and after on held-out groups, next to a straight line and a constant prediction."""
     held = calibration.held_out
 
-    sides = (("before", held.before), ("after", held.after), ("rescaled only", held.rescaled))
-    rows: list[Sequence[Any]] = [(name, *astuple(figures)) for name, figures in sides]
+    sides = {"before": held.before, "after": held.after, "after, new systems": held.new_systems}
+    sides["rescaled only"] = held.rescaled
+    anew = math.isfinite(held.new_systems_gain.value)
+    rows: list[Sequence[Any]] = [(name, *astuple(one)) for name, one in sides.items() if math.isfinite(one.error)]
     rows.append(("constant (mean)", held.constant_error, "-", "-", "-"))
     notes = (
         f"held out: {held.folds} folds over {held.groups} groups, {held.n} items, {held.level}-level correlations",
         f"gain in mean squared error over raw scores {interval(held.gain)}, "
         f"over rescaling {interval(held.over_rescaled)}, over the constant {interval(held.over_constant)}",
+        *anew
+        * (
+            "new systems: maps fitted without the item's system too, as they may know systems instead of texts; gain "
+            f"over raw scores {interval(held.new_systems_gain)}",
+        ),
+        "rank figures after calibration are of one map per fold; its flat stretches tie scores, which alone moves them",
         f"verdict: {held.verdict}",
         *interval_warnings({"": held.gain}),
     )

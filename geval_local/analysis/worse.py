@@ -31,13 +31,14 @@ from geval_local.analysis.gates import (
 )
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
-from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.fields import counted, lookup, output_text
 from geval_local.io.result_manifest import is_own_result, manifest_path
 from geval_local.io.results import row_number
 from geval_local.io.samples import Sample
 from geval_local.options import MAX_UNPAIRED, BaselineOptions
+from geval_local.runs.manifest import definition
+from geval_local.runs.settings import definition_differences
 from geval_local.signature import signature_differences
 from geval_local.slices import NO_VALUE, Slicing, find_slicings
 from geval_local.statistics.interval import FEW_UNITS
@@ -217,27 +218,21 @@ def changes(
     grouping = documents.told
     if documents.names is None and len(set(keys[0])) < len(keys[0]):
         grouping = "rows that were paired as one count as one document"
-    slices = {name: _slices(one, (new, old)) for name, one in columns.items()}
     # A drop in any row of the table counts, so all tests share one error level.
     level = LEVEL / max(1, sum(gate.margin is None for gate in asked) if tests is None else tests)
-    items = {name: (new.items(name), old.items(name)) for name in names}
-    unpaired = parse_limit("unscored", f"<= {options.max_unpaired}")
-    for gate in asked:
-        pair = items[gate.metric]
-        chosen = None if gate.by is None else _chosen(slices[gate.by], gate.value, keys)
-        if (early := _uncovered(gate, pair, keys, chosen, unpaired, sequential=sequential)) is not None:
-            found[gate] = early
-            continue
-        span, direction = _span(new, gate.metric, pair), new.direction(gate.metric)
-        smallest = max(run.rounding(gate.metric) for run in (new, old))
-        inside = None if chosen is None else chosen[0]
-        change = _change(gate, pair, keys, inside, span, level, smallest, direction=direction, sequential=sequential)
-        if not change.passed:
-            change = replace(change, rows=_fallen((new, old), pair, keys, inside, direction))
-        found[gate] = change
+    pairing_of = _Comparison(
+        (new, old),
+        keys,
+        {name: (new.items(name), old.items(name)) for name in names},
+        {name: _slices(one, new, old) for name, one in columns.items()},
+        parse_limit("unscored", f"<= {options.max_unpaired}"),
+        level,
+        sequential,
+    )
+    found |= {gate: pairing_of.outcome(gate) for gate in asked}
     for gate in gates:
         if gate.by is not None and gate.metric in names:
-            for value, count in _vanished(slices[gate.by], columns[gate.by]):
+            for value, count in _vanished(pairing_of.slices[gate.by][1], columns[gate.by]):
                 told = f"this slice vanished: the baseline has {counted(count, 'row')} of it, and the new run has none"
                 own = replace(gate, value=value)
                 found[own] = GateOutcome(own, "failed", told)
@@ -251,89 +246,19 @@ def each_slice(gate: Gate, slicings: Mapping[str, Slicing]) -> list[Gate]:
     return [replace(gate, value=name) for name in slicings[gate.by].names]
 
 
-#: Slice of every row of the new run and of the old one; None where a row has none.
-_Slices = tuple[list[str], list[str | None]]
-
-
-def _slices(slicing: Slicing, runs: tuple[ScoredRun, ScoredRun]) -> _Slices:
-    """Find the slice of every row; a baseline without the column has none."""
-    new, old = runs
+def _slices(slicing: Slicing, new: ScoredRun, old: ScoredRun) -> tuple[list[str], list[str | None]]:
+    """Find the slice of every row of both runs; a baseline without the column has none."""
     own = [slicing.slice_of(row, new.mapping) for row in new.rows]
     if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows):
         return own, [None] * len(old.rows)
     return own, [slicing.slice_of(row, old.mapping) for row in old.rows]
 
 
-def _chosen(slices: _Slices, value: str | None, keys: Keys) -> tuple[list[bool], list[bool]]:
-    """Choose the rows of a slice; a row of the baseline that has none is in that of its partner."""
-    own = [one == value for one in slices[0]]
-    inside = {key for key, is_chosen in zip(keys[0], own, strict=True) if is_chosen}
-    return own, [key in inside if one is None else one == value for key, one in zip(keys[1], slices[1], strict=True)]
-
-
-def _vanished(slices: _Slices, slicing: Slicing) -> Iterator[tuple[str, int]]:
+def _vanished(slices: Iterable[str | None], slicing: Slicing) -> Iterator[tuple[str, int]]:
     """Yield the names that only the baseline has, with their rows; numbers that are cut, and lengths, have none."""
-    if slicing.edges or slicing.of_output:
-        return
-    known = {NO_VALUE, *slicing.names}
-    yield from sorted(Counter(one for one in slices[1] if one is not None and one not in known).items())
-
-
-def _uncovered(
-    gate: Gate,
-    items: tuple[Sequence[ScoredItem], Sequence[ScoredItem]],
-    keys: Keys,
-    chosen: tuple[list[bool], list[bool]] | None,
-    limit: Limit,
-    *,
-    sequential: bool,
-) -> GateOutcome | None:
-    """Say that too many rows of either run have no partner with a score; None if enough have.
-
-    With a sequential test the new run grows, so the baseline may have more rows.
-    """
-    scored = [
-        {key for key, one in zip(own, held, strict=True) if math.isfinite(one.predicted)}
-        for own, held in zip(keys, items, strict=True)
-    ]
-    inside = chosen or ([True] * len(keys[0]), [True] * len(keys[1]))
-    sides = [[key for key, one in zip(own, is_in, strict=True) if one] for own, is_in in zip(keys, inside, strict=True)]
-    alone = [[key for key in own if key not in scored[0] & scored[1]] for own in sides]
-    most = [limit.value * (len(own) if limit.is_share else 1) for own in sides]
-    if gate.value is not None and not sides[1] and len(alone[0]) > min(most[0], len(sides[0]) - 1):
-        return GateOutcome(gate, "skipped", "this slice is new: the comparison begins with the next run")
-    told = [
-        f"{len(missing)} of {counted(len(own), 'row')} of the {which}"
-        for which, own, missing, allowed in zip(("new run", "baseline"), sides, alone, most, strict=True)
-        if len(missing) > allowed
-    ]
-    if not told or (sequential and told[0].endswith("baseline")):
-        return None
-    why = f"{' and '.join(told)} have no partner with a score, and {limit.shown.replace('.00%', '%')} may"
-    return GateOutcome(gate, "failed", f"{why} (max_unpaired)")
-
-
-def _fallen(
-    runs: tuple[ScoredRun, ScoredRun],
-    items: tuple[Sequence[ScoredItem], Sequence[ScoredItem]],
-    keys: Keys,
-    chosen: Sequence[bool] | None,
-    direction: Direction,
-) -> tuple[ShownRow, ...]:
-    """Return the rows that fell most, worst first, each with its first partner."""
-    places = {key: at for at, key in reversed(list(enumerate(keys[1])))}
-    pairs = [
-        (items[0][at].predicted - items[1][places[key]].predicted, at, places[key])
-        for at, key in enumerate(keys[0])
-        if key in places and (chosen is None or chosen[at])
-    ]
-    fell = sorted((direction.sign * by, at, old) for by, at, old in pairs if direction.sign * by < 0)
-    return tuple(
-        shown_row(runs[0], items[0], at)._replace(
-            before=items[1][old].predicted, output_before=output_text(runs[1].rows[old], runs[1].mapping) or ""
-        )
-        for _, at, old in fell[:ROWS_SHOWN]
-    )
+    if not (slicing.edges or slicing.of_output):
+        known = {NO_VALUE, *slicing.names}
+        yield from sorted(Counter(one for one in slices if one is not None and one not in known).items())
 
 
 def shown_row(run: ScoredRun, items: Sequence[ScoredItem], at: int) -> ShownRow:
@@ -359,11 +284,12 @@ def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> Ga
 def _changed(metric: str, keys: Sequence[str], new: ScoredRun, old: ScoredRun) -> str:
     """Say what differs between two signatures: of a metric its keys, of anything else its values."""
     differ = signature_differences(old.signature(metric), new.signature(metric))
-    told = [f"{key} was {differ[key][0]}, is {differ[key][1]}" for key in keys if key in differ and key != "metric"]
-    if "metric" in keys and all(run.is_described(metric) for run in (new, old)):
-        before, after = (run.origin(metric).definition.model_dump() for run in (old, new))
-        parts = [key for key in after if key != "threshold" and before.get(key) != after[key]]
-        told.insert(0, f"the metric changed in {', '.join(parts)}")
+    told = [f"{key} was {differ[key][0]}, is {differ[key][1]}" for key in keys if key != "metric"]
+    if "metric" in keys:
+        told = [
+            *definition_differences("metric", *([definition(run.origin(metric).definition)] for run in (old, new))),
+            *told,
+        ]
     return "; ".join(told)
 
 
@@ -419,59 +345,109 @@ def _span(run: ScoredRun, metric: str, items: Iterable[Iterable[ScoredItem]]) ->
     return max(found) - min(found) if found else math.nan
 
 
-def _change(
-    gate: Gate,
-    items: tuple[Sequence[ScoredItem], Sequence[ScoredItem]],
-    keys: Keys,
-    chosen: Sequence[bool] | None,
-    span: float,
-    level: float,
-    smallest: float,
-    *,
-    direction: Direction,
-    sequential: bool,
-) -> GateOutcome:
-    """Pair the rows of a gate by key, average by key and then by document, and test the differences."""
-    own = [item for at, item in enumerate(items[0]) if chosen is None or chosen[at]]
-    for which, held in (("new", own), ("old", items[1])):
-        if doubt := doubt_of(held):
-            return GateOutcome(gate, "failed", f"nothing can be concluded of the {which} run: {doubt}")
-    before = _means((key, item) for key, item in zip(keys[1], items[1], strict=True))
-    pairs = [
-        (key, item) for at, (key, item) in enumerate(zip(keys[0], items[0], strict=True)) if not chosen or chosen[at]
-    ]
-    after = _means(pairs)
-    group = {key: item.group for key, item in pairs}
-    rows = sum(key in before and math.isfinite(item.predicted) for key, item in pairs)
-    by_document: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for key in after:
-        if key in before:
-            is_equal = abs(after[key] - before[key]) <= smallest
-            by_document[group[key]].append((before[key] if is_equal else after[key], before[key]))
-    if not by_document:
-        return GateOutcome(gate, "failed", "no row with a score is in both runs")
-    means = np.array([np.mean(pairs, axis=0) for pairs in by_document.values()])
-    differences = means[:, 0] - means[:, 1]
-    gains = direction.sign * differences
-    level = level if gate.margin is None else LEVEL
-    test = not_worse(gains, gate.margin, span=span, level=level)
-    passed, so_far = bool(test.passed), None
-    if sequential:
-        so_far = not_worse_so_far(gains, gate.margin or 0.0, span=span, level=level)
-        passed = so_far.verdict != "failed" if gate.margin is None else so_far.verdict == "passed"
-    after_mean, before_mean = means.mean(axis=0).tolist()
-    counts = {"scored": rows, "documents": len(differences), "new": after_mean, "old": before_mean}
-    made = GateOutcome(gate, "holds" if passed else "failed", "", float(differences.mean()), **counts)
-    made = replace(made, test=test, so_far=so_far, direction=direction)
-    return replace(made, told=_sentence(made))
+@dataclass(frozen=True)
+class _Comparison:
+    """Two runs whose rows are paired, and how strictly gates compare them."""
+
+    runs: tuple[ScoredRun, ScoredRun]
+    keys: Keys
+    #: Metric -> the scores of both runs.
+    items: Mapping[str, tuple[Sequence[ScoredItem], Sequence[ScoredItem]]]
+    #: Column -> the slice of every row of both runs; None where a row has none.
+    slices: Mapping[str, tuple[list[str], list[str | None]]]
+    #: How many rows may have no partner with a score.
+    unpaired: Limit
+    #: Level of a test without a margin.
+    level: float
+    #: Whether the new run grows: the baseline may then have more rows.
+    sequential: bool
+
+    def outcome(self, gate: Gate) -> GateOutcome:
+        """Check one gate of one slice: whether enough rows are paired, whether the judge answers, and the test."""
+        items, places = self.items[gate.metric], self._places(gate)
+        after, before = (_means(*side) for side in zip(self.keys, items, map(range, map(len, items)), strict=True))
+        paired = after.keys() & before.keys()
+        alone = [sum(own[at] not in paired for at in inside) for own, inside in zip(self.keys, places, strict=True)]
+        most = [self.unpaired.value * (len(inside) if self.unpaired.is_share else 1) for inside in places]
+        if gate.value is not None and not places[1] and alone[0] > min(most[0], len(places[0]) - 1):
+            return GateOutcome(gate, "skipped", "this slice is new: the comparison begins with the next run")
+        told = [
+            f"{alone[side]} of {counted(len(places[side]), 'row')} of the {which}"
+            for side, which in enumerate(["new run"] if self.sequential else ["new run", "baseline"])
+            if alone[side] > most[side]
+        ]
+        if told:
+            may = self.unpaired.shown.replace(".00%", "%")
+            why = f"{' and '.join(told)} have no partner with a score, and {may} may (max_unpaired)"
+            return GateOutcome(gate, "failed", why)
+        for which, held in (("new", [items[0][at] for at in places[0]]), ("old", items[1])):
+            if doubt := doubt_of(held):
+                return GateOutcome(gate, "failed", f"nothing can be concluded of the {which} run: {doubt}")
+        made = self._tested(gate, _means(self.keys[0], items[0], places[0]), before, places[0])
+        return made if made.passed else replace(made, rows=self._fallen(gate, places[0]))
+
+    def _places(self, gate: Gate) -> tuple[Sequence[int], Sequence[int]]:
+        """Choose a slice's rows of both runs; a row of the baseline that has no slice is in that of its partner."""
+        if gate.by is None:
+            return range(len(self.keys[0])), range(len(self.keys[1]))
+        new, old = self.slices[gate.by]
+        own = [at for at, value in enumerate(new) if value == gate.value]
+        inside = {self.keys[0][at] for at in own}
+        both = enumerate(zip(self.keys[1], old, strict=True))
+        return own, [at for at, (key, value) in both if (key in inside if value is None else value == gate.value)]
+
+    def _tested(
+        self, gate: Gate, after: Mapping[str, float], before: Mapping[str, float], places: Sequence[int]
+    ) -> GateOutcome:
+        """Average the differences of partners by document, and test them."""
+        items, keys, direction = self.items[gate.metric], self.keys[0], self.runs[0].direction(gate.metric)
+        smallest = max(run.rounding(gate.metric) for run in self.runs)
+        group = {keys[at]: items[0][at].group for at in places}
+        rows = sum(keys[at] in before and math.isfinite(items[0][at].predicted) for at in places)
+        by_document: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for key in after:
+            if key in before:
+                is_equal = abs(after[key] - before[key]) <= smallest
+                by_document[group[key]].append((before[key] if is_equal else after[key], before[key]))
+        if not by_document:
+            return GateOutcome(gate, "failed", "no row with a score is in both runs")
+        means = np.array([np.mean(pairs, axis=0) for pairs in by_document.values()])
+        differences = means[:, 0] - means[:, 1]
+        gains, span = direction.sign * differences, _span(self.runs[0], gate.metric, items)
+        level = self.level if gate.margin is None else LEVEL
+        test = not_worse(gains, gate.margin, span=span, level=level)
+        passed, so_far = bool(test.passed), None
+        if self.sequential:
+            so_far = not_worse_so_far(gains, gate.margin or 0.0, span=span, level=level)
+            passed = so_far.verdict != "failed" if gate.margin is None else so_far.verdict == "passed"
+        new, old = means.mean(axis=0).tolist()
+        counts = {"scored": rows, "documents": len(differences), "new": new, "old": old}
+        made = GateOutcome(gate, "holds" if passed else "failed", "", float(differences.mean()), **counts)
+        made = replace(made, test=test, so_far=so_far, direction=direction)
+        return replace(made, told=_sentence(made))
+
+    def _fallen(self, gate: Gate, places: Sequence[int]) -> tuple[ShownRow, ...]:
+        """Return the rows that fell most, worst first, each with its first partner."""
+        new, old = self.items[gate.metric]
+        first = {key: at for at, key in reversed(list(enumerate(self.keys[1])))}
+        pairs = [(at, first[self.keys[0][at]]) for at in places if self.keys[0][at] in first]
+        sign = self.runs[0].direction(gate.metric).sign
+        falls = sorted((sign * (new[at].predicted - old[was].predicted), at, was) for at, was in pairs)
+        return tuple(
+            shown_row(self.runs[0], new, at)._replace(
+                before=old[was].predicted, output_before=shown_row(self.runs[1], old, was).output
+            )
+            for fall, at, was in falls[:ROWS_SHOWN]
+            if fall < 0
+        )
 
 
-def _means(items: Iterable[tuple[str, ScoredItem]]) -> dict[str, float]:
-    """Compute the mean score of the rows with one key; unscored rows are skipped."""
+def _means(keys: Sequence[str], items: Sequence[ScoredItem], places: Iterable[int]) -> dict[str, float]:
+    """Compute the mean score of the chosen rows with one key; unscored rows are skipped."""
     found: dict[str, list[float]] = defaultdict(list)
-    for key, item in items:
-        if math.isfinite(item.predicted):
-            found[key].append(item.predicted)
+    for at in places:
+        if math.isfinite(items[at].predicted):
+            found[keys[at]].append(items[at].predicted)
     return {key: float(np.mean(values)) for key, values in found.items()}
 
 

@@ -387,6 +387,18 @@ By = Annotated[list[str] | None, option_of(RunOptions, "by")]
 OneMetric = Annotated[
     str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where there are several.")
 ]
+SharedMetrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
+]
+Estimated = Annotated[
+    str | None,
+    typer.Option(
+        "--estimator",
+        metavar="NAME",
+        help="Estimate the scores anew from the stored distributions: exact, mode or median.",
+    ),
+]
 Human = Annotated[
     list[str] | None,
     typer.Option(

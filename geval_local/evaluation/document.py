@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -121,6 +122,12 @@ def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) ->
         document, place = _with_override(document, one)
         set_.append((one, place))
     document = _without_nulls(document)
+    for place in _variables(document):
+        if place[0] != "judges":
+            raise ConfigurationError(
+                f"{_where(path, node, set_, place)}: only the name of a judge is taken from the environment",
+                hint=f"Set it when you start the run: `overrides={'.'.join(map(str, place))}=VALUE`.",
+            )
     settings: Evaluation = validate(
         Evaluation,
         document,
@@ -218,6 +225,15 @@ def _step(inner: Any, parts: list[str], given: str, place: Place) -> tuple[int |
         if (key := ".".join(parts[:length])) in inner:
             return key, parts[length:]
     return parts[0], parts[1:]
+
+
+def _variables(value: Any, place: Place = ()) -> Iterator[Place]:
+    """Find the places of values with an environment variable, ``${NAME}``."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _variables(item, (*place, key))
+    elif isinstance(value, str) and re.search(r"\$\{\w+\}", value):
+        yield place
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------

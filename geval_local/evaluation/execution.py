@@ -120,14 +120,20 @@ class EvaluationResult:
     runs: dict[str, RunResult]
     #: Name of the data file -> its page.
     reports: dict[str, Path]
-    #: Sentences on failed gates and on metrics without any score; each begins with the name of its data file.
-    failures: list[str]
-    #: Number of checked limits.
-    gates: int = 0
     #: Outcome of every gate, with the name of its data file.
     outcomes: list[GateOutcome] = field(default_factory=list)
     #: Name of the data file -> the result file of its baseline.
     baselines: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[str]:
+        """Sentences on failed gates and on metrics without any score; each begins with the name of its data file."""
+        return [one.sentence for one in self.outcomes if not one.passed]
+
+    @property
+    def gates(self) -> int:
+        """Number of gates of the file, skipped ones included."""
+        return sum(bool(one.gate.told) for one in self.outcomes)
 
     @property
     def passed(self) -> bool:
@@ -178,10 +184,20 @@ def run_evaluation(
         plan = file
     else:
         plan = make_plan(read_evaluation(file, [*overrides, *baseline_override(against)]), overwrite=overwrite)
-    settings, record = plan.file.settings, plan.file.record
     while plan.is_new and not claim(plan.directory):
         plan = make_plan(plan.file, overwrite=overwrite)  # another process was faster
     remove_record(plan.directory)
+    try:
+        return _run(plan, {"retry_errors": retry_errors, "overwrite": overwrite}, events)
+    except BaseException:
+        with suppress(OSError):  # it holds a run
+            plan.directory.rmdir()
+        raise
+
+
+def _run(plan: Plan, update: Mapping[str, bool], events: Callable[[DataRun], RunEvents]) -> EvaluationResult:
+    """Do the runs of a plan, check their gates, and write the verdict at the end."""
+    settings, record = plan.file.settings, plan.file.record
     keeper = _JudgeKeeper()
     runs: dict[str, RunResult] = {}
     reports: dict[str, Path] = {}
@@ -193,7 +209,7 @@ def run_evaluation(
             plan.metrics,
             plan.judges,
             f"{run.directory}/",
-            options.model_copy(update={"retry_errors": retry_errors, "overwrite": overwrite}),
+            options.model_copy(update=update),
             metric_names=[one.name for one in settings.metrics],
             evaluation=record,
             load=keeper.load,
@@ -206,12 +222,11 @@ def run_evaluation(
         found += own
         if run.page is not None:
             reports[run.name] = _write_page(run, result, own)
-    failed = [one.sentence for one in found if not one.passed]
-    held = sum(bool(one.gate.told) for one in found)
     baselines = {run.name: run.baseline.path for run in plan.data if run.baseline is not None}
+    done = EvaluationResult(plan.file, runs, reports, found, baselines)
     identifiers = {name: one.manifest.run for name, one in runs.items()}
-    write_record(plan.directory, record, plan.commit, identifiers, held=not failed)
-    return EvaluationResult(plan.file, runs, reports, failed, held, found, baselines)
+    write_record(plan.directory, record, plan.commit, identifiers, held=done.passed)
+    return done
 
 
 def _compared(run: DataRun, result: RunResult, metrics: Sequence[str]) -> Iterator[GateOutcome]:
@@ -253,7 +268,9 @@ def _compared(run: DataRun, result: RunResult, metrics: Sequence[str]) -> Iterat
 
 def compare_command(new: Path, old: Path, metric: str) -> str:
     """Write the command that shows two runs side by side."""
-    return f"geval-local {shlex.join(['compare', str(new), str(old), '-m', metric])} --page compared.html"
+    return (
+        f"geval-local {shlex.join(['compare', str(new), str(old), '-m', metric])} --across input --page compared.html"
+    )
 
 
 def _with_rows(run: DataRun, result: RunResult, found: Iterable[GateOutcome]) -> Iterator[GateOutcome]:
@@ -585,12 +602,10 @@ def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -
     facts = {"gates": "; ".join(gates) or None, "baseline": None if run.baseline is None else run.baseline.told}
     rows = [Table.of(ROW_HEADERS, map(row_cells, one.rows)).titled(f"failed: {one.name}") for one in found if one.rows]
     page = RunPage(
-        scored.path,
+        scored,
         replace(told, facts={**facts, **told.facts}),
-        rule=scored.rule,
         by=result.manifest.settings.by,
         title=run.name,
-        fields=scored.mapping,
         gates=rows,
     )
     return page.write(run.page)

@@ -110,11 +110,9 @@ class Earlier:
     @property
     def told(self) -> str:
         """The path, with commit and date if they are known."""
-        known = [
-            *([f"commit {self.commit}"] if self.commit else []),
-            *([f"{self.ended[:16].replace('T', ' ')} UTC"] if self.ended else []),
-        ]
-        return f"{self.path}" + (f" ({', '.join(known)})" if known else "")
+        known = [f"commit {self.commit}"] if self.commit else []
+        known += [f"{self.ended[:16].replace('T', ' ')} UTC"] if self.ended else []
+        return f"{self.path} ({', '.join(known)})" if known else str(self.path)
 
 
 def claim(directory: Path) -> bool:
@@ -180,42 +178,41 @@ def last_good(
         If a manifest or verdict is damaged, results are gone, or the data file seems to have another name there.
     """
     left: Counter[str] = Counter()
-    found: list[tuple[str, str, Path, dict[str, Any]]] = []
+    good: list[tuple[str, str, dict[str, Any]]] = []
     for directory in made_by(pattern):
-        if directory == but:
-            continue
-        record = _read_record(directory)
-        manifest = read_manifest(directory / name) if (directory / name).is_dir() else None
+        record = None if directory == but else _read_record(directory)
         if record is None:
-            left["did not end, or its gates are not known"] += 1
+            left["did not end, or its gates are not known"] += directory != but
         elif record["file"] != file:
             left[f"is of another file than {file}"] += 1
         elif commit != NO_COMMIT and record["commit"] == commit:
             left["is of this commit"] += 1
         elif not record["held"]:
             left["failed a gate"] += 1
-        elif not record["whole"] or (manifest is not None and manifest.settings.limit not in (None, limit)):
-            left["is not whole, since an override or a limit changed it"] += 1
+        elif not record["whole"]:
+            left["was changed by an override"] += 1
         else:
-            found.append((record["ended"], str(directory), directory, record))
-    if not found:
-        why = "; ".join(f"{count} {text}" for text, count in left.items())
-        return None, f"no earlier run is a baseline ({f'of {left.total()} runs {why}' if left else 'there is none'})"
-    *_, directory, record = max(found, key=lambda one: one[:2])
-    if name not in record["runs"]:
-        if gone := sorted(set(record["runs"]) - set(names)):
-            raise ConfigurationError(
-                f"the last run in {directory} has no data {name!r}, and this file no data {gone[0]!r}: was it renamed?",
-                hint=f"Keep the name {gone[0]}; or name its run: `data.{name}.baseline`: {directory / gone[0]}.",
+            good.append((record["ended"], str(directory), record))
+    for ended, path, record in sorted(good, key=lambda one: one[:2], reverse=True):
+        place = Path(path) / name
+        if name not in record["runs"]:
+            if gone := sorted(set(record["runs"]) - set(names)):
+                raise ConfigurationError(
+                    f"the last run in {path} has no data {name!r}, and this file no data {gone[0]!r}: was it renamed?",
+                    hint=f"Keep the name {gone[0]}; or give {name} `baseline={place.with_name(gone[0])}`.",
+                )
+            return None, f"the data {name} are new: the last run in {path} has {', '.join(record['runs'])}"
+        manifest = read_manifest(place) if place.is_dir() else None
+        if manifest is None or manifest.run != record["runs"][name]:
+            raise DataError(
+                f"{place}: the manifest is damaged, or that of another run than {RECORD} names",
+                hint=f"Put it back as it was, or delete {path}.",
             )
-        return None, f"the data {name} are new: the last run in {directory} has {', '.join(record['runs'])}"
-    manifest = read_manifest(directory / name) if (directory / name).is_dir() else None
-    if manifest is None or manifest.run != record["runs"][name]:
-        raise DataError(
-            f"{directory / name}: the manifest is damaged, or that of another run than {RECORD} names",
-            hint=f"Put it back as it was, or delete {directory}.",
-        )
-    return Earlier(result_file(directory / name), record["commit"].replace(NO_COMMIT, ""), record["ended"]), ""
+        if manifest.settings.limit in (None, limit):
+            return Earlier(result_file(place), record["commit"].replace(NO_COMMIT, ""), ended), ""
+        left["has another limit"] += 1
+    why = "; ".join(f"{count} {text}" for text, count in left.items() if count)
+    return None, f"no earlier run is a baseline ({f'of {left.total()} runs {why}' if why else 'there is none'})"
 
 
 def next_directory(

@@ -34,6 +34,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX_DIGITS = 16
 _LONGEST_NAME = 200
 _SAVED_BY = {"transformers_version", "_name_or_path", "use_cache", "peft_version", "base_model_name_or_path"}
+#: Keys of a config.json that no causal language model of transformers reads: names of classes, and notes. Code of the
+#: model's own may read any.
+_UNREAD = {
+    *("_commit_hash", "finetuning_task", "id2label", "label2id", "name_or_path", "num_labels", "problem_type"),
+    *("task_specific_params", "tf_legacy_loss", "torchscript", "use_bfloat16"),
+}
 #: Endings of the files in a model's directory that transformers may read.
 _READ = {".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt"}
 #: Files that transformers reads: their content counts as it was loaded, whoever wrote it down.
@@ -234,14 +240,18 @@ def fingerprint(
         lines = ["gguf", *_digests(weight_files(directory), read)]
     else:
         files = weight_files(directory)
-        lines = [_configuration(directory / "config.json"), *_named_digests(files, _digests(files, read))]
+        unread = set[str]() if code else _UNREAD
+        lines = [
+            _configuration(directory / "config.json", _SAVED_BY | unread),
+            *_named_digests(files, _digests(files, read)),
+        ]
         if code:
             files = trusted_files(directory)
             names = [file.relative_to(directory).as_posix() for file in files]
             lines += [f"{name}:{digest}" for name, digest in zip(names, _digests(files), strict=True)]
     if adapter is not None:
         files = [adapter / ADAPTER_WEIGHTS]
-        lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests(files, _digests(files))]
+        lines += [_configuration(adapter / ADAPTER_CONFIG, _SAVED_BY), *_named_digests(files, _digests(files))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HEX_DIGITS]
 
 
@@ -261,9 +271,9 @@ def _named_digests(files: Sequence[Path], digests: Sequence[str]) -> list[str]:
     return [f"{file.name}:{digest}" for file, digest in zip(files, digests, strict=True)]
 
 
-def _configuration(file: Path) -> str:
+def _configuration(file: Path, left_out: set[str]) -> str:
     record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    kept = {key: value for key, value in record.items() if key not in _SAVED_BY}
+    kept = {key: value for key, value in record.items() if key not in left_out}
     return json.dumps(kept, sort_keys=True, ensure_ascii=False)
 
 

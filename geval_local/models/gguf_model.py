@@ -28,6 +28,7 @@ from geval_local.errors import ConfigurationError, UnsupportedModelError, Weight
 from geval_local.models.config_checks import MOST_COUNTED
 from geval_local.models.gguf_blocks import BLOCK_TYPES
 from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
+from geval_local.models.gguf_keys import set_keys
 from geval_local.models.gguf_rope import check_rotary, scaling_type, set_rotary
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
@@ -56,7 +57,8 @@ _WIDTHS = {
 }
 #: Other keys that transformers does not read, by architecture.
 _UNREAD: Mapping[str, Mapping[str, str]] = {
-    "gpt-oss": {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
+    "gpt-oss": {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"},
+    "phi3": {"attention.sliding_window": "sliding_window"},
 }
 #: Matrices that are transposed, or whose columns move, so that their blocks cannot stay; by architecture.
 _MOVED: Mapping[str, re.Pattern[str]] = {
@@ -162,6 +164,15 @@ def _readable() -> set[str]:
     return {*GGUF_SUPPORTED_ARCHITECTURES, *GGUF_CONFIG_ARCHS} - {"general", "tokenizer", "t5", "umt5"}
 
 
+def _read_keys(architecture: str) -> set[str]:
+    """Return the keys of an architecture that transformers reads."""
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+
+    known: Mapping[str, Mapping[str, Any]] = GGUF_CONFIG_MAPPING  # type: ignore[assignment]
+    names = _spellings(architecture) & known.keys()
+    return {key for name in names for key, target in known[name].items() if target is not None}
+
+
 def _check_tensors(entry: JudgeEntry, header: GGUFHeader) -> None:
     """Check the types of tensors, and their offsets against the file's size."""
     for tensor in header.tensors:
@@ -235,9 +246,11 @@ def gguf_config(file: Path) -> Any:
         config = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file), local_files_only=True)
     if any(tensor.name == "output.weight" for one in headers[1:] for tensor in one.tensors):
         config.tie_word_embeddings = False  # transformers looks into the first file only
-    for key, name in {**_WIDTHS, **_UNREAD.get(header.architecture, {})}.items():
+    unread = {**_WIDTHS, **_UNREAD.get(header.architecture, {})}
+    for key, name in unread.items():
         if (width := header.own(key)) is not None and hasattr(config, name):
-            setattr(config, name, int(width))
+            setattr(config, name, int(width) or None)  # a window of 0 is none
+    set_keys(config, header, _read_keys(header.architecture) | unread.keys())
     set_rotary(config, header)
     return config
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-from geval_local.errors import UnsupportedModelError
 from geval_local.models.gguf_file import GGUFHeader
+from geval_local.models.gguf_keys import refuse_key
 
 _FACTORS = ("scaling.factor", "scale_linear")
 #: Keys of YaRN -> names in configurations.
@@ -131,9 +131,4 @@ def _head_width(header: GGUFHeader) -> int | None:
 
 
 def _refuse(header: GGUFHeader, name: str, beside: str = "") -> NoReturn:
-    key = f"{header.architecture}.rope.{name}"
-    value = header.metadata.get(key, header.arrays.get(key, (0, ()))[1])
-    raise UnsupportedModelError(
-        f"{header.path} says {key}: {value!r}, {beside}which transformers has no place for in this architecture",
-        hint="Give the model's safetensors directory instead: `geval-local judges fetch` brings it from the hub.",
-    )
+    refuse_key(header, f"rope.{name}", beside)

@@ -251,8 +251,8 @@ def entry_of(options: JudgeOptions) -> JudgeEntry:
     """Find the entry of a judge, in the prompt style that is asked for, for steps too; errors as by `find_judge`."""
     options.check_backend()
     if not options.backend.has_files:
-        # Its model is known when the backend is open.
-        entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path())
+        # Its model is known when the backend is open: until then its files are nowhere.
+        entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path(os.devnull, "served"))
     else:
         entry = find_judge(options.name, options.models_file, adapter=options.adapter)
     style = options.style
@@ -309,6 +309,8 @@ def _differing(judge: JudgeOptions, others: Sequence[JudgeOptions]) -> list[str]
 
 
 def _find_entry(name: str | Path | None, models_file: str | Path | None) -> JudgeEntry:
+    if variable := re.fullmatch(r"\$\{(\w+)\}", str(name)):
+        return _find_entry(_in_environment(variable[1]), models_file).model_copy(update={"name": variable[1]})
     if name is not None and str(name).startswith("~"):
         expanded(name)  # raises if the home directory is unknown
     directory = None if name is None else _expanded(name)
@@ -333,6 +335,18 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
     if entry is None:
         raise _unknown(registry, wanted)
     return entry
+
+
+def _in_environment(variable: str) -> str:
+    """Read the name of a judge that is a secret: results, manifests and pages hold the variable's name."""
+    value = os.environ.get(variable)
+    if not value or any(one.applies(value, "auto") and not one.has_files for one in BACKENDS.values()):
+        why = "holds the address of a server, not a directory or a name" if value else "is not set"
+        raise JudgeError(
+            f"the judge is ${{{variable}}}, and the environment variable {variable} {why}",
+            hint=f"Set it to a judge's directory or name: export {variable}=...",
+        )
+    return value
 
 
 def _expanded(path: str | Path) -> Path | None:

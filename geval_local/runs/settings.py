@@ -164,7 +164,7 @@ class Settings(RunOptions):
             found.append("other rows were chosen")
         found += _question_differences(self.questions, other.questions)
         if self.questions is None or not found:
-            found += _definition_differences("metric", self.metrics, other.metrics)
+            found += definition_differences("metric", self.metrics, other.metrics)
         return found
 
 
@@ -176,10 +176,11 @@ def _question_differences(before: QuestionSettings | None, after: QuestionSettin
         found.append(f"`state` was {before.state}, is {after.state}")
     if before.rotations != after.rotations:
         found.append(f"`rotations` was {before.rotations}, is {after.rotations}")
-    return found + _definition_differences("question", before.asked, after.asked)
+    return found + definition_differences("question", before.asked, after.asked)
 
 
-def _definition_differences(kind: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+def definition_differences(kind: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    """Say which definitions of metrics or questions changed, and in which keys."""
     names = [[str(one["name"]) for one in each] for each in (before, after)]
     if names[0] != names[1]:
         return [f"{kind}s were {', '.join(names[0])}, are {', '.join(names[1])}"]

@@ -194,7 +194,7 @@ def test_many_documents_are_tested_by_the_limit_of_the_permutation():
 def test_noise_of_ratings_makes_no_bias_for_length(level):
     rng = np.random.default_rng(5)
     quality = rng.normal(size=300)
-    length = 50 + 15 * quality + 10 * rng.normal(size=300)
+    length = np.exp(4 + 0.3 * quality + 0.2 * rng.normal(size=300))
     plain = [
         ScoredItem(f"d{at // 5}", "", math.nan, q + 0.5 * rng.normal(), length=int(words), key=str(at))
         for at, (q, words) in enumerate(zip(quality, length, strict=True))
@@ -206,14 +206,14 @@ def test_noise_of_ratings_makes_no_bias_for_length(level):
     naive = length_bias(items, level)
     assert naive.partial.value > fair.partial.value + 0.1
     assert math.isnan(naive.partial.low)
-    leaning = [replace(item, predicted=item.predicted + 0.03 * item.length) for item in items]
+    leaning = [replace(item, predicted=item.predicted + 1.5 * math.log(item.length)) for item in items]
     assert length_bias(leaning, level, error=error).partial.low > 0.1
     assert 0.6 < fair.reliability < 0.9
 
 
 def test_the_partial_correlation_is_the_textbooks():
     items = duel(40)
-    columns = np.array([[i.predicted, i.length, i.human] for i in items]).T
+    columns = np.array([[i.predicted, math.log(i.length), i.human] for i in items]).T
     inverse = np.linalg.inv(np.corrcoef(columns))
     expected = -inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1])
     assert length_bias(items, "pooled").partial.value == pytest.approx(expected)
@@ -228,3 +228,21 @@ def test_one_document_has_no_bias_and_no_word_about_others():
     found = judge_less_people(duel(1), "llm", "human")
     assert math.isnan(found.difference.low)
     assert "alike" not in found.difference.warning
+
+
+def test_a_fair_judge_is_not_biased_for_length_because_ratings_end():
+    """Better outputs are longer, and raters hit the ends of 1-5: numbers of words give a mean of .07, not 0."""
+    rng = np.random.default_rng(8)
+    found = []
+    for _ in range(60):
+        quality = rng.normal(size=150)
+        length = np.exp(4 + 0.35 * quality + 0.3 * rng.normal(size=150))
+        fitted = fit_raters(np.clip(np.round(3.5 + quality + 0.6 * rng.normal(size=(3, 150))), 1, 5))
+        score = 3 + 0.7 * quality + 0.4 * rng.normal(size=150)
+        items = [
+            ScoredItem(f"d{at}", "", float(fitted.means[at]), float(score[at]), length=int(length[at]), key=str(at))
+            for at in range(150)
+        ]
+        found.append(length_bias(items, error=fitted.error).partial)
+    assert np.mean([own.value for own in found]) < 0.05
+    assert np.mean([own.low > 0 for own in found]) <= 0.13

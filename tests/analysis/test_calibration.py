@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from geval_local.analysis.calibration import (
+    calibration_table,
     fit_calibration,
     fit_isotonic,
     fit_temperature,
@@ -212,3 +213,28 @@ def test_a_file_that_is_not_a_calibration_is_refused(tmp_path):
 
 def test_isotonic_pooling_weighs_scores_by_their_items():
     assert fit_isotonic(np.array([1.0, 1.0, 1.0, 2.0]), np.array([3.0, 3.0, 3.0, 1.0])) == ((1.0, 2.5), (2.0, 2.5))
+
+
+def test_a_map_that_knows_systems_gains_less_on_new_ones(tmp_path):
+    """The scores tell systems apart that people rate as they please: the map learns these systems, not the texts."""
+    rng = np.random.default_rng(11)
+    level, liked = np.linspace(1.5, 4.5, 8), rng.permutation(np.linspace(1.5, 4.5, 8))
+    items = [
+        ScoredItem(
+            f"d{d}", f"s{s}", float(np.clip(liked[s] + rng.normal(0, 0.3), 1, 5)), float(level[s]), key=f"{d}/{s}"
+        )
+        for d in range(30)
+        for s in range(8)
+    ]
+    held = fit_calibration(items, SCALE, "isotonic").held_out
+    assert held.gain.low > 0
+    assert held.new_systems_gain.value < 0.7 * held.gain.value
+    fitted = fit_calibration(items, SCALE, "isotonic")
+    (gain,) = [note for note in calibration_table(fitted).notes if note.startswith("new systems")]
+    assert f"{held.new_systems_gain.value:.2f}"[:4] in gain
+    save_calibration(fitted, tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json").held_out.new_systems_gain == held.new_systems_gain
+    # Systems that answer a document of their own each, or no systems: nothing is said of new ones.
+    alone = fit_calibration([replace(item, system="") for item in items], SCALE, "isotonic")
+    assert math.isnan(alone.held_out.new_systems_gain.value)
+    assert not any("new systems" in note for note in calibration_table(alone).notes)

@@ -30,7 +30,7 @@ from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Sc
 from geval_local.score import Estimator, Outcome, mean_over_thoughts
 from geval_local.summary import Sums, Tally
 from geval_local.testing import MockJudge
-from geval_local.thinking import Drawing, Thought, Thoughts
+from geval_local.thinking import Drawing, Thought, Thoughts, mean_distribution
 
 METRIC = Metric(name="quality", criteria="x y z", scale="1-2", steps=(), fields={"output": "Output"})
 MOCK = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=("Read.",), fields={"output": "Output"})
@@ -215,16 +215,27 @@ def test_a_token_is_drawn_with_its_probability():
     logits = np.log(np.array([0.5, 0.04, 0.3, 0.01, 0.15]))
     numbers = (np.arange(2_000) + 0.5) / 2_000
 
-    def shares(temperature, top_p):
-        return (
-            np.bincount([drawn_token(logits, one, Drawing(temperature, top_p)) for one in numbers], minlength=5) / 2_000
-        )
+    def shares(*drawing):
+        drawn = [drawn_token(logits, one, Drawing(*drawing)) for one in numbers]
+        return np.bincount(drawn, minlength=5) / 2_000
 
     np.testing.assert_allclose(shares(1.0, 1.0), [0.5, 0.04, 0.3, 0.01, 0.15], atol=1e-3)
     np.testing.assert_allclose(shares(1.0, 0.9), np.array([0.5, 0, 0.3, 0, 0.15]) / 0.95, atol=1e-3)
     np.testing.assert_allclose(shares(1.0, 0.5), [1, 0, 0, 0, 0], atol=1e-3)
     squares = np.array([0.5, 0.04, 0.3, 0.01, 0.15]) ** 2
     np.testing.assert_allclose(shares(0.5, 1.0), squares / squares.sum(), atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 1.0, 2), np.array([0.5, 0, 0.3, 0, 0]) / 0.8, atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 1.0, 1), [1, 0, 0, 0, 0])
+    np.testing.assert_allclose(shares(1.0, 1.0, 9), [0.5, 0.04, 0.3, 0.01, 0.15], atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 1.0, 0, 0.2), np.array([0.5, 0, 0.3, 0, 0.15]) / 0.95, atol=1e-3)
+    # Of what temperature and top-k leave: 0.5 of 0.8 is less than the top-p of 0.7.
+    np.testing.assert_allclose(shares(1.0, 0.6, 2), [1, 0, 0, 0, 0])
+    np.testing.assert_allclose(shares(0.5, 1.0, 0, 0.2), np.array([0.25, 0, 0.09, 0, 0]) / 0.34, atol=1e-3)
+
+
+def test_equal_tokens_are_cut_in_the_order_of_their_ids():
+    drawn = {drawn_token(np.zeros(6), one, Drawing(top_k=2)) for one in np.linspace(0, 0.999, 50)}
+    assert drawn == {0, 1}
 
 
 # --- what a user sees -------------------------------------------------------------------------------------------------
@@ -342,6 +353,30 @@ def test_scores_of_judges_that_do_not_think_are_as_they_were():
     score = MockJudge().score(MOCK, output="A text.")
     assert score.thoughts is None
     assert not any("thought" in name for name in score.to_dict())
+
+
+def test_the_bias_of_a_ratio_of_means_is_taken_off_from_three_thoughts_on():
+    """Label mass rises with the verdict: four thoughts give .30 points too little on average without a correction."""
+    rng = np.random.default_rng(4)
+    values = np.arange(1.0, 6.0)
+
+    def drawn(count):
+        verdicts = np.clip(np.round(rng.normal(3, 1, count)), 1, 5).astype(int)
+        return np.exp(verdicts - 5.0)[:, None] * np.eye(5)[verdicts - 1]
+
+    many = drawn(100_000)
+    true = (many @ values).sum() / many.sum()
+    for count, least, most in ((2, 0.3, 1.0), (4, -0.15, 0.15), (8, -0.06, 0.06)):
+        p = [drawn(count) for _ in range(3000)]
+        means = np.array([mean_distribution(own) for own in p])
+        np.testing.assert_allclose(means.sum(axis=1), [own.sum() / count for own in p])  # the label mass stays
+        assert (means >= 0).all()
+        assert least < true - ((means @ values) / means.sum(axis=1)).mean() < most
+    equal = rng.dirichlet(np.ones(5), 6) * 0.8
+    np.testing.assert_allclose(mean_distribution(equal), equal.mean(axis=0))
+    silent = np.zeros((4, 5))
+    silent[0] = 0.1
+    np.testing.assert_allclose(mean_distribution(silent), silent.mean(axis=0))
 
 
 @pytest.mark.parametrize("kind", ["predicate", "choice", "score"])

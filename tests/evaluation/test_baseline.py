@@ -245,7 +245,7 @@ def test_other_signatures_fail_the_gate_and_say_the_way_out(here):
     assert done.exit_code == 1
     (told,) = json.loads(done.stdout)["failed_gates"]
     assert "it cannot be compared with the baseline" in told
-    assert "the metric changed in criteria" in told
+    assert "metric clarity: changed in criteria" in told
     assert "accept: true" in told
     assert "across: [metric]" in told
     allowed = go(here, "--against", old, "--set", "baseline.across=[metric]")

@@ -6,125 +6,18 @@ A judge that reads its score from the answer makes drops exact, so that each job
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from cli_run import METRIC, judge_directory, read_rows, run, write_rows
-
-import geval_local.models.load
-from geval_local.judge.judge import Judge
-from geval_local.models.registry import label_of
-from geval_local.testing import LABEL_MASS, MockEngine, MockJudge, byte_tokenizer
-
-EVALUATION = """\
-data:
-  answers: answers.jsonl
-metrics:
-  - clarity.yaml
-judges:
-  - tiny
-gates:
-  all:
-    unscored: "<= 5%"
-    not_worse: true
-    by: {language: {not_worse: true}}
-baseline: last
-outputs: runs/{date}-{commit}
-report: false
-"""
-LANGUAGES = ("de", "tr", "ar")
-EACH = 20
-
-
-class Reader(MockEngine):
-    """Gives the score that an answer names: "level 3.42"."""
-
-    def label_logprobs(self, request: Any) -> Any:
-        level = float(re.findall(r"level (\d\.\d+)", BYTES.decode(request.ids))[-1])
-        weights = np.full(5, 1e-9)
-        below = min(int(level), 4)
-        weights[below - 1], weights[below] = below + 1 - level, level - below
-        weights = np.maximum(weights, 1e-9)
-        return np.log(weights * (LABEL_MASS / weights.sum()))
-
-
-BYTES = byte_tokenizer()
-
-
-class World:
-    """A repository with an evaluation, and what its jobs do."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.number = 0
-        self.more: list[str] = []
-
-    def git(self, *words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, cwd=self.path,
-                       capture_output=True)  # fmt: skip
-
-    def commit(self) -> None:
-        self.git("commit", "-q", "--allow-empty", "-m", "x")
-
-    def answers(self, fall: float = 0.0, of: Callable[[dict[str, Any]], bool] = lambda row: True, **named: Any) -> None:
-        """Write 20 answers in three languages; those `of` which it is true are lower by about `fall`."""
-        draw = np.random.default_rng(7)
-        rows = []
-        for n in range(3 * EACH):
-            row = {"id": f"q{n}", "source": f"Question {n}?", "language": LANGUAGES[n % 3]}
-            level, wobble = 3.4 + draw.normal(0, 0.2), draw.normal(0, 0.05)
-            if of(row) and fall:
-                level -= fall + wobble
-            rows.append(row | {"output": f"level {level:.4f}"})
-        change = named.get("change", lambda rows: rows)
-        write_rows(self.path / "answers.jsonl", change(rows))
-
-    def edit(self, before: str, after: str, file: str = "evaluation.yaml") -> None:
-        text = (self.path / file).read_text(encoding="utf-8")
-        assert before in text
-        (self.path / file).write_text(text.replace(before, after), encoding="utf-8")
-
-    def run(self, *arguments: object, code: int | None = None, file: str = "evaluation.yaml") -> Any:
-        done = run("run", file, "--summary", "job.md", "--junit", "gates.xml", *arguments, home=self.path / "home")
-        assert code is None or done.exit_code == code, done.stderr
-        return done
-
-    def good(self) -> None:
-        """What the main branch has: good answers, scored."""
-        self.answers()
-        self.run(code=0)
-        self.commit()
-
-    def runs(self) -> list[Path]:
-        return sorted((self.path / "runs").iterdir(), key=lambda one: one.stat().st_mtime_ns)
+from cli_run import METRIC, judge_directory, read_rows, write_rows
+from job_world import World, in_language, make_world
 
 
 @pytest.fixture
 def world(tmp_path, monkeypatch) -> World:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    (tmp_path / "tiny").symlink_to(judge_directory())
-    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
-    (tmp_path / "evaluation.yaml").write_text(EVALUATION, encoding="utf-8")
-    monkeypatch.setattr(Judge, "load", lambda options: MockJudge(Reader(), name=label_of(options)))
-    monkeypatch.setattr(geval_local.models.load, "check_judge", lambda entry, options: None)
-    made = World(tmp_path)
-    made.git("init", "-q")
-    made.commit()
-    return made
-
-
-def in_language(language: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda row: row["language"] == language
+    return make_world(tmp_path, monkeypatch)
 
 
 # --- what a job finds: what happened before, and the job's answers ----------------------------------------------------
@@ -260,6 +153,26 @@ def limited_before(world: World) -> None:
     world.answers(0.5)
 
 
+def limited_in_the_file_before(world: World) -> None:
+    """A limit that was in the file for one run makes it no baseline without it."""
+    world.good()
+    world.edit("file: answers.jsonl", "file: answers.jsonl, limit: 3")
+    world.run("--accept", code=0)
+    world.commit()
+    world.edit(", limit: 3", "")
+    world.answers(0.5)
+
+
+def older_version_before(world: World) -> None:
+    """A run of another version, which has no verdict, is not read."""
+    world.good()
+    old = world.path / "runs" / "2020-01-01-0123456789" / "answers"
+    shutil.copytree(world.runs()[0] / "answers", old)
+    manifest = old / "manifest.json"
+    text = manifest.read_text(encoding="utf-8")
+    manifest.write_text(text.replace('"schema_version": 2', '"schema_version": 1'), encoding="utf-8")
+
+
 def other_file_before(world: World) -> None:
     world.good()
     shutil.copy(world.path / "evaluation.yaml", world.path / "other.yaml")
@@ -328,13 +241,13 @@ def judge_changed(world: World) -> None:
 
 def data_renamed(world: World) -> None:
     world.good()
-    world.edit("  answers: answers.jsonl", "  replies: answers.jsonl")
+    world.edit("  answers: {file: answers.jsonl}", "  replies: answers.jsonl")
 
 
 def data_added(world: World) -> None:
     world.good()
     shutil.copy(world.path / "answers.jsonl", world.path / "more.jsonl")
-    world.edit("  answers: answers.jsonl\n", "  answers: answers.jsonl\n  more: more.jsonl\n")
+    world.edit("  answers: {file: answers.jsonl}\n", "  answers: {file: answers.jsonl}\n  more: more.jsonl\n")
 
 
 def manifest_damaged(world: World) -> None:
@@ -411,13 +324,15 @@ JOBS: list[tuple[Callable[[World], None], int, tuple[int, int, int] | None, list
     (retried_the_next_day, 1, (4, 0, 5), ["the mean fell by 0.5"]),
     (of_one_commit, 0, (0, 2, 3), ["1 is of this commit"]),
     (limited_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
+    (limited_in_the_file_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
+    (older_version_before, 0, (0, 0, 5), []),
     (other_file_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
     (file_without_a_run, 0, (0, 0, 5), []),
     (interrupted_before, 0, (0, 2, 3), ["did not end, or its gates are not known"]),
     (required, 1, (2, 0, 3), ["the evaluation requires one; the first run needs `accept: true`"]),
     (metric_added, 0, (0, 2, 8), ["style: ", "has no scores of it, only of clarity: the comparison begins with the"]),
     (metric_renamed, 0, (0, 2, 3), ["lucidity: ", "the comparison begins with the next run"]),
-    (metric_changed, 1, (1, 0, 2), ["the metric changed in criteria", "`accept: true` below `baseline`"]),
+    (metric_changed, 1, (1, 0, 2), ["metric clarity: changed in criteria", "`accept: true` below `baseline`"]),
     (metric_changed_and_accepted, 0, (0, 1, 2), ["accepted as the next baseline"]),
     (metric_accepted_before, 1, (4, 0, 5), ["the mean fell by 0.5"]),
     (metric_changed_across, 0, (0, 0, 5), []),

@@ -9,6 +9,9 @@ import shutil
 import stat
 
 import pytest
+import torch
+from edited_judges import measure
+from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.models import fingerprint as module
 from geval_local.models.fingerprint import fingerprint, weight_files
@@ -58,6 +61,41 @@ def test_the_configuration_counts_but_not_who_saved_it(tmp_path, home):
     assert fingerprint(directory) == before
     config.write_text(json.dumps({"rope_theta": 1e6, "transformers_version": "5.17.0"}))
     assert fingerprint(directory) != before
+
+
+NOTES = {
+    "name_or_path": "org/name",
+    "id2label": {"0": "A", "1": "B"},
+    "label2id": {"A": 0, "B": 1},
+    "num_labels": 3,
+    "problem_type": "regression",
+    "finetuning_task": "mnli",
+    "task_specific_params": {"x": {"max_length": 3}},
+    "torchscript": True,
+    "tf_legacy_loss": True,
+    "use_bfloat16": True,
+    "_commit_hash": "abc",
+}
+
+
+@pytest.mark.parametrize("key", NOTES)
+def test_notes_of_a_configuration_do_not_count_but_for_code_of_its_own(tmp_path, home, key):
+    directory = sharded(tmp_path / "m", a=b"first")
+    config = directory / "config.json"
+    config.write_text(json.dumps({"rope_theta": 1e4}))
+    plain, code = fingerprint(directory), fingerprint(directory, code=True)
+    config.write_text(json.dumps({"rope_theta": 1e4, key: NOTES[key]}))
+    assert fingerprint(directory) == plain
+    assert fingerprint(directory, code=True) != code
+
+
+def test_no_note_changes_a_score(tmp_path, home):
+    """All of them together, in a judge of which everything else stays."""
+    directory = save_judge(tmp_path / "judge", tiny_model("llama", 263, dtype=torch.float32), byte_tokenizer())
+    before = measure(directory)
+    config = directory / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | NOTES))
+    assert measure(directory) == before
 
 
 def test_every_byte_counts_and_nothing_else(tmp_path, home):

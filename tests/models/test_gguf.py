@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 
@@ -18,6 +19,7 @@ from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.models.gguf_model import gguf_config
 from geval_local.models.gguf_rope import ROTARY_KEYS
 from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
@@ -250,6 +252,134 @@ def test_every_rotary_key_that_the_package_writes_is_known():
     """With a value that is no default, each is either honoured (tested above) or refused by name."""
     written = {key.removeprefix("{arch}.rope.") for name, key in vars(gguf.Keys.Rope).items() if name.isupper()}
     assert written <= ROTARY_KEYS
+
+
+#: Key -> a value that changes what llama.cpp computes.
+OTHER_COMPUTATION = {
+    "attention.causal": False,
+    "attention.clamp_kqv": 8.0,
+    "attention.max_alibi_bias": 8.0,
+    "attention.output_scale": 0.5,
+    "attention.scale": 0.25,
+    "attention.sliding_window": 8,
+    "attention.sliding_window_pattern": 2,
+    "attention.temperature_length": 64,
+    "attention.temperature_scale": 0.1,
+    "attn_logit_softcapping": 30.0,
+    "embedding_scale": 12.0,
+    "expert_gating_func": 2,
+    "expert_used_count": 2,
+    "expert_weights_scale": 2.5,
+    "final_logit_softcapping": 30.0,
+    "interleave_moe_layer_step": 2,
+    "logit_scale": 0.0625,
+    "of_next_year": "fast",
+    "residual_scale": 0.22,
+    "router_logit_softcapping": 30.0,
+    "swin_norm": True,
+    "use_parallel_residual": True,
+}
+
+
+@pytest.mark.parametrize("key", OTHER_COMPUTATION)
+def test_a_key_that_changes_the_computation_is_refused_by_name(tmp_path, model, monkeypatch, key):
+    file = write_gguf(tmp_path / "m.gguf", model, keys={f"ARCH.{key}": OTHER_COMPUTATION[key]})
+    monkeypatch.setattr("geval_local.models.load.read_gguf", None)
+    with pytest.raises(UnsupportedModelError, match=rf"m\.gguf says llama\.{key}: ") as caught:
+        load_model(find_judge(file))
+    assert "safetensors" in caught.value.hint
+
+
+def test_values_that_change_nothing_are_taken(tmp_path, model):
+    keys = {"attention.causal": True, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0}
+    keys |= {"attention.sliding_window": 0, "final_logit_softcapping": 0.0, "logit_scale": 1.0, "residual_scale": 0.0}
+    keys |= {"vocab_size": 265, "pooling_type": 3, "attention.key_length": 8, "attention.value_length": 8}
+    keys |= {"tensor_data_layout": "Meta AI original pth", "expert_used_count": 0}
+    file = write_gguf(tmp_path / "m.gguf", model, keys={f"ARCH.{key}": value for key, value in keys.items()})
+    assert_same(load_model(find_judge(file)).model, model, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key", "value", "name", "other"),
+    [
+        ("gemma2", "final_logit_softcapping", 2.0, "final_logit_softcapping", None),
+        ("gemma2", "attn_logit_softcapping", 2**-10, "attn_logit_softcapping", None),
+        ("gemma3", "final_logit_softcapping", 2.0, "final_logit_softcapping", None),
+        ("gemma3", "attention.sliding_window_pattern", [False, True], "layer_types", ["full_attention"] * 2),
+        ("qwen3moe", "expert_weights_norm", False, "norm_topk_prob", True),
+        ("nemotron", "attention.layer_norm_epsilon", 0.5, "norm_eps", 1e-5),
+    ],
+)
+def test_keys_that_the_configuration_has_a_place_for_are_obeyed(
+    tmp_path, monkeypatch, architecture, key, value, name, other
+):
+    """With `other`, the configuration of a file without the key, the same weights give other logits."""
+    monkeypatch.setitem(KINDS_OF_MODELS, "nemotron", ("NemotronConfig", KINDS_OF_MODELS["llama"][1]))
+    model = tiny_model(architecture.replace("moe", "_moe"), 265, dtype=torch.float32)
+    told = {"gemma2": {"final_logit_softcapping": 0.0, "attn_logit_softcapping": 0.0}}.get(architecture, {})
+    file = write_any_gguf(tmp_path / "m.gguf", model, architecture, KINDS.F32, keys={**told, key: value})
+    loaded = load_model(find_judge(file)).model
+    kinds = ["full_attention", "sliding_attention"]
+    assert getattr(loaded.config, name) == ([kinds[flag] for flag in value] if name == "layer_types" else value)
+    config = copy.deepcopy(loaded.config)
+    setattr(config, name, other)
+    without = type(loaded)(config).eval()
+    without.load_state_dict(loaded.state_dict())
+    assert (logits(loaded) - logits(without)).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("window", [16, 0])
+def test_the_window_of_phi3_is_read(tmp_path, window):
+    """Transformers does not read it; its model has no place for the padding token of a tiny one."""
+    model = tiny_model("phi3", 265, dtype=torch.float32)
+    keys = {"attention.sliding_window": window}
+    config = gguf_config(write_any_gguf(tmp_path / "m.gguf", model, "phi3", KINDS.F32, keys=keys))
+    assert config.sliding_window == (window or None)
+
+
+def test_a_cap_of_zero_is_none(tmp_path):
+    model = tiny_model("gemma2", 265, dtype=torch.float32)
+    keys = {"final_logit_softcapping": 0.0, "attn_logit_softcapping": 0.0}
+    config = load_model(
+        find_judge(write_any_gguf(tmp_path / "m.gguf", model, "gemma2", KINDS.F32, keys=keys))
+    ).model.config
+    assert (config.final_logit_softcapping, config.attn_logit_softcapping) == (None, None)
+
+
+def test_a_pattern_is_a_number_of_layers_too(tmp_path):
+    model = tiny_model("gemma3", 265, dtype=torch.float32, num_hidden_layers=4, layer_types=None)
+    for number, full in ((2, [1, 3]), (4, [3])):
+        keys = {"attention.sliding_window_pattern": number}
+        file = write_any_gguf(tmp_path / "m.gguf", model, "gemma3", KINDS.F32, keys=keys)
+        kinds = load_model(find_judge(file)).model.config.layer_types
+        assert [place for place, kind in enumerate(kinds) if kind == "full_attention"] == full
+
+
+def test_every_key_that_the_package_writes_is_read_known_or_refused(tmp_path, model):
+    """None is skipped in silence: a strange value is refused unless the tensors or the configuration decide."""
+    groups = (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.SSM, gguf.Keys.WKV, gguf.Keys.ShortConv)
+    names = {value for group in groups for name, value in vars(group).items() if name.isupper()}
+    own = sorted(name.removeprefix("{arch}.") for name in names if "{dense}" not in name)
+    taken = set()
+    for key in own:
+        file = write_gguf(tmp_path / "m.gguf", model, keys={f"ARCH.{key}": "strange"})
+        try:
+            gguf_config(file)
+        except UnsupportedModelError:
+            continue
+        except Exception:  # transformers reads it
+            taken.add(key)
+        else:
+            taken.add(key)
+    assert taken <= _TAKEN, taken - _TAKEN
+
+
+_TAKEN = {
+    *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_swa"),
+    *("attention.layer_norm_rms_epsilon", "attention.value_length", "attention.value_length_swa", "block_count"),
+    *("context_length", "embedding_length", "expert_count", "expert_feed_forward_length", "feed_forward_length"),
+    *("expert_shared_feed_forward_length", "nextn_predict_layers", "pooling_type", "tensor_data_layout", "vocab_size"),
+}
 
 
 def test_a_yarn_attention_factor_without_yarn_is_refused(tmp_path, model):

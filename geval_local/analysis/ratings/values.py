@@ -16,7 +16,7 @@ import numpy as np
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, lookup, nearest
-from geval_local.io.results import decoded, numbered
+from geval_local.io.results import LARGEST, decoded, numbered
 from geval_local.scale import Scale
 
 logger = logging.getLogger("geval_local")
@@ -241,7 +241,7 @@ def _number(value: Any, scale: RatingScale, written: dict[str, float]) -> float:
         number = next((read(match, scale) for match, read in found if match is not None), math.inf)
     if isinstance(value, str) and not re.fullmatch(r"[-+.\de]+", text) and math.isfinite(number):
         written[value.strip()] = number
-    return abs(number) if math.isinf(number) else number
+    return math.inf if abs(number) > LARGEST else number
 
 
 @cache

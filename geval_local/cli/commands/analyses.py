@@ -197,10 +197,7 @@ def compare(
         ),
     ],
     *,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
-    ] = None,
+    metric: options.SharedMetrics = None,
     systems: Systems,
     across: Annotated[
         list[str] | None,
@@ -209,13 +206,7 @@ def compare(
             help="Allowed differences: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
         ),
     ] = None,
-    estimator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Estimate the scores anew from the stored distributions: exact, mode or median.",
-        ),
-    ] = None,
+    estimator: options.Estimated = None,
     rows: Rows,
     agreement: options.AgreementOptions,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,

@@ -178,10 +178,7 @@ def gate(
     ],
     old: Annotated[Path, typer.Argument(parser=options.here, metavar="OLD", help="Its baseline, over the same rows.")],
     *,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all of NEW."),
-    ] = None,
+    metric: options.SharedMetrics = None,
     not_worse: Annotated[
         float | None,
         typer.Option(
@@ -190,12 +187,7 @@ def gate(
             help="Fail unless the scores are shown not to be lower by X points or more. Absent: if a drop is shown.",
         ),
     ] = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN", help="Also for every value of this column of NEW, such as language; may be repeated."
-        ),
-    ] = None,
+    by: options.By = None,
     sequential: Annotated[
         bool,
         typer.Option(
@@ -203,12 +195,7 @@ def gate(
             help="The runs grow and you look at them again and again; the error holds for all looks together.",
         ),
     ] = False,
-    estimator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Estimate the scores anew from the stored distributions: exact, mode, median."
-        ),
-    ] = None,
+    estimator: options.Estimated = None,
     group_by: options.GroupBy = None,
     fields: options.Fields = None,
     reports: options.GateReports,
