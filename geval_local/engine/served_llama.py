@@ -333,16 +333,15 @@ class LlamaDialect:
 
     def _computed(self, ids: Ids, slot: int, asked: Mapping[str, Any]) -> _Completion:
         """Send a prompt; where its last tokens have to be computed together, with the cache cut before them."""
+        if not self._in_blocks:
+            return self._send(ids, slot, asked)
+        if len(ids) <= BLOCK:  # all of it together
+            return self._send(ids, slot, {**asked, "cache_prompt": False})
         last = self._last.get(slot, ids[:0]) if asked.get("cache_prompt", True) else ids[:0]
-        self._last[slot] = ids
-        is_cut = self._in_blocks and _is_few(max(len(ids) - common_prefix(last, ids), 1)) and len(ids) > BLOCK
-        if is_cut:
-            asked = self._cut(ids, slot, asked)
-        found = self._send(ids, slot, asked)
+        is_cut = _is_few(max(len(ids) - common_prefix(last, ids), 1))
+        found = self._send(ids, slot, self._cut(ids, slot, asked) if is_cut else asked)
         # Another client may have used the slot.
-        if self._in_blocks and not is_cut and _is_few(found.computed) and len(ids) > BLOCK:
-            found = self._send(ids, slot, self._cut(ids, slot, asked))
-        return found
+        return self._send(ids, slot, self._cut(ids, slot, asked)) if _is_few(found.computed) and not is_cut else found
 
     def _cut(self, ids: Ids, slot: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Let the cache of a slot end before the last tokens of a prompt: there stands another token."""
@@ -355,6 +354,7 @@ class LlamaDialect:
         body = {"model": self._name, "prompt": ids.tolist(), "id_slot": slot, **_PLAIN, **asked}
         body |= {"response_fields": _FIELDS} | ({"lora": self._lora} if self._lora else {})
         found = self.server.post("/completion", body, _Completion)
+        self._last[slot] = ids
         self.computed += found.computed
         if found.truncated or found.tokens_evaluated != len(ids):
             raise UnreadableAnswer(f"the server read {found.tokens_evaluated} tokens of a prompt of {len(ids)}")
@@ -376,7 +376,6 @@ class LlamaDialect:
     def _text(self, ids: Ids, size: int, asked: Mapping[str, Any]) -> Text:
         with self._slot() as slot:
             found = self._send(ids, slot, {"n_predict": size, "return_tokens": True, **asked})
-            self._last.pop(slot, None)
         if len(found.tokens) > size:
             raise UnreadableAnswer(f"the server wrote {len(found.tokens)} tokens where {size} were asked for")
         return Text(found.tokens, len(found.tokens) < size and found.stop_type not in ("eos", "word"))

@@ -136,6 +136,14 @@ def test_figures_do_not_depend_on_the_cache_where_whole_blocks_help(address, ser
                 assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
 
 
+def test_short_prompts_do_not_depend_on_the_cache_either(address, served):
+    """The canary's are shorter than a block: it would stop the run."""
+    served.cache_effect, served.slots = 2.0, 4
+    judge = load(address, served)
+    for _ in range(5):
+        judge.backend.check_files()
+
+
 def test_an_effect_of_the_cache_is_stated_with_the_remedy(address, served):
     served.cache_effect, served.moves_always = 0.3, True
     judge = load(address, served)
