@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+from cli_run import run
 from programs import Program, Served
 from tiny import byte_tokenizer, save_judge, tiny_model
 
@@ -235,6 +236,29 @@ def other_program(scale=1e-2):
     for weight in model.parameters():
         weight.data += scale * torch.randn(weight.shape, generator=random).to(weight) * weight.data.std()
     return Program(model)
+
+
+def test_a_dry_run_takes_the_files_that_the_server_names(address, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = run("score", file, "-m", metric_file(tmp_path), "-j", address, "--dry-run", home=tmp_path / "home")
+    assert told.exit_code == 0, told.stderr
+    assert "judge served:tiny" in told.stdout
+
+
+def metric_file(directory):
+    (directory / "five.yaml").write_text(json.dumps({"name": "five", "scale": "1-5", **BASE, "steps": ["Read."]}))
+    return directory / "five.yaml"
+
+
+def test_studies_compare_a_served_judge_with_another(address, directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rated = tmp_path / "rated.jsonl"
+    rows = [{"source": f"Tale {n}.", "output": f"Ending {n}.", "rating": n % 5 + 1} for n in range(12)]
+    rated.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["meta-eval", rated, "--human", "rating", "-m", metric_file(tmp_path), "-j", address, "-j", directory]
+    told = run(*asked, "--group-by", "row", "-o", tmp_path / "study", home=tmp_path / "home")
+    assert told.exit_code == 0, told.stderr
+    assert "tiny" in told.stdout
 
 
 def test_other_weights_under_the_same_name_have_another_signature_and_their_own_cache(address, served, file, tmp_path):
@@ -534,12 +558,39 @@ def test_a_key_that_is_none_is_not_printed(address, monkeypatch):
         ("s3://b/x?access_key=A&secret_key=B&region=R", "s3://b/x?access_key=***&secret_key=***&region=R"),
         ("http://127.0.0.1:8000/v1 and a@b", "http://127.0.0.1:8000/v1 and a@b"),
         ("s3://bucket/a@b/c:d@e", "s3://bucket/a@b/c:d@e"),
+        (
+            "hdfs://user@host:9000/x and abfs://container@account/x",
+            "hdfs://user@host:9000/x and abfs://container@account/x",
+        ),
     ],
 )
 def test_secrets_of_addresses_are_hidden_in_every_error(text, shown):
     assert without_secrets(text) == shown
     error = GevalError(text, hint=text)
     assert str(error) == f"{shown}\n{shown}"
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://KEY:hunter2@bucket/d.jsonl", "s3://bucket/d.jsonl?secret_key=hunter2", "gs://hunter2@bucket/d.jsonl"]
+)
+@pytest.mark.parametrize("where", ["input", "output"])
+def test_a_store_with_a_secret_in_its_address_is_refused_without_it(file, tmp_path, address, where):
+    """It would be in the manifest, and in the next command."""
+    pytest.importorskip("pyarrow")
+    given = [address, "-o", tmp_path / "run"] if where == "input" else [file, "-o", address]
+    told = run("score", *given, "-m", "summarization/coherence", "-j", "nano", home=tmp_path / "home")
+    assert told.exit_code == 2
+    assert "holds a password or a key" in told.stderr
+    assert "AWS_ACCESS_KEY_ID" in told.stderr
+    assert "hunter2" not in told.stdout + told.stderr
+    assert not any("hunter2" in text for text in texts_below(tmp_path))
+
+
+def texts_below(directory):
+    for one in directory.rglob("*"):
+        yield one.name
+        if one.is_file():
+            yield one.read_text(errors="replace")
 
 
 @pytest.mark.sweep
