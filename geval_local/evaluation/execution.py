@@ -592,12 +592,10 @@ def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -
     facts = {"gates": "; ".join(gates) or None, "baseline": None if run.baseline is None else run.baseline.told}
     rows = [Table.of(ROW_HEADERS, map(row_cells, one.rows)).titled(f"failed: {one.name}") for one in found if one.rows]
     page = RunPage(
-        scored.path,
+        scored,
         replace(told, facts={**facts, **told.facts}),
-        rule=scored.rule,
         by=result.manifest.settings.by,
         title=run.name,
-        fields=scored.mapping,
         gates=rows,
     )
     return page.write(run.page)
