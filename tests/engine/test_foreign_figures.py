@@ -15,11 +15,13 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, score_file
 from geval_local.canary import Canary
+from geval_local.cli.progress import Progress
 from geval_local.engine.asked import Answers, AskedEngine, Question, checked_answers
 from geval_local.engine.served_client import KEY_VARIABLE, check_address, is_private
 from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.io.samples import Sample
 from geval_local.judge.reason_writer import write_reasons
+from geval_local.models.progress import watch_work
 from geval_local.options import JudgeOptions
 from geval_local.prompt import render_steps_prompt
 from geval_local.signature import signature_differences
@@ -408,34 +410,47 @@ def test_a_reason_that_the_server_refuses_costs_its_row(address, served):
 
 def test_thoughts_fill_the_server_and_those_that_are_drawn_survive_a_kill(address, served, file, tmp_path):
     judge = load(address, think=8, think_tokens=3)
-    busy, most, lock = [0], [0], threading.Lock()
-    answer = served.answer
-    done = []
+    answer, waiting, lock = served.answer, [], threading.Lock()
+    all_wait, checked = threading.Event(), threading.Event()
 
     def answered(path, body):
-        if body is None or "seed" not in body:
+        if "seed" not in body:  # the canary, after the first thoughts
+            checked.set()
             return answer(path, body)
         with lock:
-            busy[0] += 1
-            most[0] = max(most[0], busy[0])
-        while most[0] < 48 and len(done) < 1:  # all 48 thoughts of the window wait together
-            threading.Event().wait(0.01)
-        found = answer(path, body)
-        with lock:
-            busy[0] -= 1
-            done.append(path)
-            if len(done) == 40:
-                served.statuses = [503] * 1000
-        return found
+            waiting.append(body)
+            place = len(waiting)
+        if place == 48:
+            all_wait.set()
+        assert all_wait.wait(60)
+        if place <= 16:
+            return answer(path, body)
+        assert checked.wait(60)
+        return 503, {"error": {"message": "killed"}}
 
     served.answer = answered
     with pytest.raises(GevalError, match="does not answer"):
         score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
-    assert most[0] == 48
-    served.answer, served.statuses = answer, []
+    served.answer = answer
     served.requests.clear()
     score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
-    assert 0 < len([body for body in bodies(served) if "seed" in body]) < 48
+    # Threads of the first run may still have asked for the same ones.
+    assert len({body["seed"] for body in bodies(served) if "seed" in body}) == 48 - 16
+
+
+def test_thoughts_that_are_drawn_are_counted(address):
+    judge, told = load(address, think=8, think_tokens=3), []
+    shown = Progress()
+    shown.begin("scoring x", 6, unit="rows")
+
+    def draw(done, total):
+        told.append((done, total))
+        shown.draw(done, total)
+        assert (f", {done} of 48 thoughts, " in shown.line()) == (done < 48)
+
+    with watch_work(lambda done, total: None, draw):
+        judge.score_many(FIVE, ROWS)
+    assert told == [(16, 48), (32, 48), (48, 48)]
 
 
 def test_an_adapter_reads_what_its_parent_reads(served):
@@ -571,7 +586,8 @@ def test_secrets_of_addresses_are_hidden_in_every_error(text, shown):
 
 
 @pytest.mark.parametrize(
-    "address", ["s3://KEY:hunter2@bucket/d.jsonl", "s3://bucket/d.jsonl?secret_key=hunter2", "gs://hunter2@bucket/d.jsonl"]
+    "address",
+    ["s3://KEY:hunter2@bucket/d.jsonl", "s3://bucket/d.jsonl?secret_key=hunter2", "gs://hunter2@bucket/d.jsonl"],
 )
 @pytest.mark.parametrize("where", ["input", "output"])
 def test_a_store_with_a_secret_in_its_address_is_refused_without_it(file, tmp_path, address, where):
