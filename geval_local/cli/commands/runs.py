@@ -68,7 +68,7 @@ def resume(
     )
 
 
-@takes_options(run_only=("formats", "columns", "csv_safe", "overwrite"))
+@takes_options(run_only=("formats", "columns", "csv_style", "overwrite"))
 def merge(
     run: Annotated[
         list[str],
@@ -114,7 +114,7 @@ def merge(
             run[0],
             output,
             columns=run_options.columns,
-            csv_safe=run_options.csv_safe,
+            csv_style=run_options.csv_style,
             overwrite=run_options.overwrite,
         )
         note(f"{rows} rows in {output}")
