@@ -534,7 +534,7 @@ def stretch_rows(stretch: Stretch, options: RunOptions) -> Iterator[RawRow]:
         return guarded(lambda path, encoding: _line_section(stretch), path, options.encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
         return guarded(lambda path, encoding: _parquet_section(stretch), path, options.encoding)
-    return islice(read_rows(path, options.encoding, options.rows), stretch.start, stretch.stop)
+    return islice(read_rows(path, **options.reading), stretch.start, stretch.stop)
 
 
 def _line_section(stretch: Stretch) -> Iterator[RawRow]:

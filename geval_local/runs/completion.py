@@ -331,8 +331,7 @@ class Completion:
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
-            given = settings.encoding, settings.rows
-            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, *given)))
+            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, **settings.reading)))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         judges = range(len(self.run.manifest.judges))

@@ -242,7 +242,7 @@ def decide_file(
         raise ConfigurationError(f"a question is shown in at least one order, not in {rotations}")
     metrics = question_metrics(asked, rotations)
     evidence = read_state(state)
-    first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding, rows=options.rows)
+    first = check_evidence(path, evidence, limit=options.limit, **options.reading)
     _tell_of_ids(first, path.name, events)
     types = {str(question.name): question.type for question in asked}
     check_chosen(options.columns, first, list(types), decision_layout(types))

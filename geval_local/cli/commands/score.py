@@ -104,6 +104,7 @@ _OPTIONS = (
     "limit",
     "encoding",
     "rows",
+    "quoting",
     "shard",
     "workers",
 )
