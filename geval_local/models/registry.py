@@ -251,8 +251,8 @@ def entry_of(options: JudgeOptions) -> JudgeEntry:
     """Find the entry of a judge, in the prompt style that is asked for, for steps too; errors as by `find_judge`."""
     options.check_backend()
     if not options.backend.has_files:
-        # Its model is known when the backend is open.
-        entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path())
+        # Its model is known when the backend is open: until then its files are nowhere.
+        entry = JudgeEntry(name=str(options.name), path=options.tokenizer or Path(os.devnull, "served"))
     else:
         entry = find_judge(options.name, options.models_file, adapter=options.adapter)
     style = options.style

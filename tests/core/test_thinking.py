@@ -215,16 +215,27 @@ def test_a_token_is_drawn_with_its_probability():
     logits = np.log(np.array([0.5, 0.04, 0.3, 0.01, 0.15]))
     numbers = (np.arange(2_000) + 0.5) / 2_000
 
-    def shares(temperature, top_p):
-        return (
-            np.bincount([drawn_token(logits, one, Drawing(temperature, top_p)) for one in numbers], minlength=5) / 2_000
-        )
+    def shares(*drawing):
+        drawn = [drawn_token(logits, one, Drawing(*drawing)) for one in numbers]
+        return np.bincount(drawn, minlength=5) / 2_000
 
     np.testing.assert_allclose(shares(1.0, 1.0), [0.5, 0.04, 0.3, 0.01, 0.15], atol=1e-3)
     np.testing.assert_allclose(shares(1.0, 0.9), np.array([0.5, 0, 0.3, 0, 0.15]) / 0.95, atol=1e-3)
     np.testing.assert_allclose(shares(1.0, 0.5), [1, 0, 0, 0, 0], atol=1e-3)
     squares = np.array([0.5, 0.04, 0.3, 0.01, 0.15]) ** 2
     np.testing.assert_allclose(shares(0.5, 1.0), squares / squares.sum(), atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 1.0, 2), np.array([0.5, 0, 0.3, 0, 0]) / 0.8, atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 1.0, 1), [1, 0, 0, 0, 0])
+    np.testing.assert_allclose(shares(1.0, 1.0, 9), [0.5, 0.04, 0.3, 0.01, 0.15], atol=1e-3)
+    np.testing.assert_allclose(shares(1.0, 1.0, 0, 0.2), np.array([0.5, 0, 0.3, 0, 0.15]) / 0.95, atol=1e-3)
+    # Of what temperature and top-k leave: 0.5 of 0.8 is less than the top-p of 0.7.
+    np.testing.assert_allclose(shares(1.0, 0.6, 2), [1, 0, 0, 0, 0])
+    np.testing.assert_allclose(shares(0.5, 1.0, 0, 0.2), np.array([0.25, 0, 0.09, 0, 0]) / 0.34, atol=1e-3)
+
+
+def test_equal_tokens_are_cut_in_the_order_of_their_ids():
+    drawn = {drawn_token(np.zeros(6), one, Drawing(top_k=2)) for one in np.linspace(0, 0.999, 50)}
+    assert drawn == {0, 1}
 
 
 # --- what a user sees -------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -13,8 +15,14 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 from geval_local import Judge, Metric, score_file
 from geval_local.canary import Canary
 from geval_local.engine.asked import Answers, AskedEngine, Question, checked_answers
-from geval_local.errors import GevalError, JudgeError
+from geval_local.engine.served_client import KEY_VARIABLE, check_address, is_private
+from geval_local.errors import ConfigurationError, GevalError, JudgeError
+from geval_local.io.samples import Sample
+from geval_local.judge.reason_writer import write_reasons
+from geval_local.options import JudgeOptions
+from geval_local.prompt import render_steps_prompt
 from geval_local.signature import signature_differences
+from geval_local.wording import without_secrets
 
 FIELDS = {"source": "Source", "output": "Output"}
 BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
@@ -51,6 +59,10 @@ def file(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return file
+
+
+def read_lines(run):
+    return [json.loads(line) for line in (run / "scores.jsonl").read_text().splitlines()]
 
 
 def load(address, **options):
@@ -233,7 +245,7 @@ def test_other_weights_under_the_same_name_have_another_signature_and_their_own_
     second = load(address)
     assert set(signature_differences(str(first.signature(FIVE)), str(second.signature(FIVE)))) == {"canary"}
     score_file(file, FIVE, second, tmp_path / "second")
-    rows = [json.loads(line) for one in (tmp_path / "second").glob("*.jsonl") for line in one.read_text().splitlines()]
+    rows = read_lines(tmp_path / "second")
     plain = [one.value for one in second.score_many(FIVE, ROWS)]
     assert [row["geval"]["five"]["score"] for row in rows] == pytest.approx(plain, abs=1e-9)
 
@@ -270,3 +282,344 @@ def test_what_one_model_differs_by_when_it_is_asked_in_two_ways_is_allowed():
     one = Canary.measured((-1.0, -2.0), (-1.1, -2.1))
     assert one.agrees(Canary((-1.3, -2.3), 0.0))
     assert not one.agrees(Canary((-1.5, -2.5), 0.0))
+
+
+# --- how it draws, and what it refuses --------------------------------------------------------------------------------
+
+#: What a vLLM server fills in from the model's files where a request leaves it out.
+SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+def bodies(served):
+    return [body for path, body in served.requests if path == "/v1/completions"]
+
+
+def test_every_request_says_how_is_drawn(address, served, directory, tmp_path):
+    root = tmp_path / "own"
+    shutil.copytree(directory, root)
+    own = {"top_k": 20, "min_p": 0.05, "temperature": 1.0000049, "top_p": 0.95, "repetition_penalty": 1.8}
+    (root / "generation_config.json").write_text(json.dumps(own))
+    served.root = str(root)
+    judge = load(address, think=2, think_tokens=5)
+    judge.score_many(FIVE, ROWS[:2])
+    judge.continue_text(render_steps_prompt(FIVE), max_new_tokens=20)
+    judge.backend.write_paragraphs([np.array([5, 6], np.int32)], max_new_tokens=5, on_token=lambda count: None)
+
+    assert all(name in body for body in bodies(served) for name in SETTINGS)
+    assert {body["repetition_penalty"] for body in bodies(served)} == {1.0}
+    drawn = [body for body in bodies(served) if "seed" in body]
+    assert [[body[name] for name in SETTINGS[:4]] for body in drawn] == [[1.0000049, 0.95, 20, 0.05]] * 4
+    greedy = [body for body in bodies(served) if body["max_tokens"] > 1 and "seed" not in body]
+    assert greedy
+    assert [[body[name] for name in SETTINGS[:4]] for body in greedy] == [[0.0, 1.0, 0, 0.0]] * len(greedy)
+    assert "t=1.0000049,p=0.95,top_k=20,min_p=0.05," in str(judge.signature(FIVE))
+    assert "top_k=20" in judge.thinker.drawing
+
+
+def test_what_is_not_obeyed_is_named_once(address, served, directory, tmp_path, caplog):
+    root = tmp_path / "own"
+    shutil.copytree(directory, root)
+    (root / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.8, "typical_p": 0.9}))
+    served.root = str(root)
+    load(address, think=1, think_tokens=5).score_many(FIVE, ROWS[:2])
+    told = [one.getMessage() for one in caplog.records if "do not obey" in one.getMessage()]
+    assert len(told) == 1
+    assert "repetition_penalty, typical_p" in told[0]
+
+
+def test_the_mark_is_sent_and_one_before_the_first_word_ends_nothing(address, served):
+    """The server stops at an empty line: at the start of a text it goes on, with another seed."""
+    tokenizer = byte_tokenizer()
+    written = iter(["\n\n", "A word.\n\n"])
+    plain = served.program.greedy
+
+    def greedy(ids, count, ends=()):
+        return plain(ids, count) if count == 1 else tokenizer.encode(next(written), add_special_tokens=False)
+
+    served.program.greedy = greedy
+    judge = load(address, think=1, think_tokens=40)
+    (score,) = judge.score_many(FIVE, ROWS[:1])
+    drawn = [body for body in bodies(served) if "seed" in body]
+    assert [body["stop"] for body in drawn] == [["\n\n"], ["\n\n"]]
+    assert drawn[0]["seed"] != drawn[1]["seed"]
+    assert drawn[1]["max_tokens"] == 40 - len(tokenizer.encode("\n\n", add_special_tokens=False))
+    assert score.thoughts.texts == ("\n\nA word.",)
+
+
+def test_a_thought_that_the_server_cuts_costs_its_row(address, served):
+    plain = served.program.greedy
+    judge = load(address, think=2, think_tokens=40)
+    tokenizer = byte_tokenizer()
+
+    def cut(ids, count, ends=()):
+        return plain(ids, min(count, 5 if "Ending 1." in tokenizer.decode(ids) else count), ends)
+
+    served.program.greedy = cut
+    found = judge.score_many(FIVE, ROWS[:3])
+    assert [one.is_scored for one in found] == [True, False, True]
+    assert "the server ended a thought at 5 of 40 tokens" in found[1].error
+
+
+@pytest.mark.parametrize("think", [{}, {"think": 2, "think_tokens": 5}])
+def test_a_refused_row_never_ends_a_run(address, served, file, tmp_path, think):
+    judge = load(address, **think)
+    tokenizer = byte_tokenizer()
+    served.program.refuse = lambda ids: "too long: context length" if "Ending 3." in tokenizer.decode(ids) else None
+    score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+    errors = [row["geval"]["five"].get("error") for row in read_lines(tmp_path / "run")]
+    assert [one is None for one in errors] == [True, True, True, False, True, True]
+    assert "refuses the prompt: 400: too long" in errors[3]
+    again = score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+    assert again.summaries[0].scored == 5
+
+
+def test_a_reason_that_the_server_refuses_costs_its_row(address, served):
+    tokenizer = byte_tokenizer()
+    judge = load(address)
+    served.program.refuse = lambda ids: "no" if "Ending 3." in tokenizer.decode(ids) else None
+    samples = [Sample(row) for row in ROWS]
+    reasons = dict(write_reasons(judge, FIVE, samples, ["3"] * 6, max_new_tokens=8))
+    assert [place for place, one in reasons.items() if "refuses the prompt" in (one.error or "")] == [3]
+
+
+def test_thoughts_fill_the_server_and_those_that_are_drawn_survive_a_kill(address, served, file, tmp_path):
+    judge = load(address, think=8, think_tokens=3)
+    busy, most, lock = [0], [0], threading.Lock()
+    answer = served.answer
+    done = []
+
+    def answered(path, body):
+        if body is None or "seed" not in body:
+            return answer(path, body)
+        with lock:
+            busy[0] += 1
+            most[0] = max(most[0], busy[0])
+        while most[0] < 48 and len(done) < 1:  # all 48 thoughts of the window wait together
+            threading.Event().wait(0.01)
+        found = answer(path, body)
+        with lock:
+            busy[0] -= 1
+            done.append(path)
+            if len(done) == 40:
+                served.statuses = [503] * 1000
+        return found
+
+    served.answer = answered
+    with pytest.raises(GevalError, match="does not answer"):
+        score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+    assert most[0] == 48
+    served.answer, served.statuses = answer, []
+    served.requests.clear()
+    score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
+    assert 0 < len([body for body in bodies(served) if "seed" in body]) < 48
+
+
+def test_an_adapter_reads_what_its_parent_reads(served):
+    listed = [
+        {"id": "tiny", "root": served.root, "max_model_len": 512},
+        {"id": "tuned", "root": served.root, "parent": "tiny", "max_model_len": None},
+    ]
+    answer = served.answer
+    served.answer = lambda path, body: (200, {"data": listed}) if path == "/v1/models" else answer(path, body)
+    with served.running() as address:
+        judge = load(address, served_model="tuned")
+        assert judge.context == 511
+        short = judge.score_many(FIVE.model_copy(update={"shorten": "source"}), [ROWS[0] | {"source": "Tale. " * 500}])
+    assert short[0].is_scored
+    assert max(len(ids) for body in bodies(served) for ids in body["prompt"]) == 511
+
+
+# --- malformed answers at the start, and addresses --------------------------------------------------------------------
+
+STARTS = {
+    "max_model_len many": ("/v1/models", {"data": [{"id": "tiny", "max_model_len": "many"}]}),
+    "max_model_len -5": ("/v1/models", {"data": [{"id": "tiny", "max_model_len": -5}]}),
+    "no list": ("/v1/models", {"data": 7}),
+    "brackets": ("/v1/models", nested(100_000)),
+    "tokens of text": ("/tokenize", {"tokens": ["a"]}),
+    "no tokens": ("/tokenize", {}),
+    "a list": ("/v1/completions", [1]),
+    "nothing": ("/v1/completions", None),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_start_that_cannot_be_read_is_one_sentence(served, start):
+    path, found = STARTS[start]
+    answer = served.answer
+    served.answer = lambda asked, body: (200, found) if asked == path else answer(asked, body)
+    with served.running() as address, pytest.raises(JudgeError, match=r"cannot be read|lists no models") as caught:
+        load(address)
+    assert caught.value.hint
+
+
+def test_a_version_that_cannot_be_read_is_unknown(served):
+    answer = served.answer
+    served.answer = lambda path, body: (200, nested(100_000)) if path == "/version" else answer(path, body)
+    with served.running() as address:
+        assert "unknown" in str(load(address).signature(FIVE))
+
+
+def test_an_error_that_cannot_be_read_is_one_sentence(address, served):
+    judge = load(address)
+    served.answer = lambda path, body: (400, nested(100_000))
+    with pytest.raises(JudgeError, match="400"):
+        judge.score(FIVE, **ROWS[0])
+
+
+def test_an_answer_has_a_bound(address, served, monkeypatch):
+    monkeypatch.setattr("geval_local.engine.served_client.MOST_BYTES", 1 << 20)
+    judge = load(address)
+    tokenizer = byte_tokenizer()
+    served.garble = lambda ids, found: found | {"more": "x" * (2 << 20) if "Ending 3." in tokenizer.decode(ids) else ""}
+    found = judge.score_many(FIVE, ROWS)
+    assert [one.is_scored for one in found] == [True, True, True, False, True, True]
+    assert "longer than 1 MB" in found[3].error
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "http://127.0.0.1:99999/v1",
+        "http://127.0.0.1:abc/v1",
+        "http://127.0.0.1 :8000/v1",
+        "http://127.0.0.1\x1b[2J/v1",
+        "http:///v1",
+        "http://[::1/v1",
+        f"http://{'a' * 300}/v1",
+        "http://a..b/v1",
+    ],
+)
+def test_what_is_no_address_is_one_sentence(name):
+    with pytest.raises(ConfigurationError):
+        check_address(JudgeOptions(name=name))
+
+
+@pytest.mark.parametrize("address", ["198.51.100.7", "203.0.113.9", "192.0.2.1", "198.18.0.1", "240.0.0.1", "8.8.8.8"])
+def test_networks_for_tests_and_documents_are_nobodys(address):
+    assert not is_private(address)
+    with pytest.raises(ConfigurationError, match="neither this machine nor in a private network"):
+        check_address(JudgeOptions(name=f"http://{address}/v1"))
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "172.31.0.1", "192.168.0.7", "127.0.0.2", "::1", "fd00::1", "fe80::1"])
+def test_networks_of_a_site_are_private(address):
+    assert is_private(address)
+    assert ":" in address or is_private(f"::ffff:{address}")
+
+
+@pytest.mark.parametrize(
+    "name", ["http://user:PASSWORD@127.0.0.1/v1", "http://127.0.0.1/v1?api_key=PASSWORD", "http://PASSWORD@10.0.0.1/v1"]
+)
+def test_an_address_with_secrets_is_refused_without_them(name):
+    with pytest.raises(ConfigurationError, match="VLLM_API_KEY") as caught:
+        JudgeOptions(name=name)
+    assert "PASSWORD" not in str(caught.value)
+
+
+def test_a_key_that_is_none_is_not_printed(address, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "SECRET\nof two lines")
+    with pytest.raises(ConfigurationError, match="no key has") as caught:
+        load(address)
+    assert "SECRET" not in str(caught.value)
+    monkeypatch.setenv(KEY_VARIABLE, "SECRET\n")
+    assert load(address).score(FIVE, **ROWS[0]).is_scored
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://KEY:SE/C+RET@bucket/d.jsonl?region=R", "s3://***@bucket/d.jsonl?region=R"),
+        ("cannot open 's3://KEY:SECRET@b/x': no", "cannot open 's3://***@b/x': no"),
+        ("s3://b/x?access_key=A&secret_key=B&region=R", "s3://b/x?access_key=***&secret_key=***&region=R"),
+        ("http://127.0.0.1:8000/v1 and a@b", "http://127.0.0.1:8000/v1 and a@b"),
+        ("s3://bucket/a@b/c:d@e", "s3://bucket/a@b/c:d@e"),
+    ],
+)
+def test_secrets_of_addresses_are_hidden_in_every_error(text, shown):
+    assert without_secrets(text) == shown
+    error = GevalError(text, hint=text)
+    assert str(error) == f"{shown}\n{shown}"
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(20))
+def test_fuzzed_answers_cost_their_rows(directory, part):
+    """2,000 answers, each changed at some place: every row has a score or a reason, or the judge one sentence."""
+    random, tokenizer = np.random.default_rng(part), byte_tokenizer()
+    served = Served(Program(tiny_model("llama", len(tokenizer))), tokenizer, str(directory))
+    answer = served.answer
+    with served.running() as address:
+        judge = load(address)
+        expected = judge.score(FIVE, **ROWS[0])
+
+        def fuzzed(path, body):
+            status, found = answer(path, body)
+            is_canary = len(body["prompt"]) > 1 or expected_ids != body["prompt"][0][: len(expected_ids)]
+            return (status, found) if is_canary else (status, fuzz(found, random))
+
+        (entry,) = judge.prepare(FIVE, [Sample(ROWS[0])])
+        expected_ids = entry.request.ids.tolist()
+        served.answer = fuzzed
+        for _ in range(100):
+            try:
+                found = judge.score(FIVE, **ROWS[0])
+            except GevalError:  # one sentence: anything else is a defect
+                continue
+            assert found.error or found.value == pytest.approx(expected.value, abs=4)
+            assert found.error or 0 <= found.label_mass <= 1.001
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    7,
+    1e308,
+    -1e308,
+    10**400,
+    "",
+    "a",
+    "\x00",
+    "token_id:5",
+    "token_id:-5",
+    [],
+    {},
+    [[]],
+    math.nan,
+]
+
+
+def fuzz(found, random):
+    """Change one value, key or length anywhere in an answer, or its text."""
+    if random.random() < 0.2:
+        text = json.dumps(found).encode()
+        at = int(random.integers(len(text)))
+        kept = [text[:at], text[:at] + bytes([int(random.integers(256))]) + text[at + 1 :], text[at:]]
+        return Bytes(kept[int(random.integers(3))])
+    places = list(paths(found))
+    *way, last = places[int(random.integers(len(places)))]
+    holder = found = json.loads(json.dumps(found))
+    for step in way:
+        holder = holder[step]
+    change = random.integers(3)
+    if change == 0:
+        del holder[last]
+    elif change == 1 and isinstance(last, str):
+        holder["x" + last] = holder.pop(last)
+    else:
+        holder[last] = ODD[int(random.integers(len(ODD)))]
+    return found
+
+
+def paths(value, way=()):
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, inner in steps:
+        yield (*way, step)
+        yield from paths(inner, (*way, step))
+
+
+class Bytes:
+    def __init__(self, text):
+        self.text = text

@@ -8,7 +8,7 @@ from multiprocessing.spawn import get_preparation_data
 
 import pytest
 from cli_run import run, write_rows
-from programs import Program, install_vllm
+from programs import Program, VLLMClientError, install_vllm
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Interrupted, Judge, Metric, RunEvents, score_file
@@ -130,6 +130,95 @@ def test_what_vllm_cannot_do_is_refused_before_anything_loads(directory, made, w
 
 
 @pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("given", ["logprobs_mode=raw_logits", "logprobs-mode=processed_logprobs", "load_format=dummy"])
+def test_arguments_that_change_what_a_figure_means_are_refused(directory, made, given):
+    with pytest.raises(ConfigurationError, match="would change what the judge is, or what its figures mean"):
+        load(directory, vllm=[given])
+    assert made == []
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("shift", [25.0, -3.0])
+def test_figures_that_are_no_log_probabilities_are_refused_when_vllm_has_loaded(directory, program, monkeypatch, shift):
+    plain = program.logprobs
+    monkeypatch.setattr(program, "logprobs", lambda ids: plain(ids) + shift)
+    with pytest.raises(JudgeError, match="log-probabilities"):
+        load(directory)
+
+
+LORA = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"")
+    return tmp_path / "adapter"
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"use_dora": True},
+        {"modules_to_save": ["embed_tokens"]},
+        {"trainable_token_indices": [1]},
+        {"alora_invocation_tokens": [1]},
+        {"init_lora_weights": "pissa"},
+        {"bias": "all"},
+        {"peft_type": "LOHA"},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_an_adapter_that_vllm_does_not_take_is_refused_before_anything_loads(directory, adapter, made, more):
+    (adapter / "adapter_config.json").write_text(json.dumps(LORA | more))
+    with pytest.raises(ConfigurationError, match="|".join([*more, "of the kind"])) as caught:
+        load(directory, adapter=adapter)
+    assert "adapter" in str(caught.value)
+    assert made == []
+
+
+@pytest.mark.usefixtures("vllm")
+def test_the_largest_rank_of_an_adapter_counts(directory, adapter, made, monkeypatch):
+    (adapter / "adapter_config.json").write_text(json.dumps(LORA | {"rank_pattern": {"k_proj": 12}}))
+    monkeypatch.setattr(VllmBackend, "_adapter", lambda self: None)
+    load(directory, adapter=adapter)
+    assert made[0]["max_lora_rank"] == 16
+
+
+LONG = ROWS[1] | {"source": "A long tale. " * 500}
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("think", [{}, {"think": 2, "think_tokens": 5}])
+def test_a_shortened_prompt_leaves_the_token_that_vllm_computes(directory, think):
+    judge = load(directory, vllm=["max_model_len=512"], **think)
+    shorten = METRICS[1].model_copy(update={"shorten": "source"})  # its labels are two tokens deep
+    found = judge.score_many(shorten, [ROWS[0], LONG])
+    assert [one.is_scored for one in found] == [True, True], found
+    assert found[1].dropped_tokens > 0
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("think", [{}, {"think": 2, "think_tokens": 5}])
+def test_a_prompt_that_vllm_refuses_costs_its_row_alone(directory, file, tmp_path, program, monkeypatch, think):
+    judge = load(directory, **think)
+    plain = judge.backend._llm.enqueue
+
+    def refusing(prompt, *given, **named):
+        if "Ending 3." in byte_tokenizer().decode(prompt["prompt_token_ids"]):
+            raise VLLMClientError("The decoder prompt is longer than the maximum model length")
+        return plain(prompt, *given, **named)
+
+    monkeypatch.setattr(judge.backend._llm, "enqueue", refusing)
+    found = score_file(file, METRICS[0], judge, tmp_path / "run", use_cache=False)
+    assert found.summaries[0].scored == len(ROWS) - 1
+    told = (tmp_path / "run" / "scores.jsonl").read_text()
+    assert "vLLM refuses the prompt: The decoder prompt is longer" in told
+    assert [one.is_scored for one in judge.score_many(METRICS[0], ROWS)] == [True, True, True, False]
+
+
+@pytest.mark.usefixtures("vllm")
 def test_a_gguf_file_is_refused(tmp_path):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF" + bytes(64))
@@ -214,6 +303,18 @@ def test_thoughts_are_drawn_with_a_seed_each(directory, program):
     ends = end_tokens(byte_tokenizer())
     written = program.greedy(entry.request.ids.tolist(), 5, sorted(ends))
     assert scores[0].thoughts.texts[0] == byte_tokenizer().decode([token for token in written if token not in ends])
+
+
+@pytest.mark.usefixtures("vllm")
+def test_thoughts_are_drawn_as_the_models_own_file_says_and_stop_at_their_mark(directory, program):
+    (directory / "generation_config.json").write_text(json.dumps({"top_k": 20, "min_p": 0.1, "temperature": 0.6}))
+    judge = load(directory, think=1, think_tokens=5)
+    judge.score(METRICS[0], **ROWS[0])
+    (drawn,) = [one for one in program.queued if one.seed is not None]
+    assert (drawn.temperature, drawn.top_p, drawn.top_k, drawn.min_p) == (0.6, 1.0, 20, 0.1)
+    assert drawn.stop == ["\n\n"]
+    assert drawn.include_stop_str_in_output
+    assert "t=0.6,p=1,top_k=20,min_p=0.1," in str(judge.signature(METRICS[0]))
 
 
 @pytest.fixture

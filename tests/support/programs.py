@@ -86,6 +86,10 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
 
+class VLLMClientError(Exception):
+    """What vLLM's errors about a request are."""
+
+
 def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
     """Make a module that looks like vLLM; `made` gets the arguments of every `LLM`."""
 
@@ -122,7 +126,7 @@ def fake_vllm(program: Program, made: list[dict[str, Any]]) -> types.ModuleType:
         def enqueue(self, prompt: Any, parameters: Any, **_: Any) -> list[str]:
             ids = prompt["prompt_token_ids"]
             if len(ids) >= self.most:
-                raise ValueError(f"The decoder prompt (length {len(ids)}) plus 1 is longer than {self.most}")
+                raise VLLMClientError(f"The decoder prompt (length {len(ids)}) plus 1 is longer than {self.most}")
             name = str(len(program.queued))
             program.queued.append(parameters)
             self.queue.append((name, ids, parameters))
@@ -213,7 +217,14 @@ class Served:
         if "seed" in body:
             self.program.drawn.append((body["temperature"], body["top_p"], body["seed"]))
         new = self.program.greedy(ids, body["max_tokens"])
-        return {"index": index, "text": "", "logprobs": self.garble(ids, {"top_logprobs": [top]}), "token_ids": new}
+        is_stopped = any(one in self.tokenizer.decode(new) for one in body.get("stop", ()))
+        return {
+            "index": index,
+            "text": "",
+            "logprobs": self.garble(ids, {"top_logprobs": [top]}),
+            "token_ids": new,
+            "finish_reason": "stop" if is_stopped else "length",
+        }
 
     @contextmanager
     def running(self) -> Iterator[str]:
@@ -230,7 +241,9 @@ class Served:
             def _reply(self, body: Any) -> None:
                 served.keys.append(self.headers.get("Authorization"))
                 status, found = served.answer(self.path, body)
-                text = (getattr(found, "text", None) or json.dumps(found)).encode()
+                text = getattr(found, "text", None)
+                text = json.dumps(found) if text is None else text
+                text = text if isinstance(text, bytes) else text.encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()

@@ -41,6 +41,7 @@ def show_forms(
     files: Sequence[str | Path], metrics: Sequence[Metric], judge: JudgeOptions, run: RunOptions, *, as_json: bool
 ) -> None:
     """Print, for every metric, the form of the first row that fills it: ``score --dry-run``, without weights."""
+    from geval_local.engine.open import open_backend
     from geval_local.io.input_checks import check_input, reading_of, told_files
     from geval_local.io.input_files import find_files
     from geval_local.judge.steps import with_pinned_steps
@@ -52,11 +53,18 @@ def show_forms(
 
     paths = find_files(files)
     rows, file = check_input(paths, metrics, run), told_files(paths)
-    entry = entry_of(judge)
-    tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
+    identity: str | None
+    if judge.backend.has_files:
+        entry = entry_of(judge)
+        tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
+        directory = resolve_directory(entry)
+        context, is_there = _context(entry, directory), _is_complete(directory)
+        identity = fingerprint(directory, entry.adapter, code=judge.trust_remote_code) if is_there else None
+    else:  # it takes no weights of this machine
+        served = open_backend(judge)
+        entry, tokenizer = served.entry, served.tokenizer
+        context, identity = served.facts.context, served.facts.fingerprint
     encoder = PromptEncoder(tokenizer, style=entry.style)
-    directory = resolve_directory(entry)
-    identity = fingerprint(directory, entry.adapter, code=judge.trust_remote_code) if _is_complete(directory) else None
     records: dict[str, Any] = {}
     read = reading_of(rows, metrics)
     for line in () if as_json else read:
@@ -75,7 +83,7 @@ def show_forms(
                 f"{entry.name} to write them, which `score` does once, or `geval-local steps`",
                 "yellow",
             )
-        sample, audit = _first_form(file, rows, RequestMaker(encoder, pinned, _context(entry, directory)))
+        sample, audit = _first_form(file, rows, RequestMaker(encoder, pinned, context))
         if as_json:
             steps = "to be written" if pinned.needs_steps else "present" if pinned.steps else "none"
             records[metric.name] = {"row": sample.row, "steps": steps, **label_record(audit)}
