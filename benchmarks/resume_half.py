@@ -66,7 +66,7 @@ def half(rows: int, directory: Path, *, report: bool) -> dict[str, float]:
     with suppress(Interrupted):
         score(FreeEngine(20_000), None if report else StopAt(rows // 2))
     if report:
-        from geval_local.report.reports import report as write
+        from geval_local.report.reports import write_report as write
 
         child = os.fork()  # the run's own memory is not the report's
         if child == 0:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.analysis.pairs import rank as rank
     from geval_local.analysis.rating_plans import plan_ratings as plan_ratings
     from geval_local.analysis.ratings.rated import read_rated as read_rated
+    from geval_local.analysis.results import read_results as read_results
+    from geval_local.analysis.worse import is_worse as is_worse
     from geval_local.errors import GevalError as GevalError
     from geval_local.errors import Interrupted as Interrupted
     from geval_local.evaluation.execution import run_evaluation as run_evaluation
@@ -51,11 +53,13 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.questions.question import PredicateQuestion as PredicateQuestion
     from geval_local.questions.question import ScoreQuestion as ScoreQuestion
     from geval_local.questions.question import load_questions as load_questions
+    from geval_local.report.reports import write_report as write_report
     from geval_local.runs.completion import RunResult as RunResult
     from geval_local.runs.events import RunEvents as RunEvents
     from geval_local.runs.run_file import decide_file as decide_file
     from geval_local.runs.run_file import resume as resume
     from geval_local.runs.run_file import score_file as score_file
+    from geval_local.runs.shards import merge_shards as merge_shards
     from geval_local.scale import Scale as Scale
     from geval_local.score import Distribution as Distribution
     from geval_local.score import Estimator as Estimator
@@ -92,19 +96,23 @@ _HOMES = {
     "decide_file": "geval_local.runs.run_file",
     "estimate": "geval_local.analysis.estimates",
     "evaluator": "geval_local.hosts.evaluator",
+    "is_worse": "geval_local.analysis.worse",
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
     "meta_evaluate": "geval_local.analysis.meta_evaluation",
+    "merge_shards": "geval_local.runs.shards",
     "metric_from_prompt_file": "geval_local.prompt",
     "plan_ratings": "geval_local.analysis.rating_plans",
     "rank": "geval_local.analysis.pairs",
     "read_rated": "geval_local.analysis.ratings.rated",
+    "read_results": "geval_local.analysis.results",
     "read_samples": "geval_local.io.samples",
     "register_accessors": "geval_local.frames",
     "resume": "geval_local.runs.run_file",
     "run_evaluation": "geval_local.evaluation.execution",
     "score_file": "geval_local.runs.run_file",
     "score_frame": "geval_local.frames",
+    "write_report": "geval_local.report.reports",
 }
 
 __all__ = sorted(("__version__", *_HOMES))

@@ -5,8 +5,12 @@ A row with a conversation offers fields in addition to its columns: the last ans
 
 from __future__ import annotations
 
+import ast
 import json
+import tokenize
 from collections.abc import Mapping, Sequence
+from io import StringIO
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from geval_local.errors import ErrorCode, FieldError
@@ -44,14 +48,14 @@ _TYPES = ("human", "ai", "system", "tool", "function", "AIMessageChunk", "functi
 _REASONING = ("reasoning", "thinking", "redacted_thinking")
 #: Roles that ask and answer nothing.
 _NO_PEOPLE = ("", "system", "developer", "tool", *_REASONING)
-#: Keys of a message that hold its content, and of a part of a content that hold its text; the first is taken.
-_CONTENTS = ("content", "parts", "value", "output", "refusal")
-_TEXTS = ("text", "refusal", "content", "output", "response", "result", "output_text")
-#: Types of parts that call a tool, or hold what a tool returned.
+#: Keys of a message that hold its content, and of what a tool returned; the first is taken.
+_CONTENTS = ("content", "parts", "value", "output", "refusal", "response", "result")
+#: Types of parts that call a tool, or hold what a tool returned; Gemini's parts have them as keys.
 _CALLS = ("tool_use", "tool_call", "function_call", "functionCall")
 _RETURNED = ("tool_result", "tool_call_response", "function_response", "functionResponse")
-#: Keys of Gemini's parts, which have no type.
-_UNTYPED = ("functionCall", "function_call", "functionResponse", "function_response", "inlineData", "fileData")
+_UNTYPED = (*_CALLS, *_RETURNED, "inlineData", "fileData")
+#: Longest cell that is read as Python, whose parser takes many times its memory.
+MAX_LITERAL = 1 << 20
 _SHAPE = "A message is an object with role and content, or with from and value."
 
 
@@ -88,12 +92,10 @@ def turn_of(message: Any, what: str) -> Turn:
         return Turn(str(kind), "Reasoning", "", None, ("reasoning",))
     key = next((one for one in _CONTENTS if message.get(one) is not None), None)
     calls = message.get("tool_calls") or [one for one in (message.get("function_call"),) if one]
-    calls = [message] if kind in _CALLS else calls
+    calls = [message] if kind in _CALLS else calls if isinstance(calls, list | tuple) else [calls]
     if not isinstance(role, str) or not role.strip() or not (set(_CONTENTS) & message.keys() or calls):
-        keys = f" Its keys are: {', '.join(map(str, message))}." if message else ""
-        raise FieldError(
-            f"{what} is an object without a role and a content, not text", ErrorCode.NOT_TEXT, hint=_SHAPE + keys
-        )
+        told = f"{what} is an object without a role and a content, not text"
+        raise FieldError(told, ErrorCode.NOT_TEXT, hint=f"{_SHAPE} Its keys are: {', '.join(map(str, message))}.")
     content = None if key is None else message[key]
     name = role.strip()
     role = _SPEAKERS.get(name.lower(), name.lower())
@@ -102,63 +104,53 @@ def turn_of(message: Any, what: str) -> Turn:
     shown = name if ("role" in message and key != "parts") or role not in ("user", "assistant", "tool") else role
     if role in ("user", "assistant") and isinstance(message.get("name"), str) and not calls:
         shown = message["name"].strip() or shown
+    shown = f"{shown[:1].upper()}{shown[1:]}"
     try:
-        written = [_call(one, what) for one in (calls if isinstance(calls, list | tuple) else [calls])]
-    except FieldError as error:
-        return Turn(role, f"{shown[:1].upper()}{shown[1:]}", "[call]", error, ("call",))
-    parts = [] if content in (None, "") and written else _parts(content, what)
-    is_list_of_texts = isinstance(content, list | tuple) and all(isinstance(part, str) for part in content)
-    text = ("\n\n" if is_list_of_texts else "\n").join([*(text for text, _, _ in parts if text), *written])
-    lost = next((error for _, error, _ in parts if error is not None), None)
-    return Turn(role, f"{shown[:1].upper()}{shown[1:]}", text, lost, tuple(kind for *_, kind in parts if kind))
+        written = [_call(one, what) for one in calls]
+        text, lost, unseen = ("", None, ()) if content in (None, "") and written else _read(content, what)
+    except FieldError as error:  # a call without a name
+        return Turn(role, shown, "[call]", error, ("call",))
+    return Turn(role, shown, "\n".join([*([text] if text else []), *written]), lost, unseen)
 
 
 def _kind_of(part: Any) -> str:
-    """Return the type of a part of a content, in one word for all forms; empty for text."""
-    if isinstance(part, str) or not isinstance(part, Mapping):
-        return "" if isinstance(part, str) else type(part).__name__
-    kind = str(part.get("type") or next((key for key in _UNTYPED if key in part), ""))
-    if part.get("thought") is True:  # Gemini
-        return "reasoning"
-    if any(isinstance(part.get(key), str) for key in _TEXTS) and kind not in (*_REASONING, *_RETURNED, *_CALLS):
-        return ""
-    return kind or "an object"
+    """Name the type of a part of a content, as its form calls it."""
+    if not isinstance(part, Mapping):
+        return "null" if part is None else f"of type {type(part).__name__}"
+    kind = str(part.get("type") or next((key for key in _UNTYPED if key in part), "an object"))
+    return "reasoning" if part.get("thought") is True else kind  # Gemini
 
 
-def _parts(content: Any, what: str) -> list[tuple[str, FieldError | None, str]]:
-    """Read a content: of each part its text, why it is none, and what is not shown of it."""
+def _read(content: Any, what: str, of: str = ": the content") -> tuple[str, FieldError | None, tuple[str, ...]]:
+    """Read a content, or a part of one: its text, why that is not all of it, and what it does not show."""
     if isinstance(content, str):
-        return [(content, None, "")]
-    if not isinstance(content, list | tuple):
-        kind = "null" if content is None else f"of type {type(content).__name__}"
-        told = "no content" if content is None else type(content).__name__
-        return [(f"[{told}]", _no_text(f"{what}: the content is {kind}, not text"), told)]
-    return [one for index, part in enumerate(content, start=1) for one in _part(part, f"{what}, part {index}")]
-
-
-def _part(part: Any, what: str) -> list[tuple[str, FieldError | None, str]]:
-    kind = _kind_of(part)
-    if kind == "":
-        text = part if isinstance(part, str) else next(part[key] for key in _TEXTS if isinstance(part.get(key), str))
-        return [(text, None, "")]
+        return content, None, ()
+    if isinstance(content, list | tuple):
+        read = [_read(part, what, f", part {place} of the content") for place, part in enumerate(content, start=1)]
+        between = "\n" if any(isinstance(part, Mapping) for part in content) else "\n\n"
+        unseen = tuple(kind for *_, kinds in read for kind in kinds)
+        return (
+            between.join(text for text, *_ in read if text),
+            next((lost for _, lost, _ in read if lost), None),
+            unseen,
+        )
+    part, kind = content if isinstance(content, Mapping) else {}, _kind_of(content)
+    inner: Mapping[str, Any] = held if isinstance(held := part.get(kind), Mapping) else part
     if kind in _REASONING:
-        return [("", None, "reasoning")]
-    inner = part.get(kind, part) if isinstance(part, Mapping) else {}
+        return "", None, ("reasoning",)
     if kind in _CALLS:
-        return [(_call(inner, what), None, "")]
-    held = next((inner[key] for key in _TEXTS if inner.get(key) is not None), None) if kind in _RETURNED else None
-    if isinstance(held, Mapping):
-        return [(json.dumps(held, ensure_ascii=False, default=str), None, "")]
-    if held is not None:
-        return _parts(held, what)
-    data = inner if isinstance(inner, Mapping) else {}
-    media = str(data.get("mimeType", "")).partition("/")[0] or str(data.get("modality") or kind)
-    media = media.removeprefix("input_").removesuffix("_url")
-    return [(f"[{media}]", _no_text(f"{what} of the content is {kind}, not text"), media)]
-
-
-def _no_text(told: str) -> FieldError:
-    return FieldError(told, ErrorCode.NOT_TEXT, hint=_SHAPE)
+        return _call(inner, what), None, ()
+    if kind in _RETURNED:
+        held = next((inner[key] for key in _CONTENTS if inner.get(key) is not None), "")
+        return _read(json.dumps(held, ensure_ascii=False, default=str) if isinstance(held, Mapping) else held, what, of)
+    # Other types may hold bytes as their content.
+    keys = ("text", "refusal", "content") if kind in ("text", "an object") else ("text", "refusal")
+    text = next((part[key] for key in keys if isinstance(part.get(key), str)), None)
+    if text is not None:
+        return text, None, ()
+    media = str(inner.get("mimeType") or inner.get("modality") or kind).partition("/")[0]
+    media = "no content" if content is None else media.removeprefix("input_").removesuffix("_url")
+    return f"[{media}]", FieldError(f"{what}{of} is {kind}, not text", ErrorCode.NOT_TEXT, hint=_SHAPE), (media,)
 
 
 def _call(call: Any, what: str) -> str:
@@ -175,15 +167,34 @@ def _call(call: Any, what: str) -> str:
     return f"[calls {asked['name']}({written})]"
 
 
+def decoded_json(value: Any) -> Any:
+    """Decode an object or a list stored as JSON, or as Python writes it, in a CSV cell; others stay unchanged."""
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return _python_literal(value)
+    return value
+
+
+def _python_literal(text: str) -> Any:
+    """Read what Python's ``str`` made of a list or an object; any other text stays one."""
+    if text[-1] not in "]}" or len(text) > MAX_LITERAL:
+        return text
+    try:
+        found = ast.literal_eval(text)
+        tokens = [one for one in tokenize.generate_tokens(StringIO(text).readline) if one.type != tokenize.NL]
+    except (ValueError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
+        return text
+    # NumPy prints ['a' 'b'] without commas, which Python would join.
+    is_joined = any(one.type == other.type == tokenize.STRING for one, other in pairwise(tokens))
+    return found if isinstance(found, list | dict) and not is_joined else text
+
+
 def messages_of(row: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
     """Find the conversation of a row: its column, and its messages; None if there is none."""
     for column in CHATS:
-        value = row.get(column)
-        if isinstance(value, str) and value.startswith("["):  # in a CSV cell
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
-                continue
+        value = decoded_json(row.get(column))
         if value is not None and hasattr(value, "tolist"):  # in a cell of a frame
             value = value.tolist()
         if isinstance(value, list | tuple) and (column in _MEANT or is_messages(value)):

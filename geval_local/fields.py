@@ -6,21 +6,18 @@ takes precedence.
 
 from __future__ import annotations
 
-import ast
 import difflib
-import json
 import math
 import re
 import shlex
-import tokenize
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from io import StringIO
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 from geval_local.conversation import OFFERED, READ_AS, TURN, is_message, is_messages, messages_of, offered_by, turn_of
+from geval_local.conversation import decoded_json as decoded_json  # for modules that read cells
 from geval_local.errors import ConfigurationError, ErrorCode, FieldError, UnscorableError
 from geval_local.errors import nearest as nearest  # for modules that handle names of fields
 
@@ -198,30 +195,6 @@ def without(row: Mapping[str, Any], path: str) -> dict[str, Any]:
         if isinstance(held := decoded_json(row.get(column)), Mapping):
             return {**row, column: without(held, ".".join(parts[place:]))}
     return dict(row)
-
-
-def decoded_json(value: Any) -> Any:
-    """Decode an object or a list stored as JSON, or as Python writes it, in a CSV cell; others stay unchanged."""
-    if isinstance(value, str) and value.startswith(("{", "[")):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return _python_literal(value)
-    return value
-
-
-def _python_literal(text: str) -> Any:
-    """Read what Python's ``str`` made of a list or an object; any other text stays one."""
-    if len(text) > MAX_CHARACTERS or text[-1] not in "]}":
-        return text
-    try:
-        found = ast.literal_eval(text)
-        tokens = [one for one in tokenize.generate_tokens(StringIO(text).readline) if one.type != tokenize.NL]
-    except (ValueError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
-        return text
-    # NumPy prints ['a' 'b'] without commas, which Python would join.
-    is_joined = any(one.type == other.type == tokenize.STRING for one, other in pairwise(tokens))
-    return found if isinstance(found, list | dict) and not is_joined else text
 
 
 def unwrapped(value: Any, *, texts: bool = True) -> Any:

@@ -39,6 +39,7 @@ Style = Literal["completion", "chat", "chat-no-prefill"]
 EngineName = Literal["auto", "trie", "cache", "padded", "vllm"]
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 Format = Literal["jsonl", "csv", "parquet"]
+CsvStyle = Literal["safe", "excel", "excel-semicolons"]
 Quoting = Literal["standard", "none"]
 
 LOADING = "Loading"
@@ -533,10 +534,14 @@ class RunOptions(Options):
             "Absent: all."
         ),
     ] = None
-    csv_safe: Annotated[
-        bool,
-        Field(description="Put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab)."),
-    ] = False
+    csv_style: Annotated[
+        CsvStyle | None,
+        Field(
+            description="safe: put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab); "
+            "excel: also begin with a byte order mark, so that Excel reads the file as UTF-8; excel-semicolons: also "
+            "with semicolons, for systems whose decimal sign is a comma. Absent: plain CSV."
+        ),
+    ] = None
     window: Annotated[
         Annotated[int, Field(ge=1, le=2**31)] | None,
         Flag(metavar="N"),

@@ -422,13 +422,14 @@ class Tally:
         """Make an empty tally of the same metric, for a slice of its rows."""
         return Tally(self.metric, low_mass=self._counts.low_mass, ends=self._counts.ends)
 
-    def sums(self, documents: Documents) -> Sums:
-        """Return the figures so far as sums that can be added to those of other rows."""
+    def sums(self, documents: Documents | None = None) -> Sums:
+        """Return the figures so far as sums that add up with those of other rows; by default a row is a document."""
         values, masses = np.asarray(self._values), np.asarray(self._masses)
+        codes = None if documents is None else documents.codes[np.asarray(self._places, dtype=np.int64)]
         return replace(
             self._counts,
             by_row=MeanSums.of(values),
-            by_document=MeanSums.of(values, documents.codes[np.asarray(self._places, dtype=np.int64)]),
+            by_document=MeanSums.of(values, codes),
             mass=float(masses.sum()),
             mass_min=float(masses.min()) if masses.size else math.inf,
         )

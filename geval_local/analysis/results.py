@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,14 +34,26 @@ from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, 
 from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_columns
+from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
-from geval_local.io.results import ResultsInput, decoded, numbered, read_result_rows, row_number, with_figures
+from geval_local.io.results import (
+    FileRows,
+    Record,
+    Records,
+    ResultsInput,
+    decoded,
+    figures_in,
+    numbered,
+    read_result_rows,
+    row_number,
+    with_figures,
+)
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
-from geval_local.score import Distribution, Estimator, estimate
+from geval_local.score import Distribution, Estimator, Score, estimate, silence
 from geval_local.signature import rounding_of, signature_parts, written_signature
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, probability_matrix, word_count
@@ -325,8 +339,9 @@ class ScoredRun:
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows."""
         rows = read_rows(self.path) if self.held is None else self.held
-        described = {} if self.manifest is None else self.manifest.metrics
-        check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
+        if self.manifest is not None:
+            known = (name for one in self.manifest.metrics.values() for name in one.definition.fields)
+            check_mapping(self.fields, ["output", *known])
         check_columns((Sample(row) for row in rows), self.fields)
         if self.rater_column is None:
             return rows
@@ -360,14 +375,66 @@ class ScoredRun:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Names of the metrics in the first row."""
-        held = self.rows[0].get("geval")
-        if not isinstance(held, Mapping) or not held:
+        """Names of the metrics; of a large file those in its first row."""
+        shown = [self.rows[0]] if isinstance(self.rows, FileRows | PartRows) else self.rows
+        named = numbered(shown)
+        found = dict.fromkeys(name for number, row in named for name in figures_in(row, f"{self.path}, row {number}"))
+        if not found:
             raise DataError(
                 f"{self.path} holds no scores",
                 hint=f"Score it first: geval-local score {self.path} --metric NAME -o OUT",
             )
-        return list(held)
+        return list(found)
+
+    @property
+    def file(self) -> str:
+        """The file's name, or ``results``."""
+        return self.path.name
+
+    @cached_property
+    def records(self) -> Collection[Record]:
+        """The rows with their scores; those of a large file are read as they are asked for."""
+        turned = {name: found for name in self.metrics if (found := self.direction(name)) is not Direction.HIGH}
+        records = Records(self.rows, str(self.path), self.metrics, turned)
+        return records if isinstance(self.rows, FileRows | PartRows) else tuple(records)
+
+    def lowest(self, count: int) -> dict[str, list[tuple[Sample, Score]]]:
+        """Give the worst rows of every metric that the judge answers, the worst first, by its direction."""
+        found: dict[str, list[tuple[Sample, Score]]] = {}
+        for metric in self.metrics if count else ():
+            known = [mass for one in self.records if math.isfinite(mass := one.scores[metric].label_mass)]
+            if known and silence(math.fsum(known) / len(known)):
+                continue
+            scored = (record for record in self.records if record.scores[metric].is_scored)
+            worst = heapq.nsmallest(
+                count, scored, key=lambda one: self.direction(metric).sign * one.scores[metric].value
+            )
+            found[metric] = [
+                (Sample(one.columns, one.number, self.file, mapping=self.mapping), one.scores[metric]) for one in worst
+            ]
+        return found
+
+    @property
+    def ids(self) -> list[str] | None:
+        """The rows' ``id`` values if all rows have distinct ones, else None."""
+        keys = row_keys(self.rows)
+        return keys if keys and str(self.rows[0].get("id")) == keys[0] and "id" in self.rows[0] else None
+
+    def frame_rows(self) -> list[dict[str, Any]]:
+        """Return a flat row for each row: its columns, and ``metric.figure`` for every figure."""
+        return [
+            one.columns
+            | {f"{name}.{key}": value for name, own in one.scores.items() for key, value in own.to_dict().items()}
+            for one in self.records
+        ]
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a data frame of pandas, see `frame_rows`."""
+        return import_module("pandas").DataFrame(self.frame_rows())
+
+    def to_polars(self) -> Any:
+        """Return the rows as a data frame of polars, see `frame_rows`."""
+        return import_module("polars").DataFrame(self.frame_rows(), infer_schema_length=None)
 
     def one_metric(self, name: str | None) -> str:
         """Return the named metric, or the only one."""
@@ -485,6 +552,34 @@ class ScoredRun:
         """Return the key of every row -> the text of its output; None if there is none."""
         texts = (output_text(row, self.mapping) for row in self.rows)
         return dict(zip(row_keys(self.rows), texts, strict=True))
+
+
+def _goodness(score: Score) -> float:
+    return score.direction.sign * score.value
+
+
+def read_results(given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:
+    """Read results with all that they know: rows, scores, fields, documents and their manifest.
+
+    Parameters
+    ----------
+    given : path, RunResult, rows or data frame
+        A result file of any format, a run directory, the result of `score_file`, rows, or a data frame.
+    **reading
+        Fields of the document and of the system, and how scores are read: see `Reading`.
+
+    Returns
+    -------
+    ScoredRun
+        With `rows`, `records` (rows with their `Score`), `metrics`, `manifest`, `mapping`, `documents`, `to_pandas` and
+        `to_polars`.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If there is no such file, or it cannot be read.
+    """
+    return ScoredRun.of(given, **reading)
 
 
 def estimated_items(items: Sequence[ScoredItem], scale: Scale, estimator: Estimator) -> list[ScoredItem]:

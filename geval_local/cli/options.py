@@ -266,7 +266,6 @@ JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=Tr
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
 SystemColumns = Annotated[list[str] | None, option_of(RunOptions, "system_columns")]
 Columns = Annotated[list[str] | None, option_of(RunOptions, "columns")]
-CsvSafe = Annotated[bool, option_of(RunOptions, "csv_safe")]
 RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]
 Output = Annotated[
     str | None,
@@ -476,9 +475,9 @@ def shown_name(files: Sequence[str | Path]) -> str:
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
     """Refuse options of CSV results if no CSV is written."""
     columns = None if run.on_ray else run.columns  # there they choose the columns of parts
-    if (columns or run.csv_safe) and "csv" not in formats:
+    if (columns or run.csv_style) and "csv" not in formats:
         raise ConfigurationError(
-            "--columns and --csv-safe are about CSV results; the other formats keep everything",
+            "--columns and --csv-style are about CSV results; the other formats keep everything",
             hint="Add -o NAME.csv, or --format csv to a run directory.",
         )
 

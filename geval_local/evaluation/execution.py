@@ -184,10 +184,20 @@ def run_evaluation(
         plan = file
     else:
         plan = make_plan(read_evaluation(file, [*overrides, *baseline_override(against)]), overwrite=overwrite)
-    settings, record = plan.file.settings, plan.file.record
     while plan.is_new and not claim(plan.directory):
         plan = make_plan(plan.file, overwrite=overwrite)  # another process was faster
     remove_record(plan.directory)
+    try:
+        return _run(plan, {"retry_errors": retry_errors, "overwrite": overwrite}, events)
+    except BaseException:
+        with suppress(OSError):  # it holds a run
+            plan.directory.rmdir()
+        raise
+
+
+def _run(plan: Plan, update: Mapping[str, bool], events: Callable[[DataRun], RunEvents]) -> EvaluationResult:
+    """Do the runs of a plan, check their gates, and write the verdict at the end."""
+    settings, record = plan.file.settings, plan.file.record
     keeper = _JudgeKeeper()
     runs: dict[str, RunResult] = {}
     reports: dict[str, Path] = {}
@@ -199,7 +209,7 @@ def run_evaluation(
             plan.metrics,
             plan.judges,
             f"{run.directory}/",
-            options.model_copy(update={"retry_errors": retry_errors, "overwrite": overwrite}),
+            options.model_copy(update=update),
             metric_names=[one.name for one in settings.metrics],
             evaluation=record,
             load=keeper.load,
@@ -592,12 +602,10 @@ def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -
     facts = {"gates": "; ".join(gates) or None, "baseline": None if run.baseline is None else run.baseline.told}
     rows = [Table.of(ROW_HEADERS, map(row_cells, one.rows)).titled(f"failed: {one.name}") for one in found if one.rows]
     page = RunPage(
-        scored.path,
+        scored,
         replace(told, facts={**facts, **told.facts}),
-        rule=scored.rule,
         by=result.manifest.settings.by,
         title=run.name,
-        fields=scored.mapping,
         gates=rows,
     )
     return page.write(run.page)

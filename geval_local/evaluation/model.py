@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from geval_local.analysis.gates import GATE_PATTERN, parse_limit
 from geval_local.evaluation.history import LAST, RECORD, checked_pattern
-from geval_local.options import BaselineOptions, Format, JudgeOptions, Options, RunOptions, jsonl
+from geval_local.options import BaselineOptions, CsvStyle, Format, JudgeOptions, Options, RunOptions, jsonl
 
 _Text = Annotated[str, Field(min_length=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -120,7 +120,7 @@ class Outputs(Options):
     #: As in `RunOptions`.
     formats: Annotated[list[Format], Field(min_length=1)] = Field(default_factory=jsonl)
     columns: list[_Text] | None = None
-    csv_safe: bool = False
+    csv_style: CsvStyle | None = None
 
 
 _Data = Annotated[DataFile, BeforeValidator(short("file"), json_schema_input_type=str | DataFile)]

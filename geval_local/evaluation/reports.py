@@ -22,8 +22,9 @@ from geval_local.summary import Summary
 
 #: Beginning of this module's files, after their XML declaration.
 _OURS = b'<testsuites name="geval-local"'
-#: Beginning of this module's sections in Markdown.
+#: Beginning and end of this module's sections in Markdown.
 _SECTION = "<!-- geval-local gates"
+_END = "<!-- end of geval-local gates -->\n"
 #: Characters of a judged text that are shown.
 _TEXT = 160
 #: Characters that XML 1.0 cannot contain, not even escaped.
@@ -40,8 +41,8 @@ def begin(summary: Path | None, junit: Path | None, title: str) -> None:
             raise OutputError(f"cannot write {place}: {why}", hint="Name a file in a directory that exists.")
         if place == junit or not _is_the_jobs(place):
             check_place(place)
-            ours = _OURS if place == junit else _SECTION.encode()
-            if place.exists() and ours not in (content := place.read_bytes())[:200] and content:
+            content = place.read_bytes() if place.exists() else b""
+            if content and not (_OURS in content[:200] if place == junit else content.startswith(_SECTION.encode())):
                 raise OutputError(
                     f"{place} exists and was not written by geval-local", hint="Name another file, or delete this one."
                 )
@@ -61,11 +62,9 @@ def _is_the_jobs(summary: Path) -> bool:
 def explained(one: GateOutcome) -> list[str]:
     """Say what a failed gate was compared with, how sure its figure is, and what to type next."""
     change = one.change
-    found = (
-        ""
-        if change is None
-        else f"changed by {change.value:+.3f}, 95 % interval [{change.low:+.3f}, {change.high:+.3f}]"
-    )
+    found = ""
+    if change is not None:
+        found = f"changed by {change.value:+.3f}, 95 % interval [{change.low:+.3f}, {change.high:+.3f}]"
     lines = [("limit", one.gate.told), ("found", found), ("baseline", one.baseline), ("next", one.next)]
     return [f"{name}: {text}" for name, text in lines if text]
 
@@ -102,15 +101,10 @@ def junit_text(found: Sequence[GateOutcome], title: str) -> str:
     for one in found:
         names = {"classname": _xml(one.data or title), "name": _xml(one.name)}
         case = ElementTree.SubElement(suite, "testcase", names)
-        told = one.told_at
-        if one.verdict == "skipped":
-            ElementTree.SubElement(case, "skipped", {"message": _xml(told)})
-        elif one.passed:
-            ElementTree.SubElement(case, "system-out").text = _xml("\n".join([told, *explained(one)]))
-        else:
-            lines = [told, *explained(one), *(line for row in one.rows for line in row_lines(row))]
-            failure = ElementTree.SubElement(case, "failure", {"message": _xml(told), "type": one.gate.figure})
-            failure.text = _xml("\n".join(lines))
+        kind = {"holds": "system-out", "skipped": "skipped", "failed": "failure"}[one.verdict]
+        message = {} if one.verdict == "holds" else {"message": _xml(one.told_at)}
+        lines = [one.told_at, *explained(one), *(line for row in one.rows for line in row_lines(row))]
+        ElementTree.SubElement(case, kind, message).text = _xml("\n".join(lines))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
@@ -169,8 +163,8 @@ def write_markdown(
         before = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise OutputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    others = re.sub(rf"{re.escape(mark)}.*?(?={re.escape(_SECTION)}|\Z)", "", before, flags=re.DOTALL)
-    save_text(path, others + mark + text)
+    others = re.sub(rf"{re.escape(mark)}.*?{re.escape(_END)}", "", before, flags=re.DOTALL)
+    save_text(path, f"{others}{mark}{text}{_END}")
 
 
 def _figures(summary: Summary) -> tuple[str, str, str]:

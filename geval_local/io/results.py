@@ -5,19 +5,18 @@ Report and analysis share the rules for which CSV columns are figures and how ro
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
 import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from geval_local.direction import Direction
 from geval_local.errors import Cause, DataError, ErrorCode
@@ -27,8 +26,7 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
-from geval_local.io.samples import Sample
-from geval_local.score import OrderFigures, Score, silence
+from geval_local.score import OrderFigures, Score
 from geval_local.thinking import ThoughtFigures
 
 #: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.
@@ -224,95 +222,7 @@ class Record:
     scores: dict[str, Score]
 
 
-@dataclass(frozen=True)
-class Results:
-    """All rows of a run."""
-
-    #: The file's name, or ``results``.
-    name: str
-    #: In order of appearance.
-    metrics: tuple[str, ...]
-    #: In the order of the rows. Of a large file and of a directory of parts they are read as they are asked for.
-    records: Collection[Record]
-    #: Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by name.
-    fields: Mapping[str, str] = field(default_factory=dict)
-    #: Metrics whose low scores are good.
-    directions: Mapping[str, Direction] = field(default_factory=dict)
-
-    def direction(self, metric: str) -> Direction:
-        """Which scores of a metric are good."""
-        return self.directions.get(metric, Direction.HIGH)
-
-    def ids(self) -> list[str] | None:
-        """Return the rows' ``id`` values if all rows have distinct ones, else None."""
-        ids = [str(record.columns["id"]) for record in self.records if record.columns.get("id") is not None]
-        return ids if len(ids) == len(self.records) == len(set(ids)) else None
-
-    def row_keys(self) -> list[str]:
-        """Return a key per row: its ``id`` if all rows have distinct ones, else its position in the run, from 1."""
-        return self.ids() or [str(place) for place in range(1, len(self.records) + 1)]
-
-
-def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, only: Sequence[str] = ()) -> Results:
-    """Read results, of all metrics or of some `only`."""
-    mapping: dict[str, str] = {}
-    low: dict[str, Direction] = {}
-    if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        name, where = path.name, str(path)
-        described = _described(path)
-        mapping = {} if described is None else dict(described.fields)
-        low = {} if described is None else low_metrics(described)
-        rows: Sequence[Mapping[str, Any]] = read_result_rows(path)
-    else:
-        name = where = "results"
-        rows = [with_figures(row) for row in given]
-    if not rows:
-        raise DataError(f"{name} holds no rows", hint=_HINT)
-    metrics = tuple(
-        dict.fromkeys(metric for number, row in numbered(rows) for metric in _figures(row, f"{where}, row {number}"))
-    )
-    if not metrics:
-        raise DataError(f"{name}: no row holds the figures of a metric", hint=_HINT)
-    metrics = tuple(metric for metric in metrics if not only or metric in only)
-    low = {metric: direction for metric, direction in low.items() if metric in metrics}
-    records: Collection[Record] = _Records(rows, where, metrics, low)
-    return Results(
-        name,
-        metrics,
-        records if isinstance(rows, PartRows | FileRows) else tuple(records),
-        mapping | dict(fields or {}),
-        low,
-    )
-
-
-def low_metrics(described: ResultManifest) -> dict[str, Direction]:
-    """Give the direction of the metrics whose low scores are good; of all others the high ones are."""
-    found = {name: one.definition.direction for name, one in described.metrics.items()}
-    return {name: direction for name, direction in found.items() if direction is not Direction.HIGH}
-
-
-def lowest_rows(results: Results, count: int) -> dict[str, list[tuple[Sample, Score]]]:
-    """Give the worst rows of every metric that the judge answers, the worst first, by its direction."""
-    found: dict[str, list[tuple[Sample, Score]]] = {}
-    for metric in results.metrics if count else ():
-        masses = [record.scores[metric].label_mass for record in results.records]
-        known = [mass for mass in masses if math.isfinite(mass)]
-        if known and silence(math.fsum(known) / len(known)):
-            continue
-        scored = (record for record in results.records if record.scores[metric].is_scored)
-        worst = heapq.nsmallest(count, scored, key=lambda record: _goodness(record.scores[metric]))
-        found[metric] = [
-            (Sample(one.columns, one.number, results.name, mapping=results.fields), one.scores[metric]) for one in worst
-        ]
-    return found
-
-
-def _goodness(score: Score) -> float:
-    return score.direction.sign * score.value
-
-
-class _Records(Collection[Record]):
+class Records(Collection[Record]):
     """Records of result rows, made whenever they are asked for."""
 
     def __init__(
@@ -329,7 +239,7 @@ class _Records(Collection[Record]):
     def __iter__(self) -> Iterator[Record]:
         for number, row in numbered(self._rows):
             place = f"{self._where}, row {number}"
-            own = _figures(row, place)
+            own = figures_in(row, place)
             scores = {metric: read_score(metric, own.get(metric), place) for metric in self._metrics}
             for metric, direction in self._directions.items():
                 scores[metric] = replace(scores[metric], direction=direction)
@@ -344,7 +254,7 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def _figures(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
+def figures_in(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
     """Return the figures of every metric in a result row."""
     if "geval" not in row:
         raise DataError(f"{where}: no scores", hint=_HINT)
@@ -360,6 +270,12 @@ def _not_a_flag(value: object) -> object:
     return value
 
 
+def _on_a_scale(value: float) -> float:
+    if not -LARGEST <= value <= LARGEST:
+        raise ValueError("a number beyond all scales")
+    return value
+
+
 def _pairs(value: object) -> object:
     """List tokens as pairs, which they are in JSON and CSV; in Parquet they are structs."""
     found = decoded_json(value)
@@ -369,7 +285,7 @@ def _pairs(value: object) -> object:
 
 #: No scale has values beyond; the squares of larger numbers are no numbers.
 LARGEST = 1e150
-_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False), AfterValidator(_on_a_scale)]
 _Share = Annotated[_Number, Field(ge=-1e-9, le=1 + 1e-9)]
 _Numbers = Annotated[list[_Number], BeforeValidator(decoded_json)]
 

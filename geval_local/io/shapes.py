@@ -162,7 +162,8 @@ def _by_turn(sample: Sample, speaker: str) -> Iterator[Sample]:
         told = f"the column {column!r} has no turn of {speaker!r}; its speakers are: {speakers or 'none'}. If one has "
         yield sample.lost(f"{told}another name, map it: `roles=assistant=NAME`", ErrorCode.MISSING_FIELD)
     for number, place in enumerate(own, start=1):
-        fields = _numbered(sample, {**fields_at(turns[: place + 1], place), **rest}, "conversation_id", number, "#")
+        offered = {name: text for name, text in fields_at(turns[: place + 1], place).items() if name not in rest}
+        fields = _numbered(sample, rest | offered, "conversation_id", number, "#")
         fields |= {TURN: number} | ({SPEAKER: turns[place].speaker} if turns[place].speaker != "Assistant" else {})
         unseen = [f"message {at}: {kind}" for at, turn in enumerate(turns[:place], 1) for kind in turn.unseen]
         one = replace(sample, fields={**fields, **({NOT_SHOWN: ", ".join(unseen)} if unseen else {})})

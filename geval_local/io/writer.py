@@ -32,7 +32,7 @@ from geval_local.io.columns import (
 )
 from geval_local.io.ownership import check_place
 from geval_local.io.samples import Sample
-from geval_local.options import Format
+from geval_local.options import CsvStyle, Format
 from geval_local.score import Score
 
 #: Rows that determine the columns of a CSV file; later rows have to fit.
@@ -102,14 +102,15 @@ class CsvSink:
         columns: Sequence[str] | None = None,
         layout: ColumnLayout = SCORES,
         *,
-        safe: bool = False,
+        style: CsvStyle | None = None,
     ) -> None:
-        self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        self._writer = csv.writer(self._text)
+        encoding = "utf-8-sig" if style in ("excel", "excel-semicolons") else "utf-8"
+        self._text = io.TextIOWrapper(file, encoding=encoding, newline="", write_through=True)
+        self._writer = csv.writer(self._text, delimiter=";" if style == "excel-semicolons" else ",")
         self._metrics = metrics
         self._columns = columns
         self._layout = layout
-        self._safe = safe
+        self._safe = style is not None
         self._figure_columns = {f"{metric}.{figure}" for metric in metrics for figure in layout.figures}
         self._header: list[str] | None = None
         self._extra: str | None = None
@@ -224,7 +225,7 @@ class ResultWriter:
         *,
         layout: ColumnLayout = SCORES,
         columns: Sequence[str] | None = None,
-        csv_safe: bool = False,
+        csv_style: CsvStyle | None = None,
         private: bool = False,
         mark: str | None = None,
         before_replacing: Callable[[Path], object] = lambda whole: None,
@@ -248,7 +249,7 @@ class ResultWriter:
                 ) from error
             suffix = path.suffix.lower()
             if suffix == ".csv":
-                sink: Sink = CsvSink(file, metrics, columns, layout, safe=csv_safe)
+                sink: Sink = CsvSink(file, metrics, columns, layout, style=csv_style)
             else:
                 jsonl = suffix == ".jsonl"
                 sink = (

@@ -20,6 +20,7 @@ from geval_local.io.result_manifest import PARTS_MANIFEST, check_results, parse_
 from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
+from geval_local.options import CsvStyle
 from geval_local.runs.exporter import with_rows
 from geval_local.runs.run_file import read_run
 
@@ -29,7 +30,7 @@ def merge_parts(
     output: str | os.PathLike[str],
     *,
     columns: Sequence[str] | None = None,
-    csv_safe: bool = False,
+    csv_style: CsvStyle | None = None,
     overwrite: bool = False,
 ) -> int:
     """Write the rows of a finished distributed run into one file, with its manifest next to it."""
@@ -57,7 +58,7 @@ def merge_parts(
     with ExitStack() as stack:
         writers = [
             stack.enter_context(
-                ResultWriter.open(file, names, columns=columns, csv_safe=csv_safe, source=partial(_source, rows))
+                ResultWriter.open(file, names, columns=columns, csv_style=csv_style, source=partial(_source, rows))
             )
             for file in with_rows([target])
         ]

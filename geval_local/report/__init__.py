@@ -9,23 +9,4 @@
 - `sections`: which system is better or preferred, as tables and as pictures
 - `page`: the skeleton, its script and style, the policy that keeps sample text inert, and the compact columns that the
   script reads
-
-Importing the package loads nothing; `report` is loaded on first use.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from geval_local.report.reports import report
-
-__all__ = ["report"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "report":
-        from geval_local.report.reports import report
-
-        return report
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

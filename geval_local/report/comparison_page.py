@@ -11,10 +11,11 @@ from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.ratings.values import RatingScale, read_ratings
+from geval_local.analysis.results import ScoredRun, row_keys
 from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError
 from geval_local.io.columns import as_text
-from geval_local.io.results import Record, Results, load_results
+from geval_local.io.results import Record
 from geval_local.report.answer import difference_answer, means_table, tab_title, unscored_once, written_on
 from geval_local.report.overview import Described, describe, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
@@ -49,11 +50,11 @@ class Pairing:
         return found
 
 
-def pair_runs(first: Results, second: Results) -> Pairing:
+def pair_runs(first: ScoredRun, second: ScoredRun) -> Pairing:
     """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
-    by_id = None not in (first.ids(), second.ids())
+    by_id = None not in (first.ids, second.ids)
     left, right = (
-        dict(zip(run.row_keys(), run.records, strict=True))
+        dict(zip(row_keys(run.rows), run.records, strict=True))
         if by_id
         else {str(place): record for place, record in enumerate(run.records, start=1)}
         for run in (first, second)
@@ -88,10 +89,9 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
     told = describe(runs[0])
     metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
     page = RunPage(
-        study.together.rows(),
+        ScoredRun.of(study.together.rows(), fields=runs[0].mapping),
         Described(metrics, told.facts if len(runs) == 1 else {}),
         title=" and ".join(run.name for run in runs),
-        fields=runs[0].mapping,
         human=study.human,
         rule=study.together.rule,
         system="system",
@@ -105,10 +105,10 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
 def _write_runs(study: RunComparison, target: Path) -> Path:
     """Write two runs side by side: differences in settings and texts, their agreement, and their items."""
     shared = tuple(study.metrics)
-    first, second = (load_results(run.given, only=shared) for run in study.runs)
-    names = (first.name, second.name)
-    if first.name == second.name:
-        names = (f"A: {first.name}", f"B: {second.name}")
+    first, second = study.runs
+    names = (first.file, second.file)
+    if first.file == second.file:
+        names = (f"A: {first.file}", f"B: {second.file}")
     pairing = pair_runs(first, second)
     described = [describe(run) for run in study.runs]
     differing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
@@ -148,8 +148,8 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         against_people=comparison_table(study.against_human) if study.against_human else None,
         overviews=[
             (name, overview_table(found), unscored_once(found), [one for one in found if one.shortened])
-            for name, run, own, scored in zip(names, (first, second), described, study.runs, strict=True)
-            for found in [summaries(run, own, documents=scored.collected)]
+            for name, run, own in zip(names, study.runs, described, strict=True)
+            for found in [summaries(run, own, metrics=shared)]
         ],
         texts={
             name: replace(one, signature="")  # the figures already have both runs' signatures

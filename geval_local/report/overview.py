@@ -11,9 +11,8 @@ from typing import Any
 from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table, number
 from geval_local.errors import UnscorableError
-from geval_local.grouping import DocumentRule, Documents
+from geval_local.grouping import Documents
 from geval_local.io.columns import as_text
-from geval_local.io.results import Results
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
@@ -77,22 +76,22 @@ UNDESCRIBED = Described()
 
 
 def summaries(
-    results: Results,
+    results: ScoredRun,
     described: Described = UNDESCRIBED,
     *,
+    metrics: Sequence[str] = (),
     documents: Documents | None = None,
     by: Sequence[str] = (),
 ) -> list[Summary]:
-    """Summarize every metric of a run, with its slices; `documents` are those of its rows, in their order."""
-    if documents is None:
-        documents = Documents.of(DocumentRule(mapping=results.fields), (one.columns for one in results.records))
+    """Summarize every metric of a run, or some, with its slices; `documents` are by default those of the run."""
+    documents = documents or results.collected
     ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
-    tallies = [Tally(metric, ends=ends.get(metric)) for metric in results.metrics]
-    slicings = find_slicings((one.columns for one in results.records), by, results.fields) if by else []
+    tallies = [Tally(metric, ends=ends.get(metric)) for metric in metrics or results.metrics]
+    slicings = find_slicings(results.rows, by, results.mapping) if by else []
     sliced = [SliceTallies(tally, slicings) for tally in tallies]
     for place, record in enumerate(results.records):
         sample = Sample({}, record.number)
-        slices = {one.column: one.slice_of(record.columns, results.fields) for one in slicings}
+        slices = {one.column: one.slice_of(record.columns, results.mapping) for one in slicings}
         for tally, own in zip(tallies, sliced, strict=True):
             score = record.scores[tally.metric]
             tally.add(sample.where, sample.row, score, place)

@@ -57,7 +57,7 @@ class WrittenReport:
         return {"path": str(self.path), "pages": self.pages, "failed": self.failed}
 
 
-def report(
+def write_report(
     results: Sequence[ResultsGiven],
     output: str | Path,
     *,
@@ -116,12 +116,10 @@ def report(
     def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
         ratings = rating_fields(human, run.metrics)
         return RunPage(
-            run.given,
+            run,
             describe(run),
             human=ratings,
-            rule=run.rule,
             system=system_of_columns([run], system_columns, system) if system_columns else system,
-            fields=run.mapping,
             ablation=_ablation(run, ratings, estimators),
             scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,

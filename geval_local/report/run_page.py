@@ -22,11 +22,11 @@ from geval_local.analysis.ratings.values import (
     rating_fields,
     read_ratings,
 )
-from geval_local.analysis.results import grouped, joined, writer_of
+from geval_local.analysis.results import ScoredRun, grouped, joined, row_keys, writer_of
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
-from geval_local.io.results import Results, ResultsInput, load_results
+from geval_local.io.results import ResultsInput
 from geval_local.report.answer import answer, matrix, tab_title, unscored_once, written_on
 from geval_local.report.overview import UNDESCRIBED, Described, overview_table, slice_tables, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
@@ -63,15 +63,14 @@ class People:
 class RunPage:
     """The page of one run, with all of its metrics or some `only`: a self-contained HTML file."""
 
-    results: ResultsInput
+    results: ScoredRun | ResultsInput
     described: Described = UNDESCRIBED
     human: HumanFields | None = None
-    #: What decides which rows are one document.
-    rule: DocumentRule = field(default_factory=DocumentRule)
+    #: What decides which rows are one document, if it is not what the results say.
+    rule: DocumentRule | None = None
     system: str | None = None
     #: Metric -> how its systems compare, where that is known already.
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
-    fields: Mapping[str, str] | None = None
     only: Sequence[str] = ()
     ablation: Table | None = None
     #: Metric -> the scale of its ratings; of others every number is one.
@@ -88,29 +87,34 @@ class RunPage:
     gates: Sequence[Table] = ()
 
     @cached_property
-    def run(self) -> Results:
+    def run(self) -> ScoredRun:
         """The run's rows."""
-        return load_results(self.results, self.fields, self.only)
+        return self.results if isinstance(self.results, ScoredRun) else ScoredRun.of(self.results)
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The metrics of the page."""
+        return [metric for metric in self.run.metrics if not self.only or metric in self.only]
 
     @cached_property
     def ratings(self) -> dict[str, str]:
         """Metric -> field of its human ratings."""
-        return rating_fields(self.human, self.run.metrics)
+        return rating_fields(self.human, self.metrics)
 
     @cached_property
     def documents(self) -> Documents:
         """The documents of the rows."""
-        return Documents.of(self.rule, (record.columns for record in self.run.records))
+        return self.run.collected if self.rule is None else Documents.of(self.rule, self.run.rows)
 
     @cached_property
     def groups(self) -> list[str] | None:
         """The document of every row; None if every row is one."""
-        return grouped(self.documents, (record.columns for record in self.run.records), self.run.name).names
+        return grouped(self.documents, self.run.rows, self.run.file).names
 
     @cached_property
     def keys(self) -> list[str]:
         """Names of the rows."""
-        return self.run.row_keys()
+        return row_keys(self.run.rows)
 
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:
@@ -127,7 +131,7 @@ class RunPage:
                 self.system,
                 self.scales.get(metric, ANY_NUMBER),
             )
-            for metric in self.run.metrics
+            for metric in self.metrics
             if has_systems or metric in self.ratings
         }
 
@@ -141,7 +145,7 @@ class RunPage:
                 found[metric] = People(
                     metric,
                     self.ratings[metric],
-                    self.run.metrics.index(metric),
+                    self.metrics.index(metric),
                     tuple(item.human for item in items),
                     levels,
                     folded(correlation_table(levels), ("n",)) if levels else None,
@@ -152,14 +156,14 @@ class RunPage:
     @cached_property
     def summaries(self) -> list[Summary]:
         """The figures of every metric."""
-        return summaries(self.run, self.described, documents=self.documents, by=self.by)
+        return summaries(self.run, self.described, metrics=self.metrics, documents=self.documents, by=self.by)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""
-        target = check_target(path, self.results)
+        target = check_target(path, self.run.given)
         check_reasons(self.reasons, self.run)
         people = list(self.people.values())
-        pairs = [one for metric in self.run.metrics if (one := pair_section(self.run, metric)) is not None]
+        pairs = [one for metric in self.metrics if (one := pair_section(self.run, metric)) is not None]
         compared = [
             system_section(
                 metric,
@@ -173,13 +177,13 @@ class RunPage:
             for metric, own in self.items.items()
         ]
         chosen = self._chosen()
-        title, date = self.title or self.run.name, written_on(self.results)
+        title, date = self.title or self.run.file, written_on(self.run.given)
         systems = [one for one in compared if one is not None]
         page = render(
             "report.html.j2",
             self._data(chosen),
             title=title,
-            tab=tab_title(title, self.described.judge, date, metrics=self.run.metrics),
+            tab=tab_title(title, self.described.judge, date, metrics=self.metrics),
             date=date,
             answer=answer(
                 self.summaries,
@@ -187,7 +191,7 @@ class RunPage:
                 {one["metric"]: one["ranking"] for one in systems if "ranking" in one},
             ),
             matrix=matrix(self.summaries),
-            file=self.run.name,
+            file=self.run.file,
             count=len(self.run.records),
             shown=len(chosen),
             judge=self.described.judge,
@@ -201,7 +205,7 @@ class RunPage:
             reasons=reason_notes(self.reasons),
             up=self.up,
             ablation=self.ablation,
-            texts=self.described.texts(self.run.metrics),
+            texts=self.described.texts(self.metrics),
             facts=self.described.entries,
         )
         return write_page(target, page)
@@ -236,7 +240,7 @@ class RunPage:
             texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
         place = {record.number: index for index, record in enumerate(records)}
         metrics = []
-        for metric in self.run.metrics:
+        for metric in self.metrics:
             people, text = self.people.get(metric), self.described.metrics.get(metric)
             payload = metric_payload(
                 metric,
@@ -257,7 +261,7 @@ class RunPage:
             metrics.append(payload)
         return {
             "mode": "report",
-            "runs": [as_text(self.run.name)],
+            "runs": [as_text(self.run.file)],
             "texts": texts.texts,
             "columns": texts.columns,
             **found,
@@ -283,7 +287,7 @@ class GroupCorrelation:
 
 
 def scored_items(
-    results: Results,
+    results: ScoredRun,
     keys: Sequence[str],
     metric: str,
     field: str | None,
@@ -295,7 +299,7 @@ def scored_items(
     items = []
     ratings = [math.nan] * len(keys)
     if field is not None:
-        ratings = read_ratings(((one.number, one.columns) for one in results.records), field, results.name, scale)
+        ratings = read_ratings(((one.number, one.columns) for one in results.records), field, results.file, scale)
     texts: dict[str, str] = {}  # systems repeat: one text for all
     for record, key, rating, group in zip(results.records, keys, ratings, groups or keys, strict=True):
         score = record.scores[metric]
@@ -303,11 +307,11 @@ def scored_items(
         error = None if score.error is None else "unscored"
         mass = score.label_mass
         item = ScoredItem(group, "", rating, score.value, key=key, error=error, label_mass=mass)
-        where = f"{results.name}, row {record.number}"
-        item = joined(item, record.columns, where, system, results.fields)
+        where = f"{results.file}, row {record.number}"
+        item = joined(item, record.columns, where, system, results.mapping)
         items.append(replace(item, system=texts.setdefault(item.system, item.system)))
     if field is not None and all(math.isnan(item.human) for item in items):
-        raise no_ratings([record.columns for record in results.records], field, results.name)
+        raise no_ratings([record.columns for record in results.records], field, results.file)
     return items
 
 

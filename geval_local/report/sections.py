@@ -15,10 +15,10 @@ from geval_local.analysis.pair_study import (
     study_pairs,
 )
 from geval_local.analysis.preferences import holds_pairs, preference_of
+from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table, interval, number
 from geval_local.direction import Direction
 from geval_local.errors import DataError
-from geval_local.io.results import Results
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.records import ScoredItem
 
@@ -151,14 +151,14 @@ class MatrixCell:
     level: str = ""
 
 
-def pair_section(run: Results, metric: str) -> dict[str, Any] | None:
+def pair_section(run: ScoredRun, metric: str) -> dict[str, Any] | None:
     """Return the figures of a run's comparisons on one metric for the template; None if it rates single outputs."""
     first = next(iter(run.records))
     if not holds_pairs({**first.columns, "geval": {metric: first.scores[metric].to_dict()}}, metric):
         return None
     study = study_pairs(
         [
-            preference_of(record.columns, record.scores[metric].to_dict(), f"{run.name}, row {record.number}")
+            preference_of(record.columns, record.scores[metric].to_dict(), f"{run.file}, row {record.number}")
             for record in run.records
         ]
     )

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.results import ScoredRun
 from geval_local.errors import DataError
 from geval_local.io.columns import as_text
-from geval_local.io.results import Record, Results
+from geval_local.io.results import Record
 from geval_local.io.rows import read_rows
 from geval_local.signature import judge_name, signature_parts
 
@@ -67,7 +68,7 @@ def _reason(line: Mapping[str, Any], where: str) -> WrittenReason:
     return WrittenReason(where, row, str(line["metric"]), str(line["label"]), value, shown)
 
 
-def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
+def check_reasons(reasons: Sequence[WrittenReason], run: ScoredRun) -> None:
     """Check that the reasons explain the rows and scores of this run, not those of another."""
     rows = {reason.row for reason in reasons}
     records = {record.number: record for record in run.records if record.number in rows} if rows else {}
@@ -77,17 +78,17 @@ def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
             raise DataError(f"{reason.where}: {told}: it belongs to another run", hint=_HINT)
 
 
-def _mismatch(reason: WrittenReason, records: Mapping[int, Record], run: Results) -> str:
+def _mismatch(reason: WrittenReason, records: Mapping[int, Record], run: ScoredRun) -> str:
     if reason.metric not in run.metrics:
-        return f"explains a score of {reason.metric!r}, and {run.name} holds {', '.join(run.metrics)}"
+        return f"explains a score of {reason.metric!r}, and {run.file} holds {', '.join(run.metrics)}"
     record = records.get(reason.row)
     if record is None:
-        return f"explains row {reason.row}, and {run.name} has none of that number"
+        return f"explains row {reason.row}, and {run.file} has none of that number"
     score = record.scores[reason.metric]
     if math.isfinite(reason.score) and not math.isclose(reason.score, score.value, rel_tol=1e-6, abs_tol=1e-9):
-        return f"explains the score {reason.score:.6g} of row {reason.row}, which has {score.value:.6g} in {run.name}"
+        return f"explains the score {reason.score:.6g} of row {reason.row}, which has {score.value:.6g} in {run.file}"
     if score.mode is not None and reason.label != score.mode:
-        return f"explains the label {reason.label!r} of row {reason.row}, which has {score.mode!r} in {run.name}"
+        return f"explains the label {reason.label!r} of row {reason.row}, which has {score.mode!r} in {run.file}"
     return ""
 
 

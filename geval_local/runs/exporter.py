@@ -67,7 +67,7 @@ class Exporter:
             self._run.keys,
             layout=self._run.asked.layout(self._run.keys),
             columns=settings.columns,
-            csv_safe=settings.csv_safe,
+            csv_style=settings.csv_style,
             private=settings.output is None,
             mark=self._run.manifest.run,
             before_replacing=claim,

@@ -69,7 +69,7 @@ def merge_shards(
     output : path
         A .jsonl, .csv or .parquet file, or a directory for the run, as for `geval_local.runs.run_file.score_file`.
     options : RunOptions, optional
-        What is written (``formats``, ``columns``, ``csv_safe``) if not what the shares have, and ``overwrite``.
+        What is written (``formats``, ``columns``, ``csv_style``) if not what the shares have, and ``overwrite``.
     load_calibration : callable, optional
         As for `geval_local.runs.run_file.score_file`.
     events : RunEvents, optional
@@ -114,7 +114,7 @@ def merge_shards(
             "output": None if target.output is None else target.output.name,
             "address": target.address,
             "columns": options.columns or settings.columns,
-            "csv_safe": options.csv_safe or settings.csv_safe,
+            "csv_style": options.csv_style or settings.csv_style,
         }
     )
     judges = [JudgeRecord(name=judge.name, choice=judge.choice) for judge in first.judges]

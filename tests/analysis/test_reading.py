@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+import geval_local
 from geval_local.analysis.ratings.values import each_place, number_at
 from geval_local.analysis.results import ScoredRun, read_rows
 from geval_local.errors import DataError
@@ -62,8 +63,12 @@ def test_ids_become_keys_only_if_every_row_has_its_own(tmp_path):
         (lambda row: row.pop("geval"), {}, "row 2: no scores"),
         (lambda row: row["geval"].pop("m"), {}, "row 2: no score of the metric 'm'"),
         (lambda row: row.pop("doc"), {"group_by": "doc"}, "row 2: the field 'doc' to group by is missing"),
-        (lambda row: row["rating"].update(mean="high"), {"human": "rating.mean"}, "row 2: rating.mean is not a number"),
-        (lambda row: row["rating"].update(mean="NA"), {"human": "rating.mean"}, "row 2: rating.mean is not a number"),
+        (lambda row: row["rating"].update(mean="high"), {"human": "rating.mean"}, "rating.mean is not a number"),
+        (
+            lambda row: row["rating"].update(mean="maybe"),
+            {"human": "rating.mean"},
+            "row 2: rating.mean is not a number",
+        ),
         (lambda row: row["rating"].update(mean=[1, math.inf]), {"human": "rating.mean"}, "rating.mean is not a number"),
         (lambda row: row.pop("system_id"), {}, "row 2: the field 'system_id' is missing"),
         (lambda row: None, {"human": "raiting"}, "no row has a human rating in 'raiting'"),
@@ -189,3 +194,16 @@ def test_empty_cells_of_a_frame_are_no_ratings_and_name_nobody():
     frame = pandas.DataFrame([row | {"system": None} if at == 3 else row for at, row in enumerate(rows)])
     with pytest.raises(DataError, match="row 4: the field 'system' is missing"):
         ScoredRun.of(frame, system="system", group_by="doc").items("m")
+
+
+def test_results_are_read_with_all_that_they_know_and_as_frames(tmp_path):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    run = geval_local.read_results(write(tmp_path / "r.jsonl", result_rows()))
+    assert run.metrics == ["m"]
+    assert run.manifest is None
+    assert next(iter(run.records)).scores["m"].value == run.rows[0]["geval"]["m"]["score"]
+    for frame, found in ((pandas, run.to_pandas()), (polars, run.to_polars())):
+        assert isinstance(found, frame.DataFrame)
+        assert found["m.score"].to_list()[0] == run.rows[0]["geval"]["m"]["score"]
+        assert found["doc"].to_list() == [row["doc"] for row in run.rows]
+        assert "geval" not in found.columns

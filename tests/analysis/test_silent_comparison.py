@@ -13,8 +13,8 @@ from geval_local.analysis.comparison import RunComparison, compare_systems
 from geval_local.analysis.estimates import estimate
 from geval_local.analysis.meta_evaluation import meta_evaluate
 from geval_local.analysis.ratings.rated import read_rated
+from geval_local.analysis.results import read_results
 from geval_local.fields import resolve
-from geval_local.io.results import load_results, lowest_rows
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
 
@@ -95,5 +95,5 @@ def test_a_meta_evaluation_says_it_beside_its_correlations(tmp_path):
 
 
 def test_the_lowest_rows_of_a_judge_that_does_not_answer_are_none():
-    assert lowest_rows(load_results(scored_rows()), 3) == {}
-    assert [len(own) for own in lowest_rows(load_results(scored_rows(0.9)), 3).values()] == [3]
+    assert read_results(scored_rows()).lowest(3) == {}
+    assert [len(own) for own in read_results(scored_rows(0.9)).lowest(3).values()] == [3]

@@ -9,8 +9,8 @@ import pytest
 
 from geval_local.analysis.meta_evaluation import meta_evaluate
 from geval_local.analysis.ratings.rated import read_rated
+from geval_local.analysis.results import read_results
 from geval_local.evaluation.kept_scores import RatedJudges
-from geval_local.io.results import load_results
 from geval_local.options import JudgeOptions
 from geval_local.report.run_page import RunPage
 from geval_local.runs.run_file import score_file
@@ -59,7 +59,7 @@ def test_a_page_shows_kept_thoughts_at_their_row(file, tmp_path):
     judge = MockJudge(options=JudgeOptions(think=2))
     score_file(file, METRIC, judge, tmp_path / "out.jsonl", keep_thoughts=True)
     page = RunPage(tmp_path / "out.jsonl").write(tmp_path / "page.html").read_text()
-    texts = load_results(tmp_path / "out.jsonl").records[3].scores[METRIC].thoughts.texts
+    texts = read_results(tmp_path / "out.jsonl").records[3].scores[METRIC].thoughts.texts
     assert f"[3,{json.dumps(list(texts), separators=(',', ':'))}]" in page
     score_file(file, METRIC, MockJudge(), tmp_path / "plain.jsonl")
     assert '"thoughts":' not in RunPage(tmp_path / "plain.jsonl").write(tmp_path / "plain.html").read_text()

@@ -66,7 +66,7 @@ def test_fields_are_mapped_and_the_run_knows_it(here: Path) -> None:
         (["--field", "nothing"], "is not a mapping"),
         ([*MAPPED, "--columns", "idd", "-o", "o.csv"], "there is no column 'idd'; did you mean 'id'?"),
         ([*MAPPED, "--columns", "id", "-o", "o.jsonl"], "are about CSV results"),
-        ([*MAPPED, "--csv-safe"], "are about CSV results"),
+        ([*MAPPED, "--csv-style", "safe"], "are about CSV results"),
     ],
 )
 def test_what_does_not_fit_is_found_before_a_judge(here: Path, no_judge: None, arguments, message) -> None:
@@ -116,7 +116,9 @@ def test_csv_results_are_for_a_spreadsheet(here: Path) -> None:
     rows = good_rows(2)
     rows[0]["id"] = "=HYPERLINK(1)"
     write_rows(here / "good.jsonl", rows)
-    assert score(here, "good.jsonl", "-o", "o.csv", "--csv-safe", "--columns", "id,output,score").exit_code == 0
+    assert (
+        score(here, "good.jsonl", "-o", "o.csv", "--csv-style", "safe", "--columns", "id,output,score").exit_code == 0
+    )
     with (here / "o.csv").open(newline="") as file:
         header, first, _ = csv.reader(file)
     assert header == ["id", "output", "clarity.score"]

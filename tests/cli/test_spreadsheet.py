@@ -9,9 +9,9 @@ import re
 import pytest
 from cli_run import METRIC, judge_directory, run
 
-from geval_local.analysis.results import ScoredRun
+from geval_local.analysis.results import ScoredRun, read_results
 from geval_local.io.result_manifest import rows_path
-from geval_local.io.results import load_results, read_result_rows
+from geval_local.io.results import read_result_rows
 
 ROWS = 12
 
@@ -69,7 +69,7 @@ def test_a_csv_result_has_the_columns_of_its_input_then_score_label_mass_and_err
 def test_a_csv_result_reads_as_the_jsonl_result_does(here, options):
     score(here, *options)
     score(here, output="scored.jsonl")
-    of_csv, of_jsonl = load_results("scored.csv"), load_results("scored.jsonl")
+    of_csv, of_jsonl = read_results("scored.csv"), read_results("scored.jsonl")
     assert [dict(row) for row in read_result_rows("scored.csv")] == [
         dict(row) for row in read_result_rows("scored.jsonl")
     ]
@@ -98,7 +98,7 @@ def test_a_score_that_was_edited_is_the_users(here):
     rows = read_table(here / "scored.csv")
     rows[3]["clarity.score"] = "1.25"
     write_table(here / "scored.csv", rows)
-    found = load_results("scored.csv").records
+    found = read_results("scored.csv").records
     assert [r.scores["clarity"].value for r in found][3] == 1.25
     assert [r.number for r in found if r.scores["clarity"].probabilities is None] == [4]
 
@@ -171,7 +171,7 @@ def test_a_file_of_the_users_in_the_place_of_the_rows_is_not_replaced(here):
 
 def test_a_run_directory_keeps_the_rows_of_a_table_too(here):
     score(here, "--format", "csv", output="runs/one/")
-    assert load_results(here / "runs/one/scores.csv").records
+    assert read_results(here / "runs/one/scores.csv").records
     rows = read_result_rows(here / "runs/one/scores.csv")
     assert all(row["geval"]["clarity"]["label_mass"] > 0 for row in rows)
 

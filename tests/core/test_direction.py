@@ -11,12 +11,13 @@ from cli_run import METRIC as CLARITY
 from cli_run import good_rows, run, write_rows
 
 from geval_local import Judge, Metric, Scale, compare, rank, score_file
+from geval_local.analysis.results import read_results
 from geval_local.direction import Direction
 from geval_local.errors import MetricError
-from geval_local.io.results import load_results, lowest_rows
+from geval_local.grouping import DocumentCounts
 from geval_local.models.registry import label_of
 from geval_local.questions.pair import pair_metric
-from geval_local.report.reports import report
+from geval_local.report.reports import write_report
 from geval_local.runs.reasons import chosen_places
 from geval_local.score import Distribution, Estimator, Score
 from geval_local.summary import Sums, Tally
@@ -60,7 +61,7 @@ def test_sums_of_parts_keep_the_direction():
     total = Sums("toxicity")
     for one in tallies:
         total.add(Sums.from_record(json.loads(json.dumps(one.sums().to_record()))))
-    summary = total.summary("rows", grouped=False)
+    summary = total.summary(DocumentCounts())
     assert summary.direction is Direction.LOW
     assert summary.to_dict()["better"] == "low"
 
@@ -88,7 +89,7 @@ def test_the_worst_rows_are_the_highest(runs):
     values = sorted(score.value for _, score in high.lowest[0])
     assert [score.value for _, score in high.lowest[0]] == values
     assert [score.value for _, score in low.lowest[0]] == values[::-1]
-    found = lowest_rows(load_results(low.files[0]), 3)["toxicity"]
+    found = read_results(low.files[0]).lowest(3)["toxicity"]
     assert [score.value for _, score in found] == values[::-1][:3]
     figures = [{"score": value, "mode": "1"} for value in (2.0, 1.0, 3.0)]
     assert chosen_places(figures, lowest=1) == [1]
@@ -126,7 +127,7 @@ def test_preferences_made_of_scores_prefer_the_good_end(runs):
 
 
 def test_pages_pass_and_rank_from_the_good_end(runs, tmp_path):
-    report([runs["low"].files[0]], tmp_path / "page.html")
+    write_report([runs["low"].files[0]], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '"better":"low"' in page
     assert "stay within 2.9" in page

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from geval_local import Metric, PredicateQuestion
+from geval_local.analysis.results import read_results
 from geval_local.engine.interface import Position, ReadoutTable
 from geval_local.errors import Cause, ErrorCode
 from geval_local.fields import MAX_CHARACTERS
-from geval_local.io.results import load_results
 from geval_local.io.samples import read_samples
 from geval_local.io.shapes import Shape
 from geval_local.runs.store import from_columns, to_columns
@@ -82,10 +82,10 @@ def test_a_stored_reason_keeps_its_code_and_one_of_an_earlier_version_has_none()
 
 def test_a_result_of_an_earlier_version_is_read():
     rows = [{"geval": {"m": {"score": None, "error": "too long", "prompt_tokens": 3}}}]
-    score = load_results(rows).records[0].scores["m"]
+    score = read_results(rows).records[0].scores["m"]
     assert (score.error, score.error_code, score.prompt_tokens) == ("too long", "unknown", 3)
     rows[0]["geval"]["m"]["error_code"] = "of_a_later_version"
-    assert load_results(rows).records[0].scores["m"].error_code == "unknown"
+    assert read_results(rows).records[0].scores["m"].error_code == "unknown"
 
 
 def test_a_cause_is_its_text_and_survives_pickling():

@@ -16,7 +16,7 @@ from job_world import LANGUAGES, World, in_language, make_world
 
 import geval_local.models.load
 from geval_local import run_evaluation
-from geval_local.errors import Interrupted
+from geval_local.errors import Interrupted, JudgeError
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
 from geval_local.evaluation.reports import begin
@@ -136,8 +136,12 @@ def test_a_summary_is_written_into_files_of_its_own_only(world, monkeypatch):
     shutil.copy(world.path / "evaluation.yaml", world.path / "other.yaml")
     world.run("--accept", file="other.yaml", code=0)
     world.run(code=0)
+    with (world.path / "job.md").open("a", encoding="utf-8") as file:
+        file.write("Read by Kim.\n")
+    world.run(code=0)
     told = (world.path / "job.md").read_text(encoding="utf-8")
     assert re.findall(r"^### (\w+)", told, re.MULTILINE) == ["other", "evaluation"]
+    assert "Read by Kim.\n" in told
     # GitHub's file holds what other steps wrote; each run adds to it.
     github = world.path / "step.md"
     github.write_text("# of another step\n", encoding="utf-8")
@@ -168,6 +172,19 @@ def test_jobs_at_the_same_time_have_directories_of_their_own(world):
         ]
         expected = read_rows(world.path / f"{number}.jsonl")[0]["output"]
         assert read_rows(path / "answers" / "scores.jsonl")[0]["output"] == expected
+
+
+def test_a_run_that_cannot_begin_leaves_no_directory(world, monkeypatch):
+    def fail(options):
+        raise JudgeError("the weights are damaged")
+
+    world.answers()
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "load", fail)
+        assert "the weights are damaged" in world.run(code=2).stderr
+    assert not world.runs()
+    world.run(code=0)
+    assert [len(path.name) for path in world.runs()] == [21]
 
 
 def test_a_judge_may_be_a_secret(world, monkeypatch):

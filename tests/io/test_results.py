@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from cli_run import run
 
-from geval_local.analysis.results import ScoredRun
+from geval_local.analysis.results import ScoredRun, read_results
 from geval_local.errors import DataError
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, write_manifest
-from geval_local.io.results import load_results, read_result_rows, with_figures
+from geval_local.io.results import read_result_rows, with_figures
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import ResultWriter
 from geval_local.metric import Metric
@@ -26,14 +26,14 @@ def test_rows_after_a_blank_line_have_the_same_numbers_for_scoring_report_and_an
     bad = {**GOOD, "rating": "high"}
     path.write_text("\n" + json.dumps(GOOD) + "\n\n\n" + json.dumps(bad) + "\n", encoding="utf-8")
     assert [sample.row for sample in read_samples(path)] == [2, 5]
-    assert [record.number for record in load_results(path).records] == [2, 5]
+    assert [record.number for record in read_results(path).records] == [2, 5]
     assert [row.number for row in read_result_rows(path)] == [2, 5]
     with pytest.raises(DataError, match=r"rows\.jsonl, row 5: rating is not a number"):
         ScoredRun.of(path).items("m", human="rating")
 
 
 def scored(value: float) -> Score:
-    return Score.unscored("m", "too long") if value != value else load_results([GOOD]).records[0].scores["m"]
+    return Score.unscored("m", "too long") if value != value else read_results([GOOD]).records[0].scores["m"]
 
 
 @pytest.mark.parametrize("columns", [None, ["id", "score"], ["all"]])
@@ -46,8 +46,8 @@ def test_csv_results_are_recognised_alike_by_report_and_analysis(tmp_path: Path,
     (row,) = read_result_rows(path)
     assert row["geval"]["m"]["score"] == "2.0"
     assert list(row["geval"]) == ["m"]
-    results = load_results(path)
-    assert results.metrics == ("m",)
+    results = read_results(path)
+    assert results.metrics == ["m"]
     assert results.records[0].scores["m"].value == 2.0
     assert [item.predicted for item in ScoredRun.of(path).items("m")] == [2.0]
 
@@ -65,8 +65,8 @@ def test_the_mapping_of_a_run_is_in_its_manifest(tmp_path: Path):
     path = tmp_path / "o.jsonl"
     path.write_text(json.dumps({"a": {"b": "one two"}, "geval": GOOD["geval"]}) + "\n", encoding="utf-8")
     write_manifest(path, ResultManifest("j", "in.jsonl", "0", 1, fields={"output": "a.b"}))
-    assert load_results(path).fields == {"output": "a.b"}
-    assert load_results(path, {"output": "a.c"}).fields == {"output": "a.c"}
+    assert read_results(path).mapping == {"output": "a.b"}
+    assert read_results(path, fields={"output": "a.c"}).mapping == {"output": "a.c"}
 
 
 def test_the_header_of_a_csv_file_is_that_of_the_writer(tmp_path: Path):
@@ -75,7 +75,7 @@ def test_the_header_of_a_csv_file_is_that_of_the_writer(tmp_path: Path):
         writer.write(Sample({"id": "a"}, 1), {"m": Score.unscored("m", "too long")})
     with path.open(newline="", encoding="utf-8") as file:
         assert next(csv.reader(file)) == ["id", "m.score", "m.label_mass", "m.error", "m.error_code"]
-    assert load_results(path).records[0].scores["m"].error == "too long"
+    assert read_results(path).records[0].scores["m"].error == "too long"
 
 
 @pytest.mark.parametrize("value", ["1e308", "-1e200", "1e999"])

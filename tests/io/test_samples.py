@@ -168,7 +168,7 @@ def test_a_chat_is_written_with_its_roles(chat: list[object], expected: str) -> 
         ([{"role": "user", "content": None}], "item 1: the content is null"),
         ([{"role": "user", "content": "x"}, {"role": "", "content": "x"}], "item 2 is an object without a role"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "part 1 of the content is image_url"),
-        ([{"role": "user", "content": {"a": 1}}], "item 1: the content is of type dict, not text"),
+        ([{"role": "user", "content": {"a": 1}}], "item 1: the content is an object, not text"),
         ({"a": "user", "content": "x"}, "is an object, not text"),
     ],
 )

@@ -62,6 +62,7 @@ def test_no_other_column_of_a_turn_is_taken_for_what_it_lacks():
     [
         (PHOTO, "What is this?\n[image]", "part 2 of the content is image_url, not text"),
         ([{"type": "input_audio", "input_audio": {}}], "[audio]", "part 1 of the content is input_audio"),
+        ([{"type": "blob", "modality": "audio", "content": "UklGRg=="}], "[audio]", "part 1 of the content is blob"),
         (None, "[no content]", "the content is null"),
     ],
 )
@@ -251,6 +252,11 @@ def test_results_of_turns_have_question_and_output_and_are_scored_again(tmp_path
     )
     assert "messages" not in first[1]
     assert [row["geval"] for row in first] == [row["geval"] for row in second]
+
+
+def test_messages_in_a_cell_as_python_writes_them():
+    (row,) = turns({"messages": str(said("One?", "1."))})
+    assert row.texts(["question", "output"]) == {"question": "One?", "output": "1."}
 
 
 def test_a_file_without_the_speaker_fails_before_the_judge(tmp_path):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io import writer as output_formats
 from geval_local.io.columns import FIGURES, check_chosen, renamed_columns
+from geval_local.io.rows import read_rows
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import ResultWriter
 from geval_local.options import RunOptions
@@ -457,14 +458,23 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
 # --- the columns of a CSV file ----------------------------------------------------------------------------------------
 
 
-def chosen(path: Path, columns: list[str] | None, *, safe: bool = False, rows: Any = None) -> list[list[str]]:
+def chosen(path: Path, columns: list[str] | None, *, style: Any = None, rows: Any = None) -> list[list[str]]:
     rows = rows or [{"id": "a", "source": "S", "output": "O"}, {"id": "b", "source": "T", "output": "P", "late": 1}]
     metrics = ["coherence", "tone"]
-    with ResultWriter.open(path, metrics, columns=columns, csv_safe=safe) as writer:
+    with ResultWriter.open(path, metrics, columns=columns, csv_style=style) as writer:
         for number, row in enumerate(rows, start=1):
             writer.write(Sample(row, number + 4), {"coherence": FULL, "tone": Score.unscored("tone", "=too(long)")})
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
+
+
+@pytest.mark.parametrize(("style", "mark"), [("excel", ","), ("excel-semicolons", ";")])
+def test_a_table_for_excel_has_a_byte_order_mark_and_is_read_again(tmp_path: Path, style: str, mark: str) -> None:
+    path = tmp_path / "o.csv"
+    chosen(path, ["id", "output", "score"], style=style, rows=[{"id": "ü", "output": "=1+1; a, b"}])
+    assert path.read_bytes().startswith(f"\ufeffid{mark}output{mark}coherence.score".encode())
+    (row,) = [row.fields for row in read_rows(path)]
+    assert (row["id"], row["output"]) == ("ü", "'=1+1; a, b")
 
 
 def test_csv_holds_the_input_and_the_scores_unless_more_is_asked_for(tmp_path: Path) -> None:
@@ -538,7 +548,7 @@ def test_scores_of_an_earlier_run_stay_beside_the_new_ones(tmp_path: Path) -> No
 def test_formulas_are_neutralised_on_request(tmp_path: Path) -> None:
     cells_ = ["=1+1", "+1", "-2", "@x", "\tx", "\rx", " =x", "\u200b=x", "|cmd", "plain", " plain", "'=x", "5-1"]
     rows = [{"=cmd": cell, "number": -3, "text": "a"} for cell in cells_]
-    header, *lines_ = chosen(tmp_path / "o.csv", ["=cmd", "number", "error"], safe=True, rows=rows)
+    header, *lines_ = chosen(tmp_path / "o.csv", ["=cmd", "number", "error"], style="safe", rows=rows)
     assert header[0] == "'=cmd"
     assert [line[0] for line in lines_] == [*(f"'{cell}" for cell in cells_[:9]), *cells_[9:]]
     assert {line[1] for line in lines_} == {"-3"}

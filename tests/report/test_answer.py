@@ -9,7 +9,7 @@ from html_page import Page
 from report_data import rescored, rows, write_run
 
 from geval_local.analysis.comparison import compare
-from geval_local.io.results import load_results
+from geval_local.analysis.results import read_results
 from geval_local.report.answer import answer, matrix, said_once, short_names, tab_title, unscored_once
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.overview import Described, MetricText, summaries
@@ -50,7 +50,7 @@ def test_systems_that_differ_are_counted(tmp_path):
 
 def test_several_metrics_are_named_shortly_and_only_some():
     made = rows(20, metrics=[f"group/m{number}" for number in range(6)])
-    told = answer(summaries(load_results(made)), {f"group/m{number}": Scale.parse("1-5") for number in range(6)})
+    told = answer(summaries(read_results(made)), {f"group/m{number}": Scale.parse("1-5") for number in range(6)})
     assert told.startswith("Means on 1 to 5 with 95 % intervals: m0 ")
     assert "; m3 " in told
     assert told.endswith("; 2 more metrics below.")
@@ -60,16 +60,16 @@ def test_a_judge_that_does_not_answer_has_no_mean_in_the_sentence():
     made = rows(10, metrics=("coherence",))
     for row in made:
         row["geval"]["coherence"]["label_mass"] = 0.01
-    told = answer(summaries(load_results(made)), SCALE)
+    told = answer(summaries(read_results(made)), SCALE)
     assert told.startswith("coherence: no mean is shown: this judge does not answer")
     made = rows(3, metrics=("coherence",), unscored=range(3))
-    assert answer(summaries(load_results(made)), SCALE) == "coherence: no row has a score."
+    assert answer(summaries(read_results(made)), SCALE) == "coherence: no row has a score."
 
 
 def test_several_judges_are_a_matrix(tmp_path):
     names = [f"summarization/{metric}@{judge}" for metric in ("coherence", "fluency") for judge in ("nano", "smol")]
     made = rows(20, metrics=names, threshold=3)
-    found = summaries(load_results(made))
+    found = summaries(read_results(made))
     table = matrix(found)
     assert table.headers == ("judge", "summarization/coherence", "summarization/fluency")
     assert [row[0] for row in table.rows] == ["nano", "smol"]
@@ -79,14 +79,14 @@ def test_several_judges_are_a_matrix(tmp_path):
             one = by_name[f"summarization/{metric}@{judge}"]
             between = f"{one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]"
             assert cell == f"{between}, {one.passed_share:.1%} reach 3"
-    assert matrix(summaries(load_results(rows(4)))) is None
+    assert matrix(summaries(read_results(rows(4)))) is None
     assert "by nano and smol: coherence " in first_screen(page_of(tmp_path, made))
 
 
 def test_equal_remarks_and_reasons_are_said_once(tmp_path):
     assert said_once([("a", "low"), ("b", "low"), ("c", "other")]) == ["a, b: low", "c: other"]
     made = rows(12, unscored=[2, 5], metrics=("a", "b", "c"))
-    (one,) = unscored_once(summaries(load_results(made)))
+    (one,) = unscored_once(summaries(read_results(made)))
     assert (one.metrics, one.rows, one.code, one.reason.count) == ("all 3 results", 12, "too_long", 2)
     page = page_of(tmp_path, rows(12, low_mass=[2]))
     assert page.text.count("below 0.9 in 8.3% of the scored rows, but not on average") == 1

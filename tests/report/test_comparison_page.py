@@ -10,7 +10,7 @@ from html_page import Page
 from report_data import HOSTILE, rescored, rows, write_run
 
 from geval_local.analysis.comparison import compare
-from geval_local.io.results import load_results
+from geval_local.analysis.results import read_results, row_keys
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.run_page import scored_items
 from geval_local.statistics.correlation import agree
@@ -66,8 +66,8 @@ def test_rows_in_the_place_of_files_give_the_same_page(tmp_path):
 def test_agreement_is_that_of_the_analysis(tmp_path):
     made = rows(30, metrics=("coherence",), unscored=[2])
     other = rescored(made, seed=1)
-    runs = [load_results(given) for given in (made, other)]
-    expected = agree(*(scored_items(run, run.row_keys(), "coherence", None, None) for run in runs))
+    runs = [read_results(given) for given in (made, other)]
+    expected = agree(*(scored_items(run, row_keys(run.rows), "coherence", None, None) for run in runs))
     page = written(tmp_path, made, other)
     assert f"coherence 29 {expected.spearman:.3f} {expected.kendall:.3f}" in page.text
     assert f"{expected.mean_difference:.3f}" in page.text

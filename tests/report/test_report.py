@@ -16,10 +16,10 @@ from cli_run import write_rows
 from html_page import Page, as_shown
 from report_data import HOSTILE, rows
 
+from geval_local.analysis.results import read_results, row_keys
 from geval_local.analysis.tables import Table
 from geval_local.errors import Cause, DataError, ErrorCode, OutputError
 from geval_local.grouping import DocumentRule
-from geval_local.io.results import load_results
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.report.overview import Described, MetricText
@@ -164,8 +164,10 @@ def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):
 def test_correlations_are_those_of_the_analysis(tmp_path):
     made = rows(40, metrics=("coherence",), unscored=[3])
     page = written(tmp_path, made, human="scores.coherence", rule=DocumentRule("doc_id"))
-    results = load_results(made)
-    items = scored_items(results, results.row_keys(), "coherence", "scores.coherence", [row["doc_id"] for row in made])
+    results = read_results(made)
+    items = scored_items(
+        results, row_keys(results.rows), "coherence", "scores.coherence", [row["doc_id"] for row in made]
+    )
     for level, found in agreement(items).items():
         assert level in page.text
         assert as_shown(asdict(found.spearman)) in page.text
@@ -310,10 +312,10 @@ def spoiled(**figures):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "holds no rows"),
+        ([], "hold no rows"),
         ([{"output": "a"}], "results, row 1: no scores"),
         ([{"geval": {"m": 3}}], "row 1: the column 'geval' does not hold one object per metric"),
-        ([{"geval": {}}], "no row holds the figures of a metric"),
+        ([{"geval": {}}], "holds no scores"),
         (spoiled(score="high"), "row 2: fluency: score: Input should be a valid number"),
         (spoiled(score=True), "row 2: fluency: score: Value error, a number is expected, not True"),
         (spoiled(label_mass=math.inf), "row 2: fluency: label_mass: Input should be a finite number, not inf"),
@@ -370,11 +372,11 @@ def test_the_page_of_a_streamed_file_is_that_of_one_held_in_memory(tmp_path, mon
     with ResultWriter.open(path, list(made[0]["geval"]), columns=["all"] if name.endswith("csv") else None) as writer:
         for number, row in enumerate(made, start=1):
             columns = {key: value for key, value in row.items() if key != "geval"}
-            scores = load_results([row]).records
+            scores = read_results([row]).records
             writer.write(Sample(columns, number), next(iter(scores)).scores)
     held = RunPage(path, human=human, rows=20).write(tmp_path / "held.html").read_bytes()
     monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
-    streamed = load_results(path)
+    streamed = read_results(path)
     assert not isinstance(streamed.records, tuple)
     assert len(streamed.records) == 60
     assert RunPage(path, human=human, rows=20).write(tmp_path / "streamed.html").read_bytes() == held
@@ -383,7 +385,8 @@ def test_the_page_of_a_streamed_file_is_that_of_one_held_in_memory(tmp_path, mon
 def test_a_file_that_changes_while_it_is_streamed_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
     path = write_rows(tmp_path / "scores.jsonl", rows(5))
-    found = load_results(path)
+    found = read_results(path)
+    assert found.rows
     path.write_text(path.read_text() + json.dumps(rows(1)[0]) + "\n")
     with pytest.raises(DataError, match="was changed while it was read"):
         list(found.records)

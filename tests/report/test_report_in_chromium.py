@@ -13,9 +13,9 @@ from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, 
 
 from geval_local.analysis.comparison import compare
 from geval_local.analysis.meta_evaluation import against_exact
+from geval_local.analysis.results import read_results, row_keys
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.grouping import DocumentRule
-from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.overview import Described, MetricText
 from geval_local.report.run_page import RunPage, scored_items
@@ -549,10 +549,10 @@ def wide(tmp_path_factory):
     """A page with long names, systems, ratings and an ablation: everything that could be cut."""
     names = ("summarization/coherence", "factuality/summary_consistency")
     given = rows(80, metrics=names, per_group=8, unscored=(5,))
-    run = load_results(given)
+    run = read_results(given)
     tests = {}
     for name in names:
-        items = scored_items(run, run.row_keys(), name, f"scores.{name}", "doc_id")
+        items = scored_items(run, row_keys(run.rows), name, f"scores.{name}", [row["doc_id"] for row in run.rows])
         # The page needs no probabilities of its items; the tests of estimators do.
         stored = [record.scores[name].probabilities for record in run.records]
         items = [replace(item, probabilities=one) for item, one in zip(items, stored, strict=True)]

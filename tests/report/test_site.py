@@ -13,7 +13,7 @@ from report_data import HOSTILE, rescored, rows
 from geval_local.analysis.tables import interval
 from geval_local.io.ownership import checksummed, file_sha256
 from geval_local.report.reports import INDEX, MANIFEST
-from geval_local.report.reports import report as pages
+from geval_local.report.reports import write_report as pages
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.interval import mean_interval
 from geval_local.statistics.records import ScoredItem

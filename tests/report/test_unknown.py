@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geval_local.io.results import load_results
+from geval_local.analysis.results import read_results
 from geval_local.report.overview import overview_table, summaries
 
 
@@ -11,7 +11,7 @@ def row(number, **figures):
 
 
 def test_what_is_not_known_is_a_dash():
-    run = load_results([row(number) for number in range(6)])
+    run = read_results([row(number) for number in range(6)])
     table = overview_table(summaries(run))
     cells = dict(zip(table.headers, table.rows[0], strict=True))
     assert [cells[name] for name in ("label mass", "lowest mass", "mass < 0.9")] == ["-", "-", "-"]
@@ -19,7 +19,7 @@ def test_what_is_not_known_is_a_dash():
 
 
 def test_a_low_mass_stands_in_words_below_the_table():
-    run = load_results([row(number, label_mass=0.02) for number in range(6)])
+    run = read_results([row(number, label_mass=0.02) for number in range(6)])
     table = overview_table(summaries(run))
     assert "100.0%" in table.rows[0]
     assert "does not answer" in table.notes[0]

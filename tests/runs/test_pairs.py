@@ -99,13 +99,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_byte(here):
 
 
 def test_both_orders_are_read_back_from_every_format(here):
-    from geval_local.io.results import load_results
+    from geval_local.analysis.results import read_results
 
     for name in ("out.jsonl", "out.csv", "out.parquet"):
         columns = ["all"] if name.endswith("csv") else None
         score_file("data.jsonl", [METRIC], MockJudge(), name, pairs=PairPlan(), columns=columns, use_cache=False)
     first, *others = (
-        [record.scores[KEY].orders for record in load_results(name).records]
+        [record.scores[KEY].orders for record in read_results(name).records]
         for name in ("out.jsonl", "out.csv", "out.parquet")
     )
     assert len(first[0]) == 2

@@ -22,12 +22,11 @@ from parts_kit import Workers, carry_out, directory_of, mock, rows_of
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
-from geval_local.analysis.results import ScoredRun
+from geval_local.analysis.results import ScoredRun, read_results
 from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, Interrupted, JudgeError, OutputError
 from geval_local.io.parts import part_names
 from geval_local.io.places import Place
-from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.ray import connection, driver
@@ -183,7 +182,7 @@ def test_report_compare_and_meta_eval_read_a_directory(file, tmp_path, workers):
         assert done.exit_code == 0, done.stderr
         assert expected in done.stdout
     assert f"Tables are of all {ROWS} items" in (tmp_path / "a.html").read_text(encoding="utf-8")
-    records = load_results(tmp_path / "a").records
+    records = read_results(tmp_path / "a").records
     assert not isinstance(records, tuple)  # read part by part, whenever they are asked for
     assert [record.columns["id"] for record in records] == [row["id"] for row in rows]
     assert list(records) == list(records)

@@ -8,8 +8,8 @@ import pytest
 from run_kit import engine, read, write_input
 
 from geval_local import Metric, score_file
+from geval_local.analysis.results import read_results
 from geval_local.errors import ConfigurationError, GevalError, Interrupted
-from geval_local.io.results import load_results
 from geval_local.options import JudgeOptions
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.events import RunEvents
@@ -86,7 +86,7 @@ def test_kept_thoughts_are_those_of_the_row_in_every_format(file, tmp_path):
     assert f"{METRIC.name}.thought_error,{METRIC.name}.thoughts," in header
     for other in ("csv", "parquet"):
         for record, line in zip(
-            load_results(tmp_path / f"run/scores.{other}").records, read(tmp_path / "out.jsonl"), strict=True
+            read_results(tmp_path / f"run/scores.{other}").records, read(tmp_path / "out.jsonl"), strict=True
         ):
             assert list(record.scores[METRIC.name].thoughts.texts) == line["geval"][METRIC.name]["thoughts"]
     judge = MockJudge(options=JudgeOptions(think=COUNT, think_tokens=40))

@@ -68,7 +68,7 @@ def resume(
     )
 
 
-@takes_options(run_only=("formats", "columns", "csv_safe", "overwrite"))
+@takes_options(run_only=("formats", "columns", "csv_style", "overwrite"))
 def merge(
     run: Annotated[
         list[str],
@@ -114,7 +114,7 @@ def merge(
             run[0],
             output,
             columns=run_options.columns,
-            csv_safe=run_options.csv_safe,
+            csv_style=run_options.csv_style,
             overwrite=run_options.overwrite,
         )
         note(f"{rows} rows in {output}")
@@ -307,11 +307,10 @@ def report(
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.analysis.preferences import holds_pairs
+    from geval_local.analysis.results import read_results
     from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst
     from geval_local.fields import counted, read_mapping
-    from geval_local.io.results import load_results, lowest_rows
-    from geval_local.report.reports import report as write
-    from geval_local.runs.directory import result_file
+    from geval_local.report.reports import write_report as write
 
     mapping = read_mapping(fields or [])
     is_folder = len(runs) > 1 or output.is_dir()
@@ -335,7 +334,7 @@ def report(
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
     for run, local in [] if is_folder else zip(runs, read, strict=True):
-        found = lowest_rows(load_results(result_file(local), mapping), lowest)
+        found = read_results(local, fields=mapping).lowest(lowest)
         for metric, worst in found.items():
             show_lowest(metric, worst, lowest)
         shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
@@ -368,7 +367,7 @@ def export(
     """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
     from geval_local.analysis.results import ScoredRun
     from geval_local.fields import read_mapping
-    from geval_local.report.reports import report as write
+    from geval_local.report.reports import write_report as write
 
     if not mlflow:
         raise ConfigurationError("nothing says where the run is to go", hint="Write --mlflow.")

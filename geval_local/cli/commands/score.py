@@ -98,7 +98,7 @@ _OPTIONS = (
     "formats",
     "window",
     "columns",
-    "csv_safe",
+    "csv_style",
     "retry_errors",
     "use_cache",
     "limit",
