@@ -28,7 +28,7 @@ def read(values, scale, **more):
         (["30 %"], "0-1 step 0.1", [0.3]),
         (["2,5", "3"], "1-5", [2.5, 3]),
         (["★★★☆☆", "⭐⭐", "★★½", "4 stars", "1 star"], "0.5-5 step 0.5", [3, 2, 2.5, 4, 1]),
-        (["NA", "n/a", "", None, "-", "none", 3], "1-5", [math.nan] * 6 + [3]),
+        (["NA", "n/a", "", None, "-", "none", math.nan, 3], "{1: 3, 3: 1}", [math.nan] * 7 + [1]),
         ([1, 4.0], "{1: 4, 2: 3, 3: 2, 4: 1}", [4, 1]),  # ranks
     ],
 )
@@ -38,7 +38,16 @@ def test_what_a_person_would_recognise_is_read(values, scale, expected):
 
 @pytest.mark.parametrize(
     ("value", "scale"),
-    [("yes", "1-5"), ("4/10", "1-5"), ("30 %", "1-5"), ("4 - 5", "1-5"), ("1,5,2", "1-5"), ("x", None)],
+    [
+        ("yes", "1-5"),
+        ("4/10", "1-5"),
+        ("30 %", "1-5"),
+        ("4 - 5", "1-5"),
+        ("1,5,2", "1-5"),
+        ("x", None),
+        (1.5, "{1: 3, 2: 2, 3: 1}"),
+        (4, "{1: 3, 2: 2, 3: 1}"),
+    ],
 )
 def test_what_the_scale_does_not_say_is_refused_with_the_remedy(value, scale):
     with pytest.raises(DataError, match=r"rated\.csv, row 1: human is not a number") as caught:

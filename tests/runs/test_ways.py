@@ -71,6 +71,17 @@ def chats() -> list[dict[str, Any]]:
     ]
 
 
+def nested_chats() -> list[dict[str, Any]]:
+    """Chats in a column with dots in its name, whose assistant is called agent; every third answer holds a photo."""
+    rows = []
+    for row in chats():
+        talk = [{**one, "role": one["role"].replace("assistant", "agent")} for one in row.pop("messages")]
+        if row["id"] % 3 == 1:
+            talk[1]["content"] = [{"type": "image_url"}]
+        rows.append(row | {"a.b": {"talk": talk, "lang": "en"}})
+    return rows
+
+
 def wide_rows() -> list[dict[str, Any]]:
     return [{"id": row, "a": f"One {row}.", "b": f"Two {row}."} for row in range(30)]
 
@@ -130,6 +141,10 @@ FEATURES = {
     "decide with thoughts": Feature(metrics=[], thinks=THINK),
     "turns": Feature(chats, [CHAT], options={"turns": "assistant"}),
     "turns with thoughts": Feature(chats, [CHAT], thinks=THINK, options={"turns": "assistant", "keep_thoughts": True}),
+    "turns in nested messages": Feature(
+        nested_chats, [CHAT], options={"turns": "assistant", "turns_at": "a.b.talk", "roles": ["assistant=agent"]}
+    ),
+    "rows inside of a file": Feature(name="in.json", options={"rows": "results.results"}),
     "system columns": Feature(wide_rows, options={"system_columns": ["a", "b"]}),
     "system columns in windows": Feature(wide_rows, options={"system_columns": ["a", "b"], "window": 7}),
     "slices": Feature(options={"by": ["language", "length"]}),
@@ -225,6 +240,8 @@ WAYS: dict[str, Callable[[Feature, Path, Path], RunResult]] = {
 def write(path: Path, records: list[dict[str, Any]], encoding: str = "utf-8") -> Path:
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps({"version": 1, "results": {"results": records}}))
     elif path.suffix in (".csv", ".tsv"):
         cells = [list(records[0]), *(list(one.values()) for one in records)]
         between = "\t" if path.suffix == ".tsv" else ","

@@ -23,7 +23,7 @@ logger = logging.getLogger("geval_local")
 #: How JSON, Python and CSV files write the ratings yes and no.
 _YES_AND_NO = {"true": 1.0, "false": 0.0}
 #: How people write that nobody rated.
-_UNRATED = ("", "na", "n/a", "none", "null", "-")
+_UNRATED = ("", "na", "n/a", "nan", "none", "null", "-")
 _ONE = r"(-?\d+(?:[.,]\d+)?)"
 #: How people write a number -> how it is read, given the match and the scale; infinity if the scale does not say.
 _WRITTEN: Mapping[re.Pattern[str], Callable[[re.Match[str], RatingScale], float]] = {
@@ -239,6 +239,8 @@ def _number(value: Any, scale: RatingScale, written: dict[str, float]) -> float:
     except (TypeError, ValueError, OverflowError):
         found = ((pattern.fullmatch(text), read) for pattern, read in _WRITTEN.items())
         number = next((read(match, scale) for match, read in found if match is not None), math.inf)
+    if known is None and any(word[0].isdecimal() for word in scale.words):  # ranks: between them lies no number
+        return math.inf
     if isinstance(value, str) and not re.fullmatch(r"[-+.\de]+", text) and math.isfinite(number):
         written[value.strip()] = number
     return math.inf if abs(number) > LARGEST else number
