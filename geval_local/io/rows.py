@@ -225,6 +225,7 @@ def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -
         is_quoted, is_spaced, is_tab = any('"' in name for name in header), False, delimiter == "\t"
         while not is_quoted:
             lines.begin()
+            is_broken = False
             try:
                 cells = next(csv.reader(lines, delimiter=delimiter, strict=True))
             except StopIteration:
@@ -232,20 +233,23 @@ def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -
             except (csv.Error, _QuoteTooLong):
                 if not is_tab:  # the row is refused by name
                     break
-                # Texts hold no tabs: that the other lines have as many as the header is no chance.
                 lines.take_back()
-                quoted = (line for line in chain(lines.record, _each(lines)) if '"' in line)
-                fits = all(len(_plain_cells(line, delimiter, columns)) == columns for line in chain(swallowed, quoted))
+                is_broken, cells = True, []
+            line = lines.record[0]
+            fits = len(_plain_cells(line, delimiter, columns)) == columns
+            if is_tab and (is_broken or (fits and len(cells) < columns and len(lines.record) == 1 and '"' in line)):
+                # Texts hold no tabs: that lines have as many as the header is no chance.
+                others = chain(swallowed, (other for other in _each(lines) if '"' in other))
+                fits = fits and all(len(_plain_cells(other, delimiter, columns)) == columns for other in others)
                 return _Look(fits and plain.rows >= _FEW, plain.numeric)
             if len(lines.record) > 1:
                 swallowed += lines.record
-            elif '"' in lines.record[0]:
-                line = lines.record[0]
+            elif '"' in line:
                 is_quoted = not is_tab and ('""' in line or any(f'"{cell}"' in line for cell in cells))
-                is_quoted |= len(cells) == columns != len(_plain_cells(line, delimiter, columns))
-            elif len(row := _plain_cells(lines.record[0], delimiter, columns)) == columns:
-                plain.add(row)
-                is_spaced |= spaced in lines.record[0]
+                is_quoted |= len(cells) == columns and not fits
+            elif fits:
+                plain.add(_plain_cells(line, delimiter, columns))
+                is_spaced |= spaced in line
         look = _Look(numeric=plain.numeric)
         rows = [_plain_cells(line, delimiter, columns) for line in swallowed]
         if is_quoted or not rows or plain.rows < _FEW or any(len(row) != columns for row in rows):

@@ -225,6 +225,12 @@ def test_a_table_of_tabs_is_read_as_it_is(tmp_path: Path, quotes: dict[int, str]
     assert fields(write_plain(tmp_path / "rows.csv", rows)) == found
 
 
+def test_blank_lines_say_nothing(tmp_path: Path) -> None:
+    path = write_plain(tmp_path / "rows.tsv", plain_table(16, OPEN_AND_CLOSE))
+    path.write_text(path.read_text(encoding="utf-8").replace("\n2\t", "\n\n2\t"), encoding="utf-8")
+    assert len(fields(path)) == 16
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "|"])
 def test_numbers_show_that_lines_are_rows(tmp_path: Path, delimiter: str) -> None:
     rows = plain_table(12, OPEN_AND_CLOSE)
