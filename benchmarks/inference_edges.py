@@ -3,6 +3,8 @@
     python benchmarks/inference_edges.py all -o benchmarks/results/NAME      NAME.txt
     python benchmarks/inference_edges.py ranks --datasets 50                 one study, fewer data sets
 
+`gates` to `within_documents` are the designs in which an earlier version failed, and one more of each kind.
+
 `interval_coverage.py` measures the usual cases. Truth is that of the population the data are drawn from. The standard
 error of a share is below the table; studies run on older versions of the package as well, for a comparison.
 """
@@ -18,15 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from geval_local.analysis import comparison
+from geval_local.analysis.biases import length_bias
 from geval_local.analysis.differences import adjusted_means, rank_systems
 from geval_local.statistics.bradley_terry import fit_bradley_terry
 from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import correlate
-from geval_local.statistics.interval import Interval
+from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.noninferiority import not_worse, not_worse_so_far
+from geval_local.statistics.raters import fit_raters
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import compare
+from geval_local.thinking import mean_distribution
 
 NAN = float("nan")
 Rng = np.random.Generator
@@ -259,57 +266,259 @@ def order(datasets: int) -> Iterator[Row]:
         yield documents, min(p), max(p)
 
 
-def gates(datasets: int) -> Iterator[Row]:
-    """Pass a candidate that is worse by the margin, and one that is as good, in one look and in many."""
-    from geval_local.statistics.noninferiority import not_worse, not_worse_so_far
+#: Differences of a document, on a scale of 1-5, with mean 0.
+DRAWS: dict[str, Callable[[Rng, tuple[int, ...]], np.ndarray]] = {
+    "normal": lambda rng, size: 0.4 * rng.normal(size=size),
+    "t2": lambda rng, size: np.clip(0.2 * rng.standard_t(2, size=size), -4, 4),
+    "few gain much": lambda rng, size: 0.4 * (rng.exponential(size=size) - 1),
+    "few lose much": lambda rng, size: 0.4 * (1 - rng.exponential(size=size)),
+    "lognormal": lambda rng, size: 0.2 * (rng.lognormal(size=size) - math.exp(0.5)),
+    # Own design: most documents keep their score, some move by half a point, one in 25 gains 3.
+    "half points": lambda rng, size: rng.choice([-0.5, 0.0, 0.5, 3.0], p=[0.30, 0.60, 0.06, 0.04], size=size),
+}
 
+
+def gates(datasets: int) -> Iterator[Row]:
+    """Fail a candidate that is as good, alone and in slices; pass one that is worse by a margin, once and in looks."""
     yield (
         "differences",
         "documents",
-        "margin",
-        "passed, worse by the margin",
-        "passed, equal",
-        "at `detectable`",
-        "every look: passed, worse by the margin",
-        "passed, equal",
         "failed, equal",
-        "documents for equal",
+        "failed without a doubt",
+        "any of ten slices failed",
+        "failed at `detectable`",
+        "passed, worse by .3",
+        "every look: passed, worse by .3",
+        "passed at own margin",
     )
-    draws: dict[str, Callable[[Rng, tuple[int, int]], np.ndarray]] = {
-        "normal": lambda rng, size: 0.4 * rng.normal(size=size),
-        "t3": lambda rng, size: 0.25 * rng.standard_t(3, size=size),
-        "skewed down": lambda rng, size: 0.4 * (1 - rng.exponential(size=size)),
-        "skewed up": lambda rng, size: 0.4 * (rng.exponential(size=size) - 1),
-        "a tenth differ": lambda rng, size: rng.choice([-1.0, 0.0, 1.0], p=[0.05, 0.9, 0.05], size=size),
-        "a hundredth differ": lambda rng, size: rng.choice([-2.0, 0.0, 2.0], p=[0.005, 0.99, 0.005], size=size),
-    }
-    for (name, draw), documents in itertools.product(draws.items(), (20, 60, 200)):
-        rng = np.random.default_rng([8, documents, len(name)])
-        margin = 0.1 if "differ" in name else 0.2
-        equal, worse = draw(rng, (datasets, documents)), draw(rng, (datasets, documents)) - margin
-        if "differ" in name:  # a loss is made of more documents that differ, not of a shift
-            worse = draw(rng, (datasets, documents))
-            worse[rng.random(worse.shape) < margin / 2] = -2.0
-            worse = np.where(worse == 2, 0.0, worse) if name == "a hundredth differ" else worse
-            margin = -float(np.mean(worse)) if name != "a tenth differ" else 0.1
-        once = [[not_worse(own, margin, span=4.0) for own in table] for table in (worse, equal)]
-        said = [one.detectable for one in once[1]]
-        at_detectable = np.mean([not_worse(own, float(np.nanmedian(said)), span=4.0).passed for own in equal])
-        looks = [[not_worse_so_far(own, margin, span=4.0) for own in table] for table in (worse, equal)]
-        decided = [one.decided for one in looks[1] if one.verdict == "passed"]
+    for (name, draw), documents in itertools.product(DRAWS.items(), (6, 8, 12, 20, 40)):
+        rng = np.random.default_rng([18, documents, len(name)])
+        equal = draw(rng, (datasets, documents))
+        found = [not_worse(own, span=4.0) for own in equal]
+        drop = float(np.nanmedian([one.detectable for one in found]))
+        margins = [not_worse(own, 0.3, span=4.0).detectable for own in equal[:100]]
+        margin = float(np.nanmedian(margins)) if np.isfinite(margins).any() else NAN
+        fresh = draw(rng, (datasets, documents))
+        slices = draw(rng, (datasets // 4, 10, documents))
         yield (
             name,
             documents,
-            round(margin, 3),
-            *(float(np.mean([bool(one.passed) for one in table])) for table in once),
-            float(at_detectable),
-            *(float(np.mean([one.verdict == "passed" for one in table])) for table in looks),
-            float(np.mean([one.verdict == "failed" for one in looks[1]])),
-            float(np.median(decided)) if decided else NAN,
+            float(np.mean([one.passed is False for one in found])),
+            float(np.mean([one.passed is False and not one.difference.warning for one in found])),
+            float(np.mean([any(not_worse(s, span=4.0, level=0.005).passed is False for s in own) for own in slices])),
+            float(np.mean([not_worse(own - drop, span=4.0).passed is False for own in fresh])) if drop > 0 else NAN,
+            float(np.mean([bool(not_worse(own - 0.3, 0.3, span=4.0).passed) for own in fresh])),
+            float(np.mean([not_worse_so_far(own - 0.3, 0.3, span=4.0).verdict == "passed" for own in fresh])),
+            float(np.mean([bool(not_worse(own, margin, span=4.0).passed) for own in fresh])) if margin > 0 else NAN,
         )
 
 
-STUDIES = (flips, detectable, ranks, judges, winners, strengths, adjusted, order, gates)
+def failures(datasets: int) -> Iterator[Row]:
+    """Pass a candidate that loses the margin on few documents, by the whole scale or (own design) by half of it."""
+    yield "other documents", "documents", "share that fails", "by", "margin", "passed", "every look: passed"
+    noises = {"equal": 0.0, "equal up to 1e-6": 1e-6, "noise .1": 0.1}
+    for (name, noise), documents, (share, loss) in itertools.product(
+        noises.items(), (12, 20, 40, 100), ((0.05, 4.0), (0.1, 2.0))
+    ):
+        rng = np.random.default_rng([19, documents, len(name), int(loss)])
+        drawn = noise * rng.normal(size=(datasets, documents))
+        drawn = np.where(rng.random(drawn.shape) < share, -loss, drawn)
+        once = np.mean([bool(not_worse(own, share * loss, span=4.0).passed) for own in drawn])
+        looks = np.mean([not_worse_so_far(own, share * loss, span=4.0).verdict == "passed" for own in drawn])
+        yield name, documents, share, loss, share * loss, float(once), float(looks)
+
+
+def drops(datasets: int) -> Iterator[Row]:
+    """Walk 1 to n documents of n that fall by one point: the first that fails the gate, and whether p only falls."""
+    yield "documents", "fails from", "p there", "p of all", "p only falls"
+    for documents in (5, 8, 10, 12, 20, 40):
+        p = [not_worse([-1.0] * k + [0.0] * (documents - k)).p for k in range(1, documents + 1)]
+        first = next((k for k, own in enumerate(p, 1) if own <= 0.05), None)
+        yield documents, first, p[first - 1] if first else NAN, p[-1], p == sorted(p, reverse=True)
+
+
+def power(datasets: int) -> Iterator[Row]:
+    """Find a drop of .3 on a scale of 1-5 by `not_worse: true`, alone and as one of four tests, at four spreads."""
+    yield "documents", "spread", "alone", "one of four tests", "margin .3 shown for an equal candidate"
+    for documents, spread in itertools.product((12, 40, 120), (0.3, 0.5, 0.8, 1.0)):
+        rng = np.random.default_rng([20, documents, int(10 * spread)])
+        drawn = spread * rng.normal(size=(datasets, documents))
+        yield (
+            documents,
+            spread,
+            *(
+                float(np.mean([not_worse(own - 0.3, level=level).passed is False for own in drawn]))
+                for level in (0.05, 0.0125)
+            ),
+            float(np.mean([bool(not_worse(own, 0.3, span=4.0).passed) for own in drawn])),
+        )
+
+
+def skewed(datasets: int) -> Iterator[Row]:
+    """Name a winner of equal systems whose scores are skewed, half of them the other way; cover a difference of two."""
+    yield "scores", "systems", "documents", "any winner", "covered"
+    shapes = {
+        "exponential": lambda rng, size: 0.4 * (rng.exponential(size=size) - 1),
+        "lognormal": lambda rng, size: 0.2 * (rng.lognormal(size=size) - math.exp(0.5)),
+        "rare failures": lambda rng, size: np.where(rng.random(size) < 0.08, -2.3, 0.2),
+        # Own design: bimodal, a third of the documents 1 lower, and counts of a Poisson distribution.
+        "counts": lambda rng, size: 0.5 * (rng.poisson(1.0, size=size) - 1.0),
+    }
+    for (name, shape), systems, documents in itertools.product(shapes.items(), (2, 10), (6, 8, 12, 20, 40)):
+        if name == "rare failures" and systems > 2:
+            continue
+        rng = np.random.default_rng([21, systems, documents, len(name)])
+        sides = np.where(np.arange(systems) % 2, -1, 1)
+        count = datasets if systems == 2 else max(1, datasets // 4)
+        winner, covered = [], []
+        for _ in range(count):
+            scores = 3 + sides * shape(rng, (documents, systems))
+            if systems == 2:  # one system varies, so the differences are as skewed as its scores
+                scores[:, 1] = 3.0
+            pairs = rank_systems(items_of(scores)).pairs
+            true = 0.2 * 0.92 - 2.3 * 0.08 if name == "rare failures" else 0.0
+            winner.append(any(pair.better is not None for pair in pairs))
+            sign = 1 if pairs[0].first == "s00" else -1
+            covered += [_covers(pairs[0].difference, sign * true)] if systems == 2 else []
+        yield name, systems, documents, float(np.mean(winner)), float(np.nanmean(covered)) if covered else NAN
+
+
+def sizes(datasets: int) -> Iterator[Row]:
+    """Cover means of rows in documents of 1 to 200 rows, and (own design) of 5 rows but one document of half of all."""
+    yield "scores", "sizes", "documents", "covered", "covered or warned of"
+
+    def grouped(kind: str, rng: Rng, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        group = np.repeat(np.arange(n.size), n)
+        if kind == "yes/no":
+            return (rng.random(group.size) < rng.beta(3.6, 0.4, n.size)[group]).astype(float), group
+        level = {
+            "ordinal, ceiling": lambda: 4.2 + rng.normal(0, 0.8, n.size),
+            "two kinds": lambda: np.where(rng.random(n.size) < 0.3, 2.0, 4.0),
+            "large ones lower": lambda: 3.5 - 0.3 * np.log(n) + rng.normal(0, 0.5, n.size),
+        }[kind]()[group]
+        found = np.clip(level + 0.6 * rng.normal(size=group.size), 1, 5)
+        return np.round(found) if "ordinal" in kind else found, group
+
+    spreads = {
+        "1-200": lambda rng, d: np.exp(rng.uniform(0, np.log(200), d)).astype(int),
+        "5, one large": lambda rng, d: rng.permutation(np.r_[np.full(d - 1, 5), 5 * (d - 1)]),
+        "8 each": lambda rng, d: np.full(d, 8),
+    }
+    kinds = {
+        "ordinal, ceiling": (1.0, 5.0),
+        "two kinds": (1.0, 5.0),
+        "yes/no": (0.0, 1.0),
+        "large ones lower": (1.0, 5.0),
+    }
+    for (spread, draw), (kind, ends), documents in itertools.product(spreads.items(), kinds.items(), (6, 12, 40)):
+        rng = np.random.default_rng([22, documents, len(kind), len(spread)])
+        many = [grouped(kind, rng, draw(rng, documents))[0] for _ in range(6000)]
+        true = sum(own.sum() for own in many) / sum(own.size for own in many)
+        hit, warned = [], []
+        for _ in range(datasets):
+            values, group = grouped(kind, rng, draw(rng, documents))
+            found = mean_interval(values, group, ends=ends)
+            hit.append(bool(found.low <= true <= found.high))
+            warned.append(bool(found.warning))
+        yield kind, spread, documents, float(np.mean(hit)), float(np.mean(np.array(hit) | np.array(warned)))
+
+
+def thoughts(datasets: int) -> Iterator[Row]:
+    """Bias of the mean over rows where label mass goes with the verdict of a thought, plain and as scored."""
+    yield "label mass", "thoughts", "rows", "bias, plain", "bias", "covered, plain", "covered"
+
+    def drawn(rng: Rng, kind: str, rows: int, count: int) -> np.ndarray:
+        verdict = np.round(rng.normal(3, 0.7, (rows, 1)) + rng.normal(size=(rows, count))).clip(1, 5)
+        cut = rng.random(verdict.shape) < np.where(verdict <= 2, 0.5, 0.1)
+        mass = {"low ones cut": np.where(cut, 0.15, 0.95), "rises": np.exp(verdict - 5), "equal": 0.9 + 0 * verdict}
+        if kind == "own: falls gently":
+            return (1.0 - 0.1 * verdict)[..., None] * np.eye(5)[verdict.astype(int) - 1]
+        return mass[kind][..., None] * np.eye(5)[verdict.astype(int) - 1]
+
+    values = np.arange(1.0, 6.0)
+    for kind, count in itertools.product(("low ones cut", "rises", "equal", "own: falls gently"), (2, 4, 8)):
+        rng = np.random.default_rng([23, count, len(kind)])
+        levels = 3 + 0.7 * ndtri((np.arange(20_000) + 0.5) / 20_000)[:, None]
+        chance = np.diff(ndtr(np.r_[-np.inf, values[:-1] + 0.5, np.inf] - levels), axis=1)
+        mass = {
+            "low ones cut": np.where(values <= 2, 0.5, 0.1) * (0.15 - 0.95) + 0.95,
+            "rises": np.exp(values - 5),
+            "equal": np.full(5, 0.9),
+        }.get(kind, 1.0 - 0.1 * values)
+        true = float(((chance * mass) @ values / (chance @ mass)).mean())
+        for rows in (40, 400):
+            found = []
+            for _ in range(max(20, datasets // 4)):
+                p = drawn(rng, kind, rows, count)
+                means = p.mean(axis=1), np.array([mean_distribution(own) for own in p])
+                own = [mean_interval(mean @ values / mean.sum(axis=1), ends=(1.0, 5.0)) for mean in means]
+                found.append([*(one.value - true for one in own), *(_covers(one, true) for one in own)])
+            yield kind, count, rows, *map(float, np.mean(found, axis=0))
+
+
+def lengths(datasets: int) -> Iterator[Row]:
+    """Find a fair judge biased for length where better outputs are longer and three raters hit the ends of 1-5."""
+    yield "rows", "ratings at an end", "above 0", "below 0", "mean"
+    for rows, middle in itertools.product((40, 150, 400), (3.5, 4.2)):
+        rng = np.random.default_rng([24, rows, int(10 * middle)])
+        found, ends = [], []
+        for _ in range(max(20, datasets // 4)):
+            quality = rng.normal(size=rows)
+            length = np.exp(4 + 0.35 * quality + 0.3 * rng.normal(size=rows))
+            ratings = np.clip(np.round(middle + quality + 0.6 * rng.normal(size=(3, rows))), 1, 5)
+            fitted = fit_raters(ratings)
+            score = np.clip(3 + 0.7 * quality + 0.4 * rng.normal(size=rows), 1, 5)
+            items = [
+                ScoredItem(f"d{n:03}", "", float(h), float(p), length=int(words), key=str(n))
+                for n, (h, p, words) in enumerate(zip(fitted.means, score, length, strict=True))
+            ]
+            found.append(length_bias(items, error=fitted.error).partial)
+            ends.append(float(np.mean((ratings == 1) | (ratings == 5))))
+        shares = [np.mean([one.low > 0 for one in found]), np.mean([one.high < 0 for one in found])]
+        yield rows, float(np.mean(ends)), *map(float, shares), float(np.nanmean([one.value for one in found]))
+
+
+def single(datasets: int) -> Iterator[Row]:
+    """Cover Bradley-Terry strengths with one yes/no comparison a document."""
+    yield "systems", "documents", "with intervals", "covered, of these"
+    for systems, documents in itertools.product((3, 5), (12, 30, 60, 150)):
+        rng = np.random.default_rng([25, systems, documents])
+        truth = np.linspace(0.7, -0.7, systems)
+        pairs, hits, has = np.array(list(itertools.combinations(range(systems), 2))), [], []
+        for _ in range(datasets):
+            first, second = pairs[rng.integers(0, len(pairs), documents)].T
+            won = rng.random(documents) < 1 / (1 + np.exp(truth[second] - truth[first]))
+            found = fit_bradley_terry(systems, first, second, won.astype(float), [f"d{d}" for d in range(documents)])
+            has.append(math.isfinite(found.strengths[0].low))
+            hits += [_covers(one, true) for one, true in zip(found.strengths, truth, strict=True)] * has[-1]
+        yield systems, documents, float(np.mean(has)), float(np.mean(hits)) if hits else NAN
+
+
+def within_documents(datasets: int) -> Iterator[Row]:
+    """Cover correlations within documents, the mean of one left-skewed coefficient each, and accuracy over systems."""
+    yield "systems", "documents", "pearson within", "spearman within", "accuracy over systems"
+    for systems, documents in itertools.product((5, 8), (6, 12, 40)):
+        rng = np.random.default_rng([26, systems, documents])
+
+        def drawn(documents: int, rng: Rng = rng, systems: int = systems) -> tuple[np.ndarray, np.ndarray]:
+            quality = np.linspace(-0.7, 0.7, systems) + 0.8 * rng.normal(size=(documents, systems))
+            return quality + 0.4 * rng.normal(size=quality.shape), 0.8 * quality + 0.5 * rng.normal(size=quality.shape)
+
+        human, score = drawn(4000)
+        each = np.array([coefficients(h, p) for h, p in zip(human, score, strict=True)]).mean(axis=0)
+        hits = []
+        for _ in range(max(20, datasets // 4)):
+            human, score = drawn(documents)
+            found = correlate(items_of(score, human))
+            over = correlate(items_of(score, human), "system", target="documents").accuracy
+            hits.append([_covers(found.pearson, each[0]), _covers(found.spearman, each[1]), _covers(over, 1.0)])
+        yield systems, documents, *map(float, np.nanmean(hits, axis=0))
+
+
+STUDIES = (
+    *(flips, detectable, ranks, judges, winners, strengths, adjusted, order),
+    *(gates, failures, drops, power, skewed, sizes, thoughts, lengths, single, within_documents),
+)
 
 
 def text_of(study: Callable[[int], Iterator[Row]], datasets: int) -> str:

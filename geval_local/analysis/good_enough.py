@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.tables import Table, number
+from geval_local.statistics.correlation import within
 from geval_local.statistics.interval import Interval, independent_rows, mean_interval
 from geval_local.statistics.records import ScoredItem, labels_of, usable
+from geval_local.statistics.resampling import drawn_by_document
 
 Floats = NDArray[np.float64]
 #: How much worse than a person a judge may be, since it costs less: for crowd ratings, and for experts.
@@ -38,6 +40,16 @@ class Verdicts:
     #: Number of rated and scored items, and of those to which people say yes.
     n: int
     yes: int
+
+
+@dataclass(frozen=True)
+class Kappas:
+    """Cohen's weighted kappa of the label nearest to each score with the ratings."""
+
+    #: Disagreement weighs as the distance of the labels' values, and as its square.
+    linear: Interval
+    quadratic: Interval
+    n: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class GoodEnough:
     """Figures of judges besides correlations; keys are ``dimension: judge``."""
 
     verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
+    kappas: Mapping[str, Kappas] = field(default_factory=dict)
     probabilities: Mapping[str, Probabilities] = field(default_factory=dict)
     annotators: Mapping[str, Annotators] = field(default_factory=dict)
 
@@ -97,6 +110,11 @@ class GoodEnough:
             note = "yes: a score above the middle of the scale; 95 % intervals from the posterior of the four counts"
             table = Table.of(("", *PRIORS, "people say yes"), rows, (note,))
             yield table.titled("yes and no against people's", sections=True)
+        if self.kappas:
+            rows = [(key, one.linear, one.quadratic, one.n) for key, one in self.kappas.items()]
+            note = "of the label nearest to each score; 1 is identity, 0 chance; 95 % intervals over documents"
+            table = Table.of(("", "linear", "quadratic", "n"), rows, (note,))
+            yield table.titled("weighted kappa with people", sections=True)
         if self.probabilities:
             rows = [
                 (key, one.brier, one.brier_base, one.nll, one.nll_base, one.n)
@@ -143,6 +161,31 @@ def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
     documents = np.unique([item.group for item in kept], return_inverse=True)[1]
     found = {name: _posterior(cells, documents, place, prior) for place, (name, prior) in enumerate(PRIORS.items())}
     return Verdicts(**found, n=len(kept), yes=int(yes.sum()))
+
+
+def judge_kappas(items: Sequence[ScoredItem]) -> Kappas | None:
+    """Compute weighted kappas; None unless the ratings are among three labels or more, of at most twenty."""
+    kept = usable(items)[0]
+    values = np.array(labels_of(kept) or sorted({item.human for item in kept}))
+    if not 3 <= values.size <= 20 or not np.isin([item.human for item in kept], values).all():
+        return None
+    nearest = [
+        np.abs(np.array([getattr(item, name) for item in kept])[:, None] - values).argmin(axis=1)
+        for name in ("predicted", "human")
+    ]
+    cells = np.eye(values.size**2)[nearest[0] * values.size + nearest[1]].T
+    distance = np.abs(values[:, None] - values)
+
+    def kappas(sums: Floats) -> Floats:
+        shares = sums.reshape(-1, values.size, values.size) / sums.sum(axis=1)[:, None, None]
+        expected = shares.sum(axis=2)[:, :, None] * shares.sum(axis=1)[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = [1 - (shares * w).sum((1, 2)) / (expected * w).sum((1, 2)) for w in (distance, distance**2)]
+        return np.stack(found, axis=1)
+
+    figures = drawn_by_document([item.group for item in kept], cells, kappas)
+    linear, quadratic = (within(figures.interval(at), -1.0, 1.0) for at in (0, 1))
+    return Kappas(linear, quadratic, len(kept))
 
 
 def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: float) -> Interval:

@@ -17,6 +17,7 @@ from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.good_enough import (
     GoodEnough,
     alternative_annotators,
+    judge_kappas,
     judge_probabilities,
     judge_verdicts,
 )
@@ -106,8 +107,9 @@ class Ceiling:
     #: Number of raters, and of items with at least two ratings.
     raters: int
     n: int
-    #: Krippendorff's alpha for interval data.
+    #: Krippendorff's alpha for interval data, and for ordinal data.
     alpha: float
+    alpha_ordinal: float
     #: Leave-one-out agreement: each rater with the mean of the others, averaged over the raters.
     people: Interval
     #: Judges measured against the same means of the others.
@@ -167,6 +169,7 @@ def human_ceiling(
         len(table),
         int(several.sum()),
         krippendorff_alpha(table),
+        krippendorff_alpha(table, ordinal=True),
         interval_at(ceiling, coefficient, chosen, level),
         corrected(found),
     )
@@ -181,7 +184,7 @@ def ceiling_table(ceiling: Ceiling) -> Table:
     ]
     notes = (
         f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
-        f"{number(ceiling.alpha)} (interval data)",
+        f"{number(ceiling.alpha)} (interval data) and {number(ceiling.alpha_ordinal)} (ordinal data)",
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
         f'p: two-sided, "no difference from people"; p (adjusted): for all judges of this table '
         f"({how_corrected(ceiling.judges.values())})",
@@ -447,6 +450,7 @@ def meta_evaluate(
         ceiling,
         GoodEnough(
             _known({key: judge_verdicts(items) for key, items in judges.items()}),
+            _known({key: judge_kappas(items) for key, items in judges.items()}),
             _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
             _known(alternative),
         ),

@@ -206,12 +206,19 @@ def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreemen
     )
 
 
-def krippendorff_alpha(ratings: ArrayLike) -> float:
-    """Compute Krippendorff's alpha with the interval difference function."""
-    table = np.atleast_2d(np.asarray(ratings, dtype=np.float64))
+def krippendorff_alpha(ratings: ArrayLike, *, ordinal: bool = False) -> float:
+    """Compute Krippendorff's alpha with the interval or the ordinal difference function; NaN is no rating.
+
+    The ordinal difference of two ratings is that of their mean ranks.
+    """
+    table = np.atleast_2d(np.array(ratings, dtype=np.float64))
     table = table[:, np.isfinite(table).sum(axis=0) >= 2]
     if table.size == 0:
         return math.nan
+    if ordinal:
+        from scipy.stats import rankdata
+
+        table[np.isfinite(table)] = rankdata(table[np.isfinite(table)])
     raters = np.isfinite(table).sum(axis=0)
     # sum over ordered pairs of (x - y)^2 = 2 n sum (x - mean)^2, within an item and over all ratings.
     observed = float((2 * raters * np.nanvar(table, axis=0) * raters / (raters - 1)).sum())

@@ -260,22 +260,6 @@ def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: i
     return p[0], p[1]
 
 
-def level_of_each(differences: Floats, level: float = 0.05, *, seed: int = 0) -> float:
-    """Compute the level that `sign_flips` leaves each test if none is clear: that of the largest of all statistics.
-
-    It uses the limiting normal distribution of the flips, with the correlations of the centred differences.
-    """
-    values = np.nan_to_num(differences - np.nanmean(differences, axis=0))
-    norm = np.sqrt((values**2).sum(axis=0))
-    root = np.asarray(np.linalg.qr(values[:, norm > 1e-12] / norm[norm > 1e-12], mode="r"))
-    if root.shape[1] < 2:
-        return level
-    from scipy.special import ndtr
-
-    drawn = np.random.default_rng(seed).normal(size=(PERMUTATIONS, len(root))) @ root
-    return float(max(2 * ndtr(-np.quantile(np.abs(drawn).max(axis=1), 1 - level)), level / root.shape[1]))
-
-
 def attained(groups: int, level: float = 0.05) -> float:
     """Return the share of a level that flips of so few groups can use; 1 below six, where Student's t is used."""
     arrangements = level * 2.0 ** min(groups - 1, 50)

@@ -34,7 +34,6 @@ from geval_local.statistics.resampling import (
     FiguresWithErrors,
     Target,
     attained,
-    level_of_each,
     mean_of,
     minus,
     sign_flips,
@@ -121,12 +120,11 @@ def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
     if flipped:
         documents = sorted({name for own in flipped.values() for name in own})
         table = np.array([[own.get(name, math.nan) for own in flipped.values()] for name in documents])
-        level = level_of_each(table, LEVEL * share)
         # Flips need symmetric differences; Student's t reckons with their skewness.
         by_t = [_by_t(given[key], count).p for key in flipped]
         for key, own, *flips in zip(flipped, zip(by_t, holm(by_t), strict=True), *sign_flips(table), strict=True):
             p, adjusted = map(max, own, map(float, flips))
-            found[key] = {"p": p, "p_adjusted": min(1.0, adjusted / share), "significance": level}
+            found[key] = {"p": p, "p_adjusted": min(1.0, adjusted / share), "significance": LEVEL / count}
     for key, adjusted in zip(rest, holm([test.p for test in rest.values()]), strict=True):
         known = min(1.0, adjusted / (1 - share)) if math.isfinite(adjusted) else math.nan
         found[key] = {"p": rest[key].p, "p_adjusted": known, "significance": LEVEL / count}

@@ -1,6 +1,7 @@
 """A judge in the place of a person, its yes and no, its distribution; and how many documents a difference needs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from geval_local.analysis.differences import rank_systems, ranking_table
 from geval_local.analysis.good_enough import (
     GoodEnough,
     alternative_annotators,
+    judge_kappas,
     judge_probabilities,
     judge_verdicts,
 )
@@ -299,3 +301,27 @@ def test_the_system_that_answered_easy_documents_is_not_named_first():
     table = ranking_table(ranking)
     assert any("different documents" in note for note in table.notes)
     assert len(table.headers) <= 8
+
+
+def test_weighted_kappas_are_those_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(7)
+    human = rng.integers(1, 6, 120).astype(float)
+    score = np.clip(human + rng.normal(0, 0.8, 120), 1, 5)
+    label = {str(value): 0.2 for value in range(1, 6)}
+    items = [
+        ScoredItem(f"d{at // 4}", "", h, float(p), label, key=str(at))
+        for at, (h, p) in enumerate(zip(human, score, strict=True))
+    ]
+    found = judge_kappas(items)
+    for name in ("linear", "quadratic"):
+        own, expected = getattr(found, name), metrics.cohen_kappa_score(human, np.round(score), weights=name)
+        assert own.value == pytest.approx(expected)
+        assert own.low < expected < own.high < 1
+        assert own.units == 30
+    assert found.n == 120
+    # Two values have a kappa of their own; ratings between labels have none.
+    assert judge_kappas([replace(item, human=1.5) for item in items]) is None
+    assert judge_kappas([replace(item, human=float(item.human > 3), probabilities=None) for item in items]) is None
+    mean = [replace(item, predicted=3.0) for item in items]
+    assert judge_kappas(mean).quadratic.value == pytest.approx(0.0)

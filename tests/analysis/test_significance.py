@@ -288,5 +288,7 @@ def test_alpha_gives_krippendorffs_published_example():
         [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, NAN],
     ]
     assert krippendorff_alpha(ratings) == pytest.approx(0.849, abs=5e-4)
+    assert krippendorff_alpha(ratings, ordinal=True) == pytest.approx(0.815, abs=5e-4)
+    assert krippendorff_alpha(np.exp(ratings), ordinal=True) == pytest.approx(0.815, abs=5e-4)
     assert krippendorff_alpha([[1, 2, 3], [1, 2, 3]]) == 1.0
     assert np.isnan(krippendorff_alpha([[2, 2], [2, 2]]))
