@@ -117,7 +117,8 @@ def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:
 def _one(path: File, options: RunOptions, shape: Shape) -> Iterator[Sample]:
     if shape.id is None:
         return read_samples(path, fields=options.fields, **options.reading)
-    return samples_of(shape.identified(read_rows(path, **options.reading)), path.name, options.fields)
+    rows = rows_and_failure(read_rows(path, **options.reading), alone=True)
+    return samples_of(shape.identified(rows), path.name, options.fields)
 
 
 def _several(paths: Sequence[File], options: RunOptions, shape: Shape) -> Iterator[Sample]:

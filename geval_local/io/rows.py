@@ -456,9 +456,12 @@ def read_rows(
     return guarded(reader, path, encoding)
 
 
-def rows_and_failure(rows: Iterator[RawRow]) -> Iterator[RawRow]:
-    """Yield the rows of one of several files; if its content cannot be read to its end, a last row says why."""
-    number = 0
+def rows_and_failure(rows: Iterator[RawRow], *, alone: bool = False, before: int = 0) -> Iterator[RawRow]:
+    """Yield the rows of a file; if its content cannot be read to its end, a last row says why.
+
+    Of a file that is read `alone`, at least one row has to be readable; `before` counts those that were left out.
+    """
+    number = before
     try:
         for row in rows:
             number = row.number
@@ -466,6 +469,8 @@ def rows_and_failure(rows: Iterator[RawRow]) -> Iterator[RawRow]:
     except ReadError:
         raise
     except DataError as error:
+        if alone and not number:
+            raise
         told = f"{error.message.rstrip('.')}; mend the file, or leave it out"
         yield RawRow(number + 1, {}, Cause(told, ErrorCode.UNREADABLE_FILE))
 

@@ -227,7 +227,7 @@ def read_samples(
             hint="Leave it out for all.",
         )
     path = file_at(path)
-    found = islice(read_rows(path, encoding, rows, quoting), limit)
+    found = islice(rows_and_failure(read_rows(path, encoding, rows, quoting), alone=True), limit)
     # Only the first repeated id needs the answer: a file without repeated ids is read once.
     known = cache(partial(ids_of_documents, path, encoding, rows, quoting))
     return _samples(samples_of(found, path.name, dict(fields or {}), name_documents=known), path)

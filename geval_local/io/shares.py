@@ -423,7 +423,7 @@ class _Input:
 
     def _read(self, file: int, start: int = 0) -> Iterator[RawRow]:
         rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options)
-        return rows if len(self.paths) == 1 else rows_and_failure(rows)
+        return rows_and_failure(rows, alone=len(self.paths) == 1, before=start)
 
     # --- by windows ---------------------------------------------------------------------------------------------------
 
@@ -568,7 +568,7 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     shape = Shape.of(options)
     for stretch in share.stretches:
         raw = stretch_rows(stretch, options)
-        rows = shape.identified(rows_and_failure(raw) if stretch.name else raw)
+        rows = shape.identified(rows_and_failure(raw, alone=not stretch.name, before=stretch.start))
         origin = stretch.name or file_at(stretch.path).name
         for sample in samples_of(rows, origin, options.fields, repeated={}):
             named = {free_name(FILE, sample.fields): stretch.name} if stretch.name else {}
