@@ -17,7 +17,7 @@ from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.errors import ConfigurationError, DataError, ErrorCode, UnscorableError
 from geval_local.io.samples import Sample, read_samples
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
