@@ -40,6 +40,7 @@ EngineName = Literal["auto", "trie", "cache", "padded", "vllm"]
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 Format = Literal["jsonl", "csv", "parquet"]
 CsvStyle = Literal["safe", "excel", "excel-semicolons"]
+Quoting = Literal["standard", "none"]
 
 LOADING = "Loading"
 VLLM = "With --engine vllm"
@@ -424,6 +425,13 @@ class RunOptions(Options):
             "tables also Windows-1252, with a notice."
         ),
     ] = None
+    quoting: Annotated[
+        Quoting | None,
+        Field(
+            description="Whether quotes in a table enclose cells: standard, or none if they are ordinary characters. "
+            "Absent: by the lines of the table."
+        ),
+    ] = None
     rows: Annotated[
         str | None,
         Flag(metavar="PATH"),
@@ -597,6 +605,11 @@ class RunOptions(Options):
     def on_ray(self) -> bool:
         """Whether the workers are those of a Ray cluster."""
         return self.workers is not None and self.workers.startswith(RAY)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How a file is read, for all that read its rows."""
+        return {"encoding": self.encoding, "rows": self.rows, "quoting": self.quoting}
 
 
 def _scale(value: str | None) -> str | None:

@@ -154,7 +154,7 @@ class Settings(RunOptions):
         """List differences of other settings that affect outcomes, and with `results` results; `self` is on record."""
         found = []
         names = ["window", "limit", "encoding", "fields", "pairs", "reasons"]
-        names += ["id", "rows", "system_columns", "turns", "turns_at", "roles", "shard"]
+        names += ["id", "rows", "quoting", "system_columns", "turns", "turns_at", "roles", "shard"]
         if results:
             names += _FINAL
         for name in names:

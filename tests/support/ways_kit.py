@@ -57,6 +57,12 @@ def plain_rows() -> list[dict[str, Any]]:
     ]
 
 
+def quoted_rows() -> list[dict[str, Any]]:
+    """Rows of which some open a quote, and later ones close one."""
+    texts = {3: '"It begins here.', 7: 'It closes."', 9: '"Word" and more.', 20: '"Open', 21: 'for one."'}
+    return [row | {"output": texts.get(place, row["output"])} for place, row in enumerate(plain_rows())]
+
+
 def chats() -> list[dict[str, Any]]:
     turns = [("user", "Who?"), ("assistant", "I, {row}."), ("user", "And then?"), ("assistant", "Then {row} ended.")]
     return [
@@ -135,12 +141,12 @@ FEATURES = {
     "decide with thoughts": Feature(metrics=[], thinks=THINK),
     "turns": Feature(chats, [CHAT], options={"turns": "assistant"}),
     "turns with thoughts": Feature(chats, [CHAT], thinks=THINK, options={"turns": "assistant", "keep_thoughts": True}),
-    "system columns": Feature(wide_rows, options={"system_columns": ["a", "b"]}),
-    "system columns in windows": Feature(wide_rows, options={"system_columns": ["a", "b"], "window": 7}),
     "turns in nested messages": Feature(
         nested_chats, [CHAT], options={"turns": "assistant", "turns_at": "a.b.talk", "roles": ["assistant=agent"]}
     ),
     "rows inside of a file": Feature(name="in.json", options={"rows": "results.results"}),
+    "system columns": Feature(wide_rows, options={"system_columns": ["a", "b"]}),
+    "system columns in windows": Feature(wide_rows, options={"system_columns": ["a", "b"], "window": 7}),
     "slices": Feature(options={"by": ["language", "length"]}),
     "medians": Feature(options={"estimator": "median"}),
     "another id": Feature(wide_rows, options={"id": "a", "fields": {"output": "b"}}),
@@ -148,6 +154,12 @@ FEATURES = {
     "a CSV file": Feature(name="in.csv"),
     "a Parquet file": Feature(name="in.parquet"),
     "the first rows": Feature(options={"limit": 20}),
+    "a table without quoting": Feature(quoted_rows, name="in.tsv"),
+    "quotes are characters": Feature(quoted_rows, name="in.csv", options={"quoting": "none"}),
+    "pairs of a table without quoting": Feature(
+        quoted_rows, name="in.tsv", options={"pairs": PairPlan(group_by="doc_id", system="system")}
+    ),
+    "decide on a table without quoting": Feature(quoted_rows, [], name="in.csv", options={"quoting": "none"}),
     "another encoding": Feature(name="in.csv", options={"encoding": "utf-16"}),
 }
 
@@ -230,9 +242,10 @@ def write(path: Path, records: list[dict[str, Any]], encoding: str = "utf-8") ->
         path.write_text("".join(json.dumps(one) + "\n" for one in records))
     elif path.suffix == ".json":
         path.write_text(json.dumps({"version": 1, "results": {"results": records}}))
-    elif path.suffix == ".csv":
+    elif path.suffix in (".csv", ".tsv"):
         cells = [list(records[0]), *(list(one.values()) for one in records)]
-        path.write_text("".join(",".join(map(str, one)) + "\n" for one in cells), encoding=encoding)
+        between = "\t" if path.suffix == ".tsv" else ","
+        path.write_text("".join(between.join(map(str, one)) + "\n" for one in cells), encoding=encoding)
     else:
         import pyarrow as pa
         import pyarrow.parquet as pq
