@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 
 import pytest
 from cli_run import read_rows, run, write_rows
 from html_page import Page
+from scipy import stats
 
 from geval_local.io.result_manifest import read_manifest
 from geval_local.judge.judge import Judge
@@ -168,3 +170,20 @@ def test_a_turn_is_called_by_its_number_and_its_chat(here):
     assert data["keys"][:2] == [f"turn 1 of {names[0]}", f"turn 2 of {names[0]}"]
     assert [data["texts"][place] for place in data["columns"][data["output"]]["v"]] == ["This.", "So."] * 2
     assert [data["texts"][place] for place in data["columns"][data["source"]]["v"]] == ["What?", "Why?"] * 2
+
+
+def test_the_cheap_baselines_know_the_fields_and_the_systems(here):
+    scored(here, "own fields")
+    found = record(here, "meta-eval", "out.jsonl", "--human", "rating", "--level", "pooled")
+    rows = read_rows(here / "out.jsonl")
+    lengths = [len(row["gist"].split()) for row in rows]
+    ratings = [row["rating"] for row in rows]
+    length = found["correlations"]["pooled"]["length"]["worth"]["spearman"]["value"]
+    assert length == pytest.approx(stats.spearmanr(lengths, ratings).statistic)
+    # The mean of the same system on other questions.
+    means = [
+        statistics.mean(other["rating"] for other in rows if other["system"] == row["system"] and other is not row)
+        for row in rows
+    ]
+    mean = found["correlations"]["pooled"]["system's mean rating"]["worth"]["pearson"]["value"]
+    assert mean == pytest.approx(stats.pearsonr(means, ratings).statistic)
