@@ -59,6 +59,14 @@ MAX_LITERAL = 1 << 20
 _SHAPE = "A message is an object with role and content, or with from and value."
 
 
+def turn_name(row: Mapping[str, Any]) -> str | None:
+    """Name the turn of a row that is one: ``turn 2 of late-fee``; None for other rows."""
+    if row.get(TURN) in (None, ""):
+        return None
+    names = (row.get("conversation_id"), str(row.get("id") or "").rpartition("#")[0])
+    return f"turn {row[TURN]} of {next((str(name) for name in names if name not in (None, '')), 'the conversation')}"
+
+
 class Turn(NamedTuple):
     """One message."""
 

@@ -408,6 +408,12 @@ def visible(text: str) -> str:
     return text if text.isprintable() else _COMMANDS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Shorten a name in its middle, since its end may tell it from others: ``a-long-na…answer#2``."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: (most - 1) // 2]}…{line[len(line) - most // 2 :]}"
+
+
 def output_text(row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str | None:
     """Return the text of a row's output, by the rules of scoring; None if there is none."""
     try:

@@ -93,6 +93,24 @@ class DocumentRule:
             group_by, tuple(names), tuple(item), answers.pop() if len(answers) == 1 else "", dict(mapping or {}), known
         )
 
+    def path(self, row: Mapping[str, Any], name: str) -> str | None:
+        """Return the column from which a field is read, or the path into one; None if the row has none."""
+        path = _Reader(self).path(row, name)
+        return None if lookup(row, path) is None else path
+
+    def text(self, row: Mapping[str, Any], name: str) -> str:
+        """Return the text of a field, as it is scored; empty if there is none."""
+        return _text(_Reader(self).value(row, name))
+
+    def shown(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None]:
+        """Name the field that is judged, and the one about the item that differs most between rows; None without."""
+        some = rows[:: max(1, len(rows) // 200)]
+        answer = self.answer or "output"
+        kinds = {name: len({text for row in some if (text := self.text(row, name))}) for name in self.item or _USUAL}
+        asked = max(kinds, key=lambda name: kinds[name], default=None)
+        is_told = any(self.text(row, answer) for row in some)
+        return answer if is_told else None, asked if asked is not None and kinds[asked] else None
+
     def document(self, row: Mapping[str, Any]) -> str | None:
         """Return the document of a row as far as the row alone shows it; None if it is a document of its own."""
         reader = _Reader(self)
@@ -132,8 +150,8 @@ class _Reader:
         with suppress(UnscorableError):
             if name in rule.fields:
                 return paths_of(rule.fields, row, rule.mapping).get(name, name)
-            if name in _USUAL:
-                return self._usual(row).get(name, name)
+            if name in _USUAL or not rule.fields:
+                return self._usual(row).get(name) or paths_of((name,), row, rule.mapping).get(name, name)
         return name
 
     def value(self, row: Mapping[str, Any], name: str) -> Any:

@@ -75,7 +75,7 @@ scale: 1-5
 # better: low
 
 # Other words for the prompt's own headings, for instance in the language of the criteria.
-# frame: {criteria: "Kriterien:", steps: "Schritte:", form: "Bewertungsbogen (nur Zahlen):"}
+# frame: {{criteria: "Kriterien:", steps: "Schritte:", form: "Bewertungsbogen (nur Zahlen):"}}
 
 # The one field that may lose its end when a prompt is too long for the judge.
 # shorten: source

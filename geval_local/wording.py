@@ -20,9 +20,9 @@ _SEVERAL = re.compile(rf"{PARAMETER.pattern}(?: {PARAMETER.pattern})*")
 _LITERAL = re.compile(r"[+-]?\d+(?:\.\d+)?|True|False|None|[\[{].*|N|X|NATS|SHARE")
 #: A text that needs no quotes in YAML.
 _BARE = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z_*][\w*./-]*(?: [\w*./-]+)*", re.IGNORECASE)
-#: What may be secret in an address: what stands before its host, and the values of options that are named so.
+#: What is secret in an address: users and passwords before its host, and options that are named so.
 _SECRETS = re.compile(
-    r"""(?P<user>://)(?:[^/\s'"@]*|[^/\s:'"]+:(?!\d{1,5}/)[^\s'"]*)@"""
+    r"""(?P<user>\b(?:s3|gs|gcs|https?)://)[^/\s'"@]*@|(?P<pair>://)[^/\s:'"@]*:(?!\d{1,5}/)[^\s'"]*@"""
     r"""|(?P<option>[?&;][\w.-]*(?:key|token|secret|passw|credential|sig)[\w.-]*=)[^&\s'"#]+""",
     re.IGNORECASE,
 )
@@ -32,7 +32,9 @@ _TEXTS = ("overrides", "judge")
 
 def without_secrets(text: str) -> str:
     """Hide the user, password and keys of the addresses in a text: ``s3://***@bucket/rows.jsonl``."""
-    return _SECRETS.sub(lambda found: "://***@" if found["user"] else f"{found['option']}***", text)
+    return _SECRETS.sub(
+        lambda found: f"{found['user'] or found['pair'] or found['option']}***" + "@" * (not found["option"]), text
+    )
 
 
 def in_python(text: str) -> str:

@@ -32,6 +32,7 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError
+from geval_local.fields import shortened
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
@@ -197,7 +198,7 @@ def unmatched(first: Sequence[str], second: Sequence[str], names: Sequence[str])
         alone = [key for key in dict.fromkeys(own) if key not in others]
         if alone:
             more = ", ..." if len(alone) > NAMED else ""
-            told = [key if len(key) <= LONGEST_NAME else f"{key[: LONGEST_NAME - 1]}…" for key in alone[:NAMED]]
+            told = [shortened(key, LONGEST_NAME) for key in alone[:NAMED]]
             lines.append(f"only in {name}: {len(alone)} of {len(set(own))}: {', '.join(told)}{more}")
     return lines
 

@@ -36,6 +36,9 @@ BASELINES = ("length", "rouge-1", "rouge-2", "rouge-l", "bleu", "chrf")
 # The references of Topical-Chat are the true next turns, which the file contains as one of its systems.
 TRUE_TURN = "Original Ground Truth"
 
+#: The baseline that reads no text.
+SYSTEM_MEAN = "system's mean rating"
+
 _Compare = Callable[[Sequence[str], str], float]
 Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
 
@@ -129,8 +132,9 @@ def _predicted(data: Rated, dimensions: Sequence[str]) -> dict[str, list[ScoredI
 
 
 def baselines(rated: Rated) -> tuple[list[Contender], list[str]]:
-    """Score with length, ROUGE, BLEU and chrF; missing packages or references become notes."""
-    outputs = [_text(row, "output", rated.fields) or "" for row in rated.rows]
+    """Score with length, ROUGE, BLEU, chrF, and the mean rating of the system; what is missing becomes notes."""
+    answer = rated.rule.answer or "output"
+    outputs = [rated.rule.text(row, answer) or _text(row, "output", rated.fields) or "" for row in rated.rows]
     own = rated.benchmark is None
     compared = [_references(row, rated.fields) for row in rated.rows] if own else references(rated)
     found: list[Contender] = []
@@ -148,7 +152,33 @@ def baselines(rated: Rated) -> tuple[list[Contender], list[str]]:
             {"score": score} if math.isfinite(score) else {"score": None, "error": "no reference"} for score in scores
         ]
         found.append(Contender(name, "baseline", {d: rated.items(d, figures) for d in rated.metrics}))
-    return found, notes
+    means = {dimension: means_of for dimension in rated.metrics if (means_of := system_means(rated, dimension))}
+    return [*found, *([Contender(SYSTEM_MEAN, "baseline", means)] if means else [])], notes
+
+
+def system_means(rated: Rated, dimension: str) -> list[ScoredItem]:
+    """Score each row with the mean rating of its system on other documents, without reading a text.
+
+    A judge that agrees no better tells systems apart, and not texts. Empty where no system has several documents.
+    """
+    unscored: list[dict[str, Any]] = [{}] * len(rated.rows)
+    items = rated.items(dimension, unscored)
+    of_system: dict[str, list[float]] = {}
+    of_document: dict[tuple[str, str], list[float]] = {}
+    for item in items:
+        if item.system and math.isfinite(item.human):
+            of_system.setdefault(item.system, []).append(item.human)
+            of_document.setdefault((item.system, item.group), []).append(item.human)
+    totals = {system: (math.fsum(own), len(own)) for system, own in of_system.items()}
+    figures: list[dict[str, Any]] = []
+    for item in items:
+        total, count = totals.get(item.system, (0.0, 0))
+        here = of_document.get((item.system, item.group), [])
+        others = count - len(here)
+        figures.append({"score": (total - math.fsum(here)) / others} if others else {"error": "no other document"})
+    if len(totals) < 2 or not any("score" in one for one in figures):
+        return []
+    return rated.items(dimension, figures)
 
 
 def _references(row: Mapping[str, Any], mapping: Mapping[str, str]) -> str | list[str] | None:

@@ -33,7 +33,8 @@ from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.fields import counted, lookup, output_text
-from geval_local.io.result_manifest import is_own_result, manifest_path
+from geval_local.io.ownership import file_sha256
+from geval_local.io.result_manifest import manifest_path
 from geval_local.io.results import row_number
 from geval_local.io.samples import Sample
 from geval_local.options import MAX_UNPAIRED, BaselineOptions
@@ -169,14 +170,16 @@ def is_worse(
     asked = [
         Gate(NOT_WORSE, metric=name, by=column, margin=margin) for name in metrics or run.metrics for column in columns
     ]
-    check_own(run)
+    for one in (run, before):
+        check_own(one)
     options = BaselineOptions(across=list(across), max_unpaired=max_unpaired)
     return changes(run, before, asked, options, slicings=slicings, sequential=sequential)
 
 
 def check_own(run: ScoredRun) -> None:
     """Refuse a result file that was changed after it was written; one without a manifest is its user's."""
-    if run.held is None and run.manifest is not None and run.path.is_file() and not is_own_result(run.path):
+    described = None if run.manifest is None else {run.manifest.results_sha256, run.manifest.rows_sha256} - {None}
+    if described and run.path.is_file() and file_sha256(run.path) not in described:
         raise DataError(
             f"{run.path} is not the file that {manifest_path(run.path).name} describes: it was changed",
             hint=f"Score it again. If the change is yours, remove {manifest_path(run.path)} and allow `across=any`.",
@@ -198,7 +201,6 @@ def changes(
     A gate of a column is one of each of its slices. `tests` is the number of tests without a margin that share one
     level; by default the number of these gates.
     """
-    check_own(old)
     gates, columns = list(dict.fromkeys(gates)), {one.column: one for one in slicings}
     for margin in dict.fromkeys(gate.margin for gate in gates):
         if margin is not None and not 0 <= margin < math.inf:
@@ -220,7 +222,7 @@ def changes(
         grouping = "rows that were paired as one count as one document"
     # A drop in any row of the table counts, so all tests share one error level.
     level = LEVEL / max(1, sum(gate.margin is None for gate in asked) if tests is None else tests)
-    pairing_of = _Comparison(
+    comparison = _Comparison(
         (new, old),
         keys,
         {name: (new.items(name), old.items(name)) for name in names},
@@ -229,10 +231,10 @@ def changes(
         level,
         sequential,
     )
-    found |= {gate: pairing_of.outcome(gate) for gate in asked}
+    found |= {gate: comparison.outcome(gate) for gate in asked}
     for gate in gates:
         if gate.by is not None and gate.metric in names:
-            for value, count in _vanished(pairing_of.slices[gate.by][1], columns[gate.by]):
+            for value, count in _vanished(comparison.slices[gate.by][1], columns[gate.by]):
                 told = f"this slice vanished: the baseline has {counted(count, 'row')} of it, and the new run has none"
                 own = replace(gate, value=value)
                 found[own] = GateOutcome(own, "failed", told)

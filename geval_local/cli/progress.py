@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from geval_local.cli.output.console import message_console, note
-from geval_local.models.progress import watch_reading
+from geval_local.models.progress import watch_work
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -35,6 +35,8 @@ def _figures(task: Task) -> str:
         told.append(f"{done}{of} {unit}")
         rate = max(0, done - task.fields["there"]) / max(moved, 1e-9)
         told += [f"{rate:.3g} {unit}/s"] if rate else []
+    if (drawn := task.fields["drawn"]) is not None:
+        told.append(f"{drawn[0]} of {drawn[1]} thoughts")
     left = _seconds_left(task)
     return ", ".join([*told, f"{clock(left)} left" if left > 0 else f"{clock(seconds)} so far"])
 
@@ -92,7 +94,7 @@ class Progress:
         for task in self.bar.task_ids:
             self.bar.remove_task(task)
         # Items done before the clock starts are not part of the rate.
-        self.bar.add_task(label, total=total, completed=done, unit=unit, there=max(there, done), moved=0.0)
+        self.bar.add_task(label, total=total, completed=done, unit=unit, there=max(there, done), moved=0.0, drawn=None)
 
     def advance(self, count: int) -> None:
         """Add to the number of items done."""
@@ -121,6 +123,11 @@ class Progress:
         if done >= total:  # the rest of loading: checks, and a probe of the precision
             self.begin(f"checking what was read, {total / 1e9:.1f} GB")
 
+    def draw(self, done: int, total: int) -> None:
+        """Show how many thoughts of the rows in work are drawn, until all of them are."""
+        for task in self.bar.tasks:
+            self.bar.update(task.id, drawn=(done, total) if done < total else None)
+
     def show_steps(self, metric: Metric, tokens: int) -> None:
         """Announce the writing of steps, then count their tokens, see `geval_local.judge.steps.OnSteps`."""
         if tokens:
@@ -141,7 +148,7 @@ def show_progress(label: str | None = None, total: int | None = None, *, unit: s
     """Show progress on stderr while the context is open."""
     progress = Progress()
     shown = _told_in_lines(progress) if progress.bar.disable else progress.bar
-    with shown, watch_reading(progress.read):
+    with shown, watch_work(progress.read, progress.draw):
         if label is not None:
             progress.begin(label, total, unit=unit)
         yield progress

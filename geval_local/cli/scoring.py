@@ -93,10 +93,9 @@ def follow(
     as_json: bool,
     lowest: int = LOWEST_SHOWN,
     reports: GateReports | None = None,
+    title: str = "",
 ) -> None:
     """Execute a run, show its figures, and exit with 1 if a gate failed."""
-    if reports is not None:
-        reports.begin(file)
     try:
         result = watch(run, file, results=results, judges=judges)
     except EmptyShareError as empty:
@@ -108,7 +107,7 @@ def follow(
     found = outcomes(gates, result.summaries, answers=result.answers)
     show_result(result, found, lowest=lowest, as_json=as_json)
     if reports is not None:
-        reports.write(found, file, {file: result.summaries})
+        reports.write(found, title, {file: result.summaries})
     if not all(one.passed for one in found):
         raise typer.Exit(EXIT_GATE)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from geval_local.thinking import AS_IT_IS, Drawing
@@ -137,6 +138,8 @@ class Description:
     #: Reason for the dtype, and its effect on a score.
     precision: Precision
     is_on_cpu: bool
+    #: File of the same weights that this package's own engine can read, where another program computes.
+    file: Path | None = None
 
 
 @dataclass(frozen=True)

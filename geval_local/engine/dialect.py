@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +31,8 @@ class ServedModel:
     program: str
     #: Further facts about how it computes, under keys of a signature.
     setup: Mapping[str, str] = field(default_factory=dict)
+    #: The file of its weights, if it is on this machine and has been hashed.
+    file: Path | None = None
     #: Requests that it computes at the same time, and prompts of one request.
     requests_at_once: int = 8
     prompts_at_once: int = 16

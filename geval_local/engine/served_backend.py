@@ -247,6 +247,7 @@ class ServedBackend(AskedBackend):
             attention=self.facts.setup["attention"],
             precision=Precision("weights not verified", is_measurable=False),
             is_on_cpu=False,
+            file=self._dialect.model.file,
         )
 
     def check_files(self) -> None:

@@ -40,7 +40,7 @@ _MOST_AT_ONCE = 512
 _LISTED = 256
 #: Difference (nats) that a probe allows between what should be equal.
 _TOLERANCE = 1e-4
-_REMEDY = "start it with `-fa off -ctk f32 -ctv f32`"
+_REMEDY = "`-fa off -ctk f32 -ctv f32`"
 #: Tries with another seed, where the token that the server drew was half of a character: it lists nothing then.
 _SEEDS = 32
 #: Likeliest tokens that a probe compares.
@@ -207,6 +207,7 @@ class LlamaDialect:
             context=props.default_generation_settings.n_ctx,
             program=f"llama.cpp {props.build_info}",
             setup={"weights": verified} | ({"adapters": "the server's"} if adapters else {}),
+            file=None if self._digest is None else path,
             requests_at_once=props.total_slots,
             in_order=True,
         )
@@ -251,14 +252,16 @@ class LlamaDialect:
             raise UnreadableAnswer(f"a bias of a request changes them by {error:.1e} nats more than it should")
         effect, cache, note = _difference(fresh, again), "exact", None
         if effect > _TOLERANCE:
-            cache, note = f"exact from {BLOCK} tokens on", f"{_REMEDY} so that it computes less"
             self._in_blocks = True
             left = _difference(fresh, self._logs(ids, slot))
-            if left > _TOLERANCE:
-                self._in_blocks = False
-                cache, note = "moves figures", f"they depend on what the server has in its cache: {_REMEDY}"
-            else:
+            self._in_blocks = left <= _TOLERANCE
+            if self._in_blocks:
+                cache = f"exact from {BLOCK} tokens on"
+                note = f"by {effect:.2g} where it computes fewer than {BLOCK}, so it computes the last {BLOCK} together"
                 effect = left
+            else:
+                cache, note = "moves figures", "figures depend on what is in the server's cache"
+            note += f"; a server that is started with {_REMEDY} differs less"
         self.model = replace(self.model, setup={**self.model.setup, "cache": cache})
         self.report = replace(
             self.report, difference=effect, tolerance=_TOLERANCE, probe_tokens=len(ids), against=_FRESH, note=note
@@ -330,16 +333,15 @@ class LlamaDialect:
 
     def _computed(self, ids: Ids, slot: int, asked: Mapping[str, Any]) -> _Completion:
         """Send a prompt; where its last tokens have to be computed together, with the cache cut before them."""
+        if not self._in_blocks:
+            return self._send(ids, slot, asked)
+        if len(ids) <= BLOCK:  # all of it together
+            return self._send(ids, slot, {**asked, "cache_prompt": False})
         last = self._last.get(slot, ids[:0]) if asked.get("cache_prompt", True) else ids[:0]
-        self._last[slot] = ids
-        is_cut = self._in_blocks and _is_few(max(len(ids) - common_prefix(last, ids), 1)) and len(ids) > BLOCK
-        if is_cut:
-            asked = self._cut(ids, slot, asked)
-        found = self._send(ids, slot, asked)
+        is_cut = _is_few(max(len(ids) - common_prefix(last, ids), 1))
+        found = self._send(ids, slot, self._cut(ids, slot, asked) if is_cut else asked)
         # Another client may have used the slot.
-        if self._in_blocks and not is_cut and _is_few(found.computed) and len(ids) > BLOCK:
-            found = self._send(ids, slot, self._cut(ids, slot, asked))
-        return found
+        return self._send(ids, slot, self._cut(ids, slot, asked)) if _is_few(found.computed) and not is_cut else found
 
     def _cut(self, ids: Ids, slot: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Let the cache of a slot end before the last tokens of a prompt: there stands another token."""
@@ -352,6 +354,7 @@ class LlamaDialect:
         body = {"model": self._name, "prompt": ids.tolist(), "id_slot": slot, **_PLAIN, **asked}
         body |= {"response_fields": _FIELDS} | ({"lora": self._lora} if self._lora else {})
         found = self.server.post("/completion", body, _Completion)
+        self._last[slot] = ids
         self.computed += found.computed
         if found.truncated or found.tokens_evaluated != len(ids):
             raise UnreadableAnswer(f"the server read {found.tokens_evaluated} tokens of a prompt of {len(ids)}")
@@ -373,7 +376,6 @@ class LlamaDialect:
     def _text(self, ids: Ids, size: int, asked: Mapping[str, Any]) -> Text:
         with self._slot() as slot:
             found = self._send(ids, slot, {"n_predict": size, "return_tokens": True, **asked})
-            self._last.pop(slot, None)
         if len(found.tokens) > size:
             raise UnreadableAnswer(f"the server wrote {len(found.tokens)} tokens where {size} were asked for")
         return Text(found.tokens, len(found.tokens) < size and found.stop_type not in ("eos", "word"))

@@ -18,7 +18,7 @@ from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.fields import nearest
-from geval_local.files import write_atomically
+from geval_local.files import save_text
 from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.runs.directory import result_file
 from geval_local.runs.manifest import read_manifest
@@ -148,7 +148,7 @@ def write_record(
         "held": held,
     }
     found |= {"whole": is_whole, "runs": dict(runs)}
-    write_atomically(directory / RECORD, json.dumps(checksummed(found), indent=1) + "\n", private=False)
+    save_text(directory / RECORD, json.dumps(checksummed(found), indent=1) + "\n")
 
 
 def _read_record(directory: Path) -> dict[str, Any] | None:

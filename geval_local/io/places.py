@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl
 
 from geval_local.errors import ConfigurationError, DataError, first_line
 from geval_local.files import check_is_file, replacing, state_of
+from geval_local.wording import without_secrets
 
 #: File systems that show an object only when it is complete, and on which renaming copies it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -88,6 +89,8 @@ def _opened(address: str) -> _Opened:
         ) from error
     if not is_address(address):
         return _Opened(fs.LocalFileSystem(), os.path.abspath(address), address)
+    if without_secrets(address) != address:  # manifests, logs and next commands hold addresses
+        raise ConfigurationError(f"the address {address} holds a password or a key", hint=f"Leave it out. {RIGHTS}")
     try:
         return _opened_by_arrow(address)
     except OSError as error:  # pyarrow knows the scheme, and its store refuses

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.engine.interface import Engine, read_all
-from geval_local.errors import JudgeError, UnscorableError, code_of
+from geval_local.errors import GevalError, JudgeError, UnscorableError, code_of, first_line
 from geval_local.io.samples import Sample
 from geval_local.models.progress import OnRead
 from geval_local.options import JudgeOptions
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from geval_local.engine.backend import Backend, BackendFacts, Description
     from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
+
+#: Prompts that another program's figures are compared on.
+OWN_PROMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,9 @@ class JudgeAudit:
     batches: int
     #: Largest difference between the packed and the one-by-one scores, on the metric's scale.
     batch_difference: float
+    #: Largest difference (units of the scale) from this package's own engine on the same file, where another program
+    #: computes and the file is here; or why it is not known.
+    own_difference: float | str | None
     #: What the judge is, and the name of its engine.
     facts: BackendFacts
     engine: str
@@ -142,6 +149,7 @@ def audit_judge(
     computed(0)
     together, other = _distributions(engine, requests, maker, computed)
     one_by_one = _distributions(alone, requests, maker, computed)[0]
+    description = backend.describe(measure=True)
     return JudgeAudit(
         prompt=prompt,
         example=together[0],
@@ -149,10 +157,30 @@ def audit_judge(
         lengths=tuple(len(request.ids) for request in requests),
         batches=sum(bool(pack.requests) for pack in engine.plan(requests)),
         batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
+        own_difference=_own_difference(description.file, requests, together, maker),
         facts=backend.facts,
         engine=engine.name,
-        description=backend.describe(measure=True),
+        description=description,
     )
+
+
+def _own_difference(
+    file: Path | None, requests: Sequence[Request], found: Sequence[Distribution], maker: RequestMaker
+) -> float | str | None:
+    """Score some prompts by this package's own engine on the file that another program computes with."""
+    from geval_local.engine.open import open_backend  # brings torch
+
+    if file is None:
+        return None
+    try:
+        own = open_backend(JudgeOptions(name=str(file)))
+        try:
+            scores = _distributions(own.engine, requests[:OWN_PROMPTS], maker, lambda tokens: None)[0]
+        finally:
+            own.close()
+    except GevalError as error:
+        return first_line(error)
+    return max(abs(one.score - other.score) for one, other in zip(scores, found, strict=False))
 
 
 def _distributions(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from geval_local.engine.backend import Draw, Sampling
 from geval_local.errors import Cause, ErrorCode
 from geval_local.metric import Metric
+from geval_local.models.progress import meter
 from geval_local.options import JudgeOptions
 from geval_local.thinking import THOUGHT_TOKENS, Thinking, Thought
 from geval_local.tokens.encoder import PromptEncoder, ThinkingEncoder
@@ -94,7 +95,9 @@ class Thinker:
         """Draw thoughts, batch by batch; one that another program did not write is the reason for that."""
         settings, places = self.settings, list(draws)
         sampling = Sampling(settings.drawing, settings.tokens, self._is_over, self.encoder.mark)
+        tell = meter(len(draws), thoughts=True)
         for batch in self._backend.sample(list(draws.values()), sampling):
+            tell(len(batch))
             yield {
                 places[number]: Cause(new, ErrorCode.BACKEND) if isinstance(new, str) else self._finished(new)
                 for number, new in batch

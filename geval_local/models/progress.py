@@ -1,4 +1,4 @@
-"""Report how much of a judge's weights has been read; without torch and transformers."""
+"""Report how much of a judge's weights has been read, and how many thoughts are drawn; without torch."""
 
 from __future__ import annotations
 
@@ -7,31 +7,38 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: Called with the bytes read so far, and the bytes of all weights.
+#: Called with the bytes read so far, and the bytes of all weights; or with thoughts.
 OnRead = Callable[[int, int], None]
 
-_watchers: list[OnRead] = []
+_reading: list[OnRead] = []
+_drawing: list[OnRead] = []
 
 
 @contextmanager
-def watch_reading(on_read: OnRead) -> Iterator[None]:
-    """While this is open, call `on_read` with the progress of every judge that is loaded, in any thread."""
-    _watchers.append(on_read)
+def watch_work(on_read: OnRead, on_drawn: OnRead = lambda done, total: None) -> Iterator[None]:
+    """While this is open, call `on_read` with the progress of every judge that is loaded, in any thread.
+
+    `on_drawn` takes the progress of drawing thoughts.
+    """
+    _reading.append(on_read)
+    _drawing.append(on_drawn)
     try:
         yield
     finally:
-        _watchers.remove(on_read)
+        _reading.remove(on_read)
+        _drawing.remove(on_drawn)
 
 
-def meter(total: int) -> Callable[[float], None]:
-    """Return a function that adds up bytes just read, in any thread, and reports the sum."""
+def meter(total: int, *, thoughts: bool = False) -> Callable[[float], None]:
+    """Return a function that adds up bytes just read, in any thread, and reports the sum; or that of thoughts."""
     done, lock = 0.0, threading.Lock()
+    watchers = _drawing if thoughts else _reading
 
     def add(count: float) -> None:
         nonlocal done
         with lock:
             done += count
-            for watcher in _watchers:
+            for watcher in watchers:
                 watcher(round(done), total)
 
     return add

@@ -14,6 +14,7 @@ from geval_local.analysis.ratings.values import RatingScale, read_ratings
 from geval_local.analysis.results import ScoredRun, row_keys
 from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError
+from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record
 from geval_local.report.answer import difference_answer, means_table, tab_title, unscored_once, written_on
@@ -126,6 +127,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
             study.human,
             {metric: study.runs[0].rating_scale(metric) for metric in study.human},
             described[0],
+            study.runs[0].rule,
         ),
         title=f"{names[0]} and {names[1]}",
         tab=tab_title(f"{names[0]} and {names[1]}", written_on(study.runs[0].given), metrics=shared),
@@ -168,6 +170,7 @@ def _data(
     human: Mapping[str, str],
     scales: Mapping[str, RatingScale],
     described: Described,
+    rule: DocumentRule,
 ) -> dict[str, Any]:
     texts = TextColumns()
     columns = pairing.columns()
@@ -198,7 +201,7 @@ def _data(
         "runs": [as_text(name) for name in names],
         "texts": texts.texts,
         "columns": texts.columns,
-        **named_columns([name for name, _ in columns]),
+        **named_columns(texts, [name for name, _ in columns], [one.columns for one in known], rule),
         "group": -1,
         "keys": [as_text(key) for key in pairing.keys],
         "rows": [one.number for one in known],

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,8 +24,9 @@ from markupsafe import Markup
 from geval_local import __version__
 from geval_local.direction import Direction
 from geval_local.errors import OutputError
-from geval_local.fields import ALIASES, SYSTEM_FIELDS
+from geval_local.fields import SYSTEM_FIELDS
 from geval_local.files import save_text
+from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
 from geval_local.io.ownership import check_place, sealed
 from geval_local.scale import Scale
@@ -145,18 +146,30 @@ class TextColumns:
         return place
 
 
-def named_columns(names: Sequence[str]) -> dict[str, int]:
-    """Find the columns of source, output and system; -1 if there is none."""
+def named_columns(
+    texts: TextColumns, names: list[str], rows: Sequence[Mapping[str, Any]], rule: DocumentRule
+) -> dict[str, int]:
+    """Find the columns of the judged text, of what it answers, and of the system; -1 if there is none.
+
+    What a row's text answers is the field about the item that differs most between rows. Texts that are in no column,
+    such as the turns of a chat, get one.
+    """
     folded = [name.strip().casefold() for name in names]
-
-    def place(*wanted: str) -> int:
-        return next((folded.index(name) for name in wanted if name in folded), -1)
-
-    return {
-        "source": place("source", *ALIASES["source"], "question", *ALIASES["question"]),
-        "output": place("output", *ALIASES["output"]),
-        "system": place(*SYSTEM_FIELDS),
+    found = {
+        "source": -1,
+        "output": -1,
+        "system": next((folded.index(name) for name in SYSTEM_FIELDS if name in folded), -1),
     }
+    answer, asked = rule.shown(rows)
+    for place, field in (("output", answer), ("source", asked)):
+        paths = [] if field is None else [rule.path(row, field) for row in rows]
+        if paths and len(set(paths)) == 1 and paths[0] in names:
+            found[place] = names.index(paths[0])
+        elif field is not None and any(path is not None for path in paths):
+            found[place] = len(names)
+            texts.add(field, [rule.text(row, field) or None for row in rows])
+            names.append(field)
+    return found
 
 
 def metric_payload(

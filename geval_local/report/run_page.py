@@ -24,6 +24,7 @@ from geval_local.analysis.ratings.values import (
 )
 from geval_local.analysis.results import ScoredRun, grouped, joined, row_keys, writer_of
 from geval_local.analysis.tables import Table, correlation_table, folded
+from geval_local.conversation import turn_name
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.io.results import ResultsInput
@@ -114,7 +115,8 @@ class RunPage:
     @cached_property
     def keys(self) -> list[str]:
         """Names of the rows."""
-        return row_keys(self.run.rows)
+        turns = [turn_name(row) for row in self.run.rows]
+        return [*map(str, turns)] if None not in turns and len(set(turns)) == len(turns) else row_keys(self.run.rows)
 
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:
@@ -233,7 +235,7 @@ class RunPage:
         if self.groups is not None and document is not None and document not in names:  # a path, or several columns
             texts.add(document, [self.groups[place] for place in chosen])
             names.append(document)
-        found = named_columns(names)
+        found = named_columns(texts, names, [record.columns for record in records], self.rule or self.run.rule)
         if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
             sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in records]
             found["system"] = len(names)

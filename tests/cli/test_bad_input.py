@@ -93,7 +93,7 @@ def test_a_bad_row_keeps_its_place_and_the_others_their_scores(here, line, messa
         ("empty.csv", b"source,output\n", "holds no rows"),
         ("broken.json", b'[{"source": "a"', "not valid JSON"),
         ("object.json", b'{"source": "a"}', "not a list of objects"),
-        ("columns.jsonl", b'{"source": "a", "outputs": "b"}', "--field output=outputs"),
+        ("columns.jsonl", b'{"source": "a", "outputs": "b c"}', "--field output=outputs"),
         ("book.csv", b"PK\x03\x04" + b"\0" * 90, "an Excel workbook"),
         ("notes.txt", b"text", "cannot tell the format"),
         ("broken.parquet", b"PAR1", "not a readable Parquet file"),

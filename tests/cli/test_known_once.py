@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import statistics
 
 import pytest
 from cli_run import read_rows, run, write_rows
 from html_page import Page
+from scipy import stats
 
 from geval_local.io.result_manifest import read_manifest
 from geval_local.judge.judge import Judge
@@ -134,3 +137,53 @@ def test_a_page_has_the_slices_of_its_run(here):
     scored(here, "own names", "--by", "system")
     assert run("report", "out.jsonl", "-o", "page.html", home=here).exit_code == 0
     assert "12 of 12" in Page((here / "page.html").read_text(encoding="utf-8")).text
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pages_and_the_terminal_show_the_texts_of_the_metric(here, shape):
+    done = scored(here, shape, "--lowest", "2")
+    answer, asked = ("gist", "clause") if shape == "own fields" else ("output", "question")
+    assert re.search(rf"{asked}: Why is it \d+\?\n +{answer}: (old|new) says \d", done.stdout)
+    assert run("report", "out.jsonl", "-o", "page.html", home=here).exit_code == 0
+    data = Page((here / "page.html").read_text(encoding="utf-8")).data
+    texts = {
+        name: [data["texts"][place] for place in data["columns"][data[name]]["v"]] for name in ("output", "source")
+    }
+    assert texts["source"] == [f"Why is it {place}?" for place in range(12) for _ in "ab"]
+    assert all(text.split(" says ")[0] in ("old", "new") for text in texts["output"])
+
+
+def test_a_turn_is_called_by_its_number_and_its_chat(here):
+    said = [("user", "What?"), ("assistant", "This."), ("user", "Why?"), ("assistant", "So.")]
+    chat = [{"role": role, "content": text} for role, text in said]
+    names = ["late-fee-of-a-customer-whose-name-is-very-long-" + end for end in ("right", "wrong")]
+    write_rows(here / "rows.jsonl", [{"id": name, "messages": chat} for name in names])
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    command = ("score", "rows.jsonl", "-m", "worth.yaml", "--turns", "assistant", "--lowest", "9", "-o", "out.jsonl")
+    done = run(*command, home=here)
+    assert done.exit_code == 0, done.stderr
+    for turn in (1, 2):
+        for end in ("right", "wrong"):
+            assert re.search(rf"turn {turn} of late-fee\S*{end}", done.stdout)
+    assert run("report", "out.jsonl", "-o", "page.html", home=here).exit_code == 0
+    data = Page((here / "page.html").read_text(encoding="utf-8")).data
+    assert data["keys"][:2] == [f"turn 1 of {names[0]}", f"turn 2 of {names[0]}"]
+    assert [data["texts"][place] for place in data["columns"][data["output"]]["v"]] == ["This.", "So."] * 2
+    assert [data["texts"][place] for place in data["columns"][data["source"]]["v"]] == ["What?", "Why?"] * 2
+
+
+def test_the_cheap_baselines_know_the_fields_and_the_systems(here):
+    scored(here, "own fields")
+    found = record(here, "meta-eval", "out.jsonl", "--human", "rating", "--level", "pooled")
+    rows = read_rows(here / "out.jsonl")
+    lengths = [len(row["gist"].split()) for row in rows]
+    ratings = [row["rating"] for row in rows]
+    length = found["correlations"]["pooled"]["length"]["worth"]["spearman"]["value"]
+    assert length == pytest.approx(stats.spearmanr(lengths, ratings).statistic)
+    # The mean of the same system on other questions.
+    means = [
+        statistics.mean(other["rating"] for other in rows if other["system"] == row["system"] and other is not row)
+        for row in rows
+    ]
+    mean = found["correlations"]["pooled"]["system's mean rating"]["worth"]["pearson"]["value"]
+    assert mean == pytest.approx(stats.pearsonr(means, ratings).statistic)

@@ -109,3 +109,14 @@ def test_a_gate_compares_two_runs_and_options_that_moved_name_it(here):
         done = run("compare", "new.jsonl", "old.jsonl", option, home=here / "home")
         assert done.exit_code == 2
         assert "geval-local gate NEW OLD" in done.stderr
+
+
+def test_a_score_that_ends_early_leaves_no_green_file(here):
+    given = ("--fail-under", "1", "--label-mass", "0", "--junit", "j.xml", "--summary", "job.md")
+    assert score(here, "-o", "out.jsonl", *given).exit_code == 0
+    assert 'failures="0"' in (here / "j.xml").read_text(encoding="utf-8")
+    assert score(here, "-o", "out.jsonl", "--threshold", "9", *given).exit_code == 2
+    assert 'failures="1"' in (here / "j.xml").read_text(encoding="utf-8")
+    told = (here / "job.md").read_text(encoding="utf-8")
+    assert told.count("###") == 1
+    assert "no verdict" in told

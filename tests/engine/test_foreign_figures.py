@@ -9,16 +9,19 @@ import threading
 
 import numpy as np
 import pytest
+from cli_run import run
 from programs import Program, Served
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, score_file
 from geval_local.canary import Canary
+from geval_local.cli.progress import Progress
 from geval_local.engine.asked import Answers, AskedEngine, Question, checked_answers
 from geval_local.engine.served_client import KEY_VARIABLE, check_address, is_private
 from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.io.samples import Sample
 from geval_local.judge.reason_writer import write_reasons
+from geval_local.models.progress import watch_work
 from geval_local.options import JudgeOptions
 from geval_local.prompt import render_steps_prompt
 from geval_local.signature import signature_differences
@@ -237,6 +240,29 @@ def other_program(scale=1e-2):
     return Program(model)
 
 
+def test_a_dry_run_takes_the_files_that_the_server_names(address, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = run("score", file, "-m", metric_file(tmp_path), "-j", address, "--dry-run", home=tmp_path / "home")
+    assert told.exit_code == 0, told.stderr
+    assert "judge served:tiny" in told.stdout
+
+
+def metric_file(directory):
+    (directory / "five.yaml").write_text(json.dumps({"name": "five", "scale": "1-5", **BASE, "steps": ["Read."]}))
+    return directory / "five.yaml"
+
+
+def test_studies_compare_a_served_judge_with_another(address, directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rated = tmp_path / "rated.jsonl"
+    rows = [{"source": f"Tale {n}.", "output": f"Ending {n}.", "rating": n % 5 + 1} for n in range(12)]
+    rated.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["meta-eval", rated, "--human", "rating", "-m", metric_file(tmp_path), "-j", address, "-j", directory]
+    told = run(*asked, "--group-by", "row", "-o", tmp_path / "study", home=tmp_path / "home")
+    assert told.exit_code == 0, told.stderr
+    assert "tiny" in told.stdout
+
+
 def test_other_weights_under_the_same_name_have_another_signature_and_their_own_cache(address, served, file, tmp_path):
     first = load(address)
     score_file(file, FIVE, first, tmp_path / "first")
@@ -384,34 +410,47 @@ def test_a_reason_that_the_server_refuses_costs_its_row(address, served):
 
 def test_thoughts_fill_the_server_and_those_that_are_drawn_survive_a_kill(address, served, file, tmp_path):
     judge = load(address, think=8, think_tokens=3)
-    busy, most, lock = [0], [0], threading.Lock()
-    answer = served.answer
-    done = []
+    answer, waiting, lock = served.answer, [], threading.Lock()
+    all_wait, checked = threading.Event(), threading.Event()
 
     def answered(path, body):
-        if body is None or "seed" not in body:
+        if "seed" not in body:  # the canary, after the first thoughts
+            checked.set()
             return answer(path, body)
         with lock:
-            busy[0] += 1
-            most[0] = max(most[0], busy[0])
-        while most[0] < 48 and len(done) < 1:  # all 48 thoughts of the window wait together
-            threading.Event().wait(0.01)
-        found = answer(path, body)
-        with lock:
-            busy[0] -= 1
-            done.append(path)
-            if len(done) == 40:
-                served.statuses = [503] * 1000
-        return found
+            waiting.append(body)
+            place = len(waiting)
+        if place == 48:
+            all_wait.set()
+        assert all_wait.wait(60)
+        if place <= 16:
+            return answer(path, body)
+        assert checked.wait(60)
+        return 503, {"error": {"message": "killed"}}
 
     served.answer = answered
     with pytest.raises(GevalError, match="does not answer"):
         score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
-    assert most[0] == 48
-    served.answer, served.statuses = answer, []
+    served.answer = answer
     served.requests.clear()
     score_file(file, FIVE, judge, tmp_path / "run", use_cache=False)
-    assert 0 < len([body for body in bodies(served) if "seed" in body]) < 48
+    # Threads of the first run may still have asked for the same ones.
+    assert len({body["seed"] for body in bodies(served) if "seed" in body}) == 48 - 16
+
+
+def test_thoughts_that_are_drawn_are_counted(address):
+    judge, told = load(address, think=8, think_tokens=3), []
+    shown = Progress()
+    shown.begin("scoring x", 6, unit="rows")
+
+    def draw(done, total):
+        told.append((done, total))
+        shown.draw(done, total)
+        assert (f", {done} of 48 thoughts, " in shown.line()) == (done < 48)
+
+    with watch_work(lambda done, total: None, draw):
+        judge.score_many(FIVE, ROWS)
+    assert told == [(16, 48), (32, 48), (48, 48)]
 
 
 def test_an_adapter_reads_what_its_parent_reads(served):
@@ -534,12 +573,40 @@ def test_a_key_that_is_none_is_not_printed(address, monkeypatch):
         ("s3://b/x?access_key=A&secret_key=B&region=R", "s3://b/x?access_key=***&secret_key=***&region=R"),
         ("http://127.0.0.1:8000/v1 and a@b", "http://127.0.0.1:8000/v1 and a@b"),
         ("s3://bucket/a@b/c:d@e", "s3://bucket/a@b/c:d@e"),
+        (
+            "hdfs://user@host:9000/x and abfs://container@account/x",
+            "hdfs://user@host:9000/x and abfs://container@account/x",
+        ),
     ],
 )
 def test_secrets_of_addresses_are_hidden_in_every_error(text, shown):
     assert without_secrets(text) == shown
     error = GevalError(text, hint=text)
     assert str(error) == f"{shown}\n{shown}"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://KEY:hunter2@bucket/d.jsonl", "s3://bucket/d.jsonl?secret_key=hunter2", "gs://hunter2@bucket/d.jsonl"],
+)
+@pytest.mark.parametrize("where", ["input", "output"])
+def test_a_store_with_a_secret_in_its_address_is_refused_without_it(file, tmp_path, address, where):
+    """It would be in the manifest, and in the next command."""
+    pytest.importorskip("pyarrow")
+    given = [address, "-o", tmp_path / "run"] if where == "input" else [file, "-o", address]
+    told = run("score", *given, "-m", "summarization/coherence", "-j", "nano", home=tmp_path / "home")
+    assert told.exit_code == 2
+    assert "holds a password or a key" in told.stderr
+    assert "AWS_ACCESS_KEY_ID" in told.stderr
+    assert "hunter2" not in told.stdout + told.stderr
+    assert not any("hunter2" in text for text in texts_below(tmp_path))
+
+
+def texts_below(directory):
+    for one in directory.rglob("*"):
+        yield one.name
+        if one.is_file():
+            yield one.read_text(errors="replace")
 
 
 @pytest.mark.sweep

@@ -129,10 +129,19 @@ def test_figures_do_not_depend_on_the_cache_where_whole_blocks_help(address, ser
 
     assert "cache:exact from 64 tokens on" in str(judge.signature(FIVE))
     assert judge.engine_report.difference < 1e-4
+    assert "so it computes the last 64 together; a server that is started with `-fa off" in judge.engine_report.text
     for metric in METRICS:
         for found in (judge.score_many(metric, ROWS), judge.score_many(metric, ROWS[::-1])[::-1]):
             for one, other in zip(found, expected[metric.name], strict=True):
                 assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+
+
+def test_short_prompts_do_not_depend_on_the_cache_either(address, served):
+    """The canary's are shorter than a block: it would stop the run."""
+    served.cache_effect, served.slots = 2.0, 4
+    judge = load(address, served)
+    for _ in range(5):
+        judge.backend.check_files()
 
 
 def test_an_effect_of_the_cache_is_stated_with_the_remedy(address, served):

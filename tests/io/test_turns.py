@@ -261,5 +261,6 @@ def test_messages_in_a_cell_as_python_writes_them():
 
 def test_a_file_without_the_speaker_fails_before_the_judge(tmp_path):
     file = write_rows(tmp_path / "chats.jsonl", [{"messages": said("One?", "1.")}])
-    with pytest.raises(DataError, match=r"no turn of 'Ada'; its speakers are: User, Assistant"):
+    with pytest.raises(DataError, match=r"no turn of 'Ada'; its speakers are: User, Assistant") as caught:
         check_input(str(file), [Metric.load("assistant/helpfulness")], RunOptions(turns="Ada"))
+    assert caught.value.hint is None  # it is of the format that its name says

@@ -23,7 +23,7 @@ from geval_local.models.gguf_model import gguf_config
 from geval_local.models.gguf_rope import ROTARY_KEYS
 from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
-from geval_local.models.progress import watch_reading
+from geval_local.models.progress import watch_work
 from geval_local.models.registry import JudgeEntry, find_judge
 from geval_local.options import JudgeOptions
 
@@ -68,7 +68,7 @@ def file(tmp_path, model):
 
 def test_reading_is_told_in_bytes(file):
     told = []
-    with watch_reading(lambda done, total: told.append((done, total))):
+    with watch_work(lambda done, total: told.append((done, total))):
         load_model(find_judge(file))
     (total,) = {total for _, total in told}
     assert told[-1][0] == total <= file.stat().st_size

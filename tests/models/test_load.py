@@ -21,7 +21,7 @@ from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models import fingerprint, load
 from geval_local.models.load import check_style, load_model, load_tokenizer, resolve_directory
-from geval_local.models.progress import watch_reading
+from geval_local.models.progress import watch_work
 from geval_local.models.reading import stored_tensors
 from geval_local.models.registry import JudgeEntry, find_judge
 from geval_local.options import JudgeOptions
@@ -254,7 +254,7 @@ def test_reading_is_told_in_bytes(tmp_path):
     directory = save_judge(tmp_path / "shards", tiny_model("llama", 263), byte_tokenizer(), max_shard_size="100KB")
     size = sum(one.size for file in directory.glob("*.safetensors") for one in stored_tensors(file).values())
     told = []
-    with watch_reading(lambda done, total: told.append((done, total))):
+    with watch_work(lambda done, total: told.append((done, total))):
         load_model(find_judge(directory))
     assert told[-1] == (size, size)
     assert {total for _, total in told} == {size}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(file):
     with llama_server(file) as found:
-        yield found
+        yield found.address
 
 
 @pytest.mark.parametrize("style", ["chat", "completion"])
@@ -104,14 +105,34 @@ def test_thoughts_are_drawn_by_their_seeds(address, tmp_path):
     assert len({json.dumps(one) for one in texts[0]}) > 1
 
 
+def test_two_runs_at_once_have_the_figures_of_one(address):
+    metric = METRICS["digits"]
+    expected = [one.value for one in Judge.load(address).score_many(metric, ROWS)]
+    judges = [Judge.load(address), Judge.load(address)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda judge: judge.score_many(metric, ROWS), judges))
+    for scores in found:
+        assert [one.value for one in scores] == pytest.approx(expected, abs=1e-3)
+
+
+def test_judges_check_compares_it_with_the_own_engine(address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "five.yaml").write_text(METRICS["five"].to_yaml())
+    asked = ("judges", "check", address, "-m", "five.yaml")
+    record = json.loads(run(*asked, "--json", home="home").stdout)
+    assert record["own_engine_difference"] < TOLERANCE
+    assert "in units of the scale (the same file)" in " ".join(run(*asked, home="home").stdout.split())
+
+
 def test_a_server_that_ends_stops_the_run_and_another_one_continues_it(file, tmp_path, monkeypatch):
     monkeypatch.setattr("geval_local.engine.served_client.PAUSES", (0.0,))
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    with llama_server(file) as address:
-        judge = Judge.load(address)
+    with llama_server(file) as found:
+        judge = Judge.load(found.address)
     with pytest.raises(JudgeError, match="does not answer"):
         score_file(rows, [METRICS["five"]], judge, output=tmp_path / "out.jsonl", use_cache=False)
-    with llama_server(file) as address:
-        found = score_file(rows, [METRICS["five"]], Judge.load(address), output=tmp_path / "out.jsonl", use_cache=False)
-    assert found.summaries[0].scored == len(ROWS)
+    with llama_server(file) as found:
+        judge = Judge.load(found.address)
+        result = score_file(rows, [METRICS["five"]], judge, output=tmp_path / "out.jsonl", use_cache=False)
+    assert result.summaries[0].scored == len(ROWS)

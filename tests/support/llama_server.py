@@ -12,11 +12,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Serving(NamedTuple):
+    """A server that runs, and its process."""
+
+    address: str
+    pid: int
 
 
 @contextmanager
-def llama_server(file: Path, *options: str) -> Iterator[str]:
-    """Serve a GGUF file in a process of its own; give the address."""
+def llama_server(file: Path, *options: str) -> Iterator[Serving]:
+    """Serve a GGUF file in a process of its own."""
     command = [sys.executable, __file__, str(file), *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -24,7 +32,7 @@ def llama_server(file: Path, *options: str) -> Iterator[str]:
         try:
             address = process.stdout.readline().strip()
             assert address, "the server did not start"
-            yield address
+            yield Serving(address, process.pid)
         finally:
             process.stdin.close()
             process.wait(60)

@@ -334,9 +334,10 @@ def report(
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
     for run, local in [] if is_folder else zip(runs, read, strict=True):
-        found = read_results(local, fields=mapping).lowest(lowest)
+        shown_run = read_results(local, fields=mapping, group_by=group_by)
+        found = shown_run.lowest(lowest)
         for metric, worst in found.items():
-            show_lowest(metric, worst, lowest)
+            show_lowest(metric, worst, lowest, shown_run.rule)
         shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
         if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
             judge = _judge_again(local, shown[0][0])

@@ -44,7 +44,9 @@ def score(
     from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_files
 
-    limits = gates.read(run.by)
+    limits, title = gates.read(run.by), ", ".join(file)
+    if not dry_run:
+        reports.begin(title)
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
     options.warn_of_scales(chosen)
     for name, limit_value in (
@@ -90,6 +92,7 @@ def score(
             as_json=as_json,
             lowest=lowest,
             reports=reports,
+            title=title,
         )
 
 

@@ -322,6 +322,9 @@ def show_audit(
         "batched - one by one",
         f"{audit.batch_difference:.2e} at most ({audit.batches} batches of prompts with {lengths} tokens)",
     )
+    if (own := audit.own_difference) is not None:
+        told = f"not known: {own}" if isinstance(own, str) else f"{own:.4f} at most, in units of the scale"
+        _line("program - own engine", f"{told} (the same file)")
 
 
 def audit_record(audit: JudgeAudit) -> dict[str, Any]:
@@ -350,6 +353,7 @@ def audit_record(audit: JudgeAudit) -> dict[str, Any]:
             "other_tokens": audit.other_tokens,
         },
         "batch_difference": audit.batch_difference,
+        "own_engine_difference": audit.own_difference,
         "batches": audit.batches,
         "batch_lengths": audit.lengths,
     }

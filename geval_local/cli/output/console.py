@@ -15,7 +15,7 @@ import typer
 
 from geval_local.errors import GevalError
 from geval_local.fields import visible
-from geval_local.wording import PARAMETER, in_yaml
+from geval_local.wording import PARAMETER, in_yaml, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -207,7 +207,7 @@ def note(text: str, style: str = "") -> None:
     """Print a message to stderr, unwrapped, so that paths and commands can be copied."""
     from rich.text import Text
 
-    _console(stderr=True).print(Text(as_options(text), style), soft_wrap=True)
+    _console(stderr=True).print(Text(without_secrets(as_options(text)), style), soft_wrap=True)
 
 
 def show_error(error: GevalError) -> None:

@@ -24,9 +24,10 @@ from geval_local.cli.output.console import (
     print_rows,
     say,
 )
+from geval_local.conversation import turn_name
 from geval_local.direction import Direction
 from geval_local.errors import ErrorCode, GevalError
-from geval_local.fields import counted, field_value, output_text, resolve_row
+from geval_local.fields import counted, shortened
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
 from geval_local.io.samples import Sample
@@ -38,6 +39,7 @@ from geval_local.summary import mass_warning
 
 if TYPE_CHECKING:
     from geval_local.analysis.gates import GateOutcome
+    from geval_local.grouping import DocumentRule
     from geval_local.runs.completion import RunResult
     from geval_local.score import Score
     from geval_local.summary import QuestionSummary, Summary
@@ -73,7 +75,7 @@ def show_result(
         show_unscored(result)
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
             if not summary.doubt:
-                show_lowest(summary.metric, rows, lowest)
+                show_lowest(summary.metric, rows, lowest, result.manifest.settings.documents)
         show_signatures(result)
         _show_next(result, lowest)
     show_gates(gates)
@@ -151,11 +153,12 @@ def _low_mass_remedy(signature: str, is_plain: bool) -> str:
     return f"Try: {'; '.join([*remedies, 'another judge'])}."
 
 
-def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -> None:
+def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int, rule: DocumentRule) -> None:
     """Show the rows with the worst scores: number, label probabilities, and the beginnings of question and answer."""
     shown = list(rows)[:count]
     if not shown:
         return
+    answer, asked = rule.shown([sample.fields for sample, _ in shown])
     say(f"{shown[0][1].direction.worst} in {metric}:")
     width = max(len(_place(sample)) for sample, _ in shown)
     for sample, score in shown:
@@ -164,34 +167,20 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -
             found = sorted(found, key=lambda pair: -pair[1])[:LIKELIEST]
         shares = "  ".join(f"p({label}) {p:.2f}" for label, p in found)
         line = f"  {_place(sample):>{width}}  {score.value:.3f}  {shares}".rstrip()
-        given = sample.fields.get("id")
-        name = "" if given is None else _piece(str(given), max(PIECE, LINE - len(line) - 2))
+        given = turn_name(sample.fields) or sample.fields.get("id")
+        name = "" if given is None else shortened(str(given), LINE - 6)
+        if len(line) + 2 + len(name) > LINE:  # a name that does not fit has a line of its own
+            line, name = f"{line}\n      {name}", ""
         say(f"{line}  {name}".rstrip())
-        for heading, text in _texts(sample):
-            say(f"      {heading}: {_piece(text, max(PIECE, LINE - len(heading) - 8))}")
+        for field in filter(None, (asked, answer)):
+            text = rule.text(sample.fields, field)
+            say(f"      {field}: {_piece(text, max(PIECE, LINE - len(field) - 8))}")
 
 
 def _place(sample: Sample) -> str:
     file = sample.fields.get("file")
     where = f"row {sample.row}" if sample.row else "-"
     return f"{_piece(str(file), PIECE)}, {where}" if isinstance(file, str) else where
-
-
-def _texts(sample: Sample) -> list[tuple[str, str]]:
-    """Name the question, or else the source, and the output of a row; without these, its longest text."""
-    given = resolve_row(("question", "source"), tuple(map(str, sample.fields)), sample.fields)
-    asked = [
-        (name, text)
-        for name in ("question", "source")
-        if (path := sample.mapping.get(name) or given.get(name)) is not None
-        and isinstance(text := field_value(sample.fields, path), str)
-    ]
-    output = output_text(sample.fields, sample.mapping)
-    if output is None:
-        texts = ((str(name), value) for name, value in sample.fields.items() if isinstance(value, str))
-        longest = max(texts, key=lambda one: len(one[1]), default=None)
-        return [] if longest is None else [longest]
-    return [*asked[:1], ("output", output)]
 
 
 def _piece(text: str, most: int) -> str:

@@ -39,6 +39,12 @@ function snippet(text, length = 160) {
   return start.length > length || text.length > length * 4 ? `${start.slice(0, length)} …` : start;
 }
 
+// A name is shortened in its middle: its end may tell it from others.
+function shortened(name, length) {
+  const line = name.replace(/\s+/g, " ").trim();
+  return line.length <= length ? line : `${line.slice(0, Math.floor((length - 1) / 2))}…${line.slice(line.length - Math.floor(length / 2))}`;
+}
+
 function later(handler, milliseconds) {
   let timer = 0;
   return () => {

@@ -85,7 +85,7 @@ function fillItem(item) {
   const held = dialog.contains(document.activeElement) && document.activeElement.getAttribute("data-step");
   const button = (name, text, off, handler) =>
     el("button", { type: "button", "data-step": name, disabled: off, on: { click: handler } }, text);
-  const head = el("header", null, el("h2", { id: "item-title", tabindex: "-1" }, `Row ${DATA.rows[item]}${NUMBERED ? "" : ` · ${snippet(DATA.keys[item], 80)}`}`),
+  const head = el("header", null, el("h2", { id: "item-title", tabindex: "-1" }, `Row ${DATA.rows[item]}${NUMBERED ? "" : ` · ${shortened(DATA.keys[item], 80)}`}`),
     el("div", { class: "actions" },
       el("a", { class: "link", href: linkOf(item) }, "Link to this row"),
       button("previous", "Previous", place <= 0, () => step(-1)),

@@ -21,7 +21,7 @@ function massCell(metric, run, item) {
 function itemCell(item) {
   const text = outputOf(item), asked = textAt(DATA.source, item);
   return el("button", { type: "button", class: "open", "data-item": item, on: { click: () => openItem(item) } },
-    el("span", { class: "clamp" }, el("span", { class: "key", dir: "auto" }, snippet(DATA.keys[item], 60)),
+    el("span", { class: "clamp" }, el("span", { class: "key", dir: "auto" }, shortened(DATA.keys[item], 60)),
       text === null ? null : el("span", { class: "snippet", dir: "auto" }, snippet(text, 220))),
     asked === null ? null : el("span", { class: "clamp one quiet", dir: "auto" }, snippet(asked, 140)));
 }
