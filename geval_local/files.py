@@ -191,8 +191,10 @@ def encoding_of(head: bytes) -> str | None:
         return "utf-16-le"
     if head[:1] == b"\0" != head[1:2] and even > 1 and odd <= 0.1 * even:
         return "utf-16-be"
-    # A few zero bytes are an error of their row; many mean that the file is not text.
-    return "utf-8-sig" if even + odd < 0.05 * len(head) else None
+    # A few zero bytes are an error of their row, as are those that a broken write leaves behind whole lines; many mean
+    # that the file is not text.
+    is_cut = b"\0" not in (text := head.rstrip(b"\0")) and text.endswith(b"\n") and text.isascii()
+    return "utf-8-sig" if is_cut or even + odd < 0.05 * len(head) else None
 
 
 #: A character of UTF-8 outside ASCII.

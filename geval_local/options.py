@@ -40,6 +40,7 @@ EngineName = Literal["auto", "trie", "cache", "padded", "vllm"]
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 Format = Literal["jsonl", "csv", "parquet"]
 CsvStyle = Literal["safe", "excel", "excel-semicolons"]
+Quoting = Literal["standard", "none"]
 
 LOADING = "Loading"
 VLLM = "With --engine vllm"
@@ -421,6 +422,13 @@ class RunOptions(Options):
             "tables also Windows-1252, with a notice."
         ),
     ] = None
+    quoting: Annotated[
+        Quoting | None,
+        Field(
+            description="Whether quotes in a table enclose cells: standard, or none if they are ordinary characters. "
+            "Absent: by the lines of the table."
+        ),
+    ] = None
     rows: Annotated[
         str | None,
         Flag(metavar="PATH"),
@@ -604,7 +612,7 @@ class RunOptions(Options):
                 hint="`geval-local merge` makes one file of the parts; `geval-local report FILE --by COLUMN` shows its "
                 "slices. Workers of this machine know `by`: `workers=N`.",
             )
-        for name in ("id", "rows", "system_columns", "turns", "turns_at", "roles", "encoding"):
+        for name in ("id", "rows", "quoting", "system_columns", "turns", "turns_at", "roles", "encoding"):
             if self.on_ray and getattr(self, name):
                 raise ConfigurationError(
                     f"`{name}` does not go with `workers=ray`",
@@ -616,6 +624,11 @@ class RunOptions(Options):
     def on_ray(self) -> bool:
         """Whether the workers are those of a Ray cluster."""
         return self.workers is not None and self.workers.startswith(RAY)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How a file is read, for all that read its rows."""
+        return {"encoding": self.encoding, "rows": self.rows, "quoting": self.quoting}
 
     @property
     def ray_workers(self) -> int | None:

@@ -350,11 +350,10 @@ def check_evidence(
     state: Mapping[str, str],
     *,
     limit: int | None = None,
-    encoding: str | None = None,
-    rows: str | None = None,
+    **reading: Any,
 ) -> list[Sample]:
     """Read the first rows of a file, and check that some row has the columns, before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit, encoding=encoding, rows=rows), ROWS_CHECKED))
+    first = list(islice(read_samples(path, limit=limit, **reading), ROWS_CHECKED))
     readable = readable_samples(first, str(path))
     for column in state.values():
         if _is_nowhere(column, readable):

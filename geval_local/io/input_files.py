@@ -116,15 +116,15 @@ def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:
 
 def _one(path: File, options: RunOptions, shape: Shape) -> Iterator[Sample]:
     if shape.id is None:
-        return read_samples(path, fields=options.fields, encoding=options.encoding, rows=options.rows)
-    return samples_of(shape.identified(read_rows(path, options.encoding, options.rows)), path.name, options.fields)
+        return read_samples(path, fields=options.fields, **options.reading)
+    rows = rows_and_failure(read_rows(path, **options.reading), alone=True)
+    return samples_of(shape.identified(rows), path.name, options.fields)
 
 
 def _several(paths: Sequence[File], options: RunOptions, shape: Shape) -> Iterator[Sample]:
-    given = options.encoding, options.rows
     # Opens all files first, to report a missing one before reading any.
     opened = [
-        (name, read_rows(path, *given), cache(partial(ids_of_documents, path, *given)))
+        (name, read_rows(path, **options.reading), cache(partial(ids_of_documents, path, **options.reading)))
         for name, path in zip(names_of(paths), paths, strict=True)
     ]
     is_empty = True

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import parse_qsl
 
-from geval_local.errors import ConfigurationError, DataError, first_line
+from geval_local.errors import ConfigurationError, DataError, ReadError, first_line
 from geval_local.files import check_is_file, replacing, state_of
 from geval_local.wording import without_secrets
 
@@ -415,6 +415,6 @@ def check_is_there(file: File) -> None:
         raise unreachable(file, error) from error
 
 
-def unreachable(place: Place, error: OSError) -> DataError:
+def unreachable(place: Place, error: OSError) -> ReadError:
     """Return the error for an address that its store does not let this process read."""
-    return DataError(f"cannot read {place}: {first_line(error)}", hint=RIGHTS)
+    return ReadError(f"cannot read {place}: {first_line(error)}", hint=RIGHTS)

@@ -13,15 +13,17 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
 from geval_local.fields import field_value, nearest
-from geval_local.files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text
+from geval_local.files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text, state_of
 from geval_local.io.places import File, check_is_there, parquet_source
+from geval_local.options import Quoting
 
 #: The csv module rejects cells above 128 KiB by default; a source document may be longer.
 CSV_CELL_LIMIT = 2**31 - 1
@@ -85,12 +87,8 @@ class _QuoteTooLong(Exception):
     pass
 
 
-def csv_records(file: IO[str], path: File, delimiter: str | None = None) -> Iterator[list[str] | tuple[str, list[str]]]:
-    """Yield the header, then every record: its cells, or the reason why it is invalid and its readable cells.
-
-    An unclosed quote, which makes the record run over the following lines until it fails, invalidates only the line
-    that contains it; the lines after it are read again, one by one.
-    """
+def _begun(file: IO[str], path: File, delimiter: str | None) -> tuple[_Lines, str]:
+    """Return the lines of a table from its header on, and its delimiter."""
     csv.field_size_limit(CSV_CELL_LIMIT)
     head: list[str] = []
     all_lines = bounded_lines(file, path)
@@ -102,11 +100,24 @@ def csv_records(file: IO[str], path: File, delimiter: str | None = None) -> Iter
     if head and (mark := _EXCEL_MARK.fullmatch(head[0].rstrip("\r\n"))):
         delimiter = mark[1]
         next(lines)
-    delimiter = delimiter or find_delimiter("".join(head))
+    return lines, delimiter or find_delimiter("".join(head))
+
+
+def csv_records(
+    file: IO[str], path: File, delimiter: str | None = None, look: _Look | None = None
+) -> Iterator[list[str] | tuple[str, list[str]]]:
+    """Yield the header, then every record: its cells, or the reason why it is invalid and its readable cells.
+
+    An unclosed quote, which makes the record run over the following lines until it fails, invalidates only the line
+    that contains it; the lines after it are read again, one by one. `look` tells whether quotes mean anything.
+    """
+    lines, delimiter = _begun(file, path, delimiter)
+    look = look or _Look()
+    quoting: Any = csv.QUOTE_NONE if look.is_unquoted else csv.QUOTE_MINIMAL
     header: list[str] | None = None
     while True:
         lines.begin()
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting)
         try:
             cells = next(reader)
         except StopIteration:
@@ -131,6 +142,9 @@ def csv_records(file: IO[str], path: File, delimiter: str | None = None) -> Iter
             header = cells
             yield cells
             continue
+        if len(lines.record) > 1 and look.are_rows(lines.record, delimiter, len(header)):
+            yield _broken(lines, "each of these lines is a row"), []
+            continue
         if len(cells) == len(header) and not (lines.number <= lines.doubtful and _is_doubtful(lines.record, delimiter)):
             yield cells
             continue
@@ -152,8 +166,131 @@ def _broken(lines: _Lines, error: str) -> str:
     lines.take_back()
     return (
         f"not valid CSV in line {first}: a quote is opened and not closed (reading on to line {last}: {error}); "
-        "close every quote, and double those inside"
+        "close every quote, and double those inside, or read quotes as characters (`quoting=none`)"
     )
+
+
+# --- tables without quoting -------------------------------------------------------------------------------------------
+
+#: Rows without a quote that tell how rows look, and that make a table of texts doubtful.
+_FEW, _ENOUGH = 2, 10
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How the rows of a table look."""
+
+    #: Whether quotes are characters like others.
+    is_unquoted: bool = False
+    #: Columns that hold a number in every row without quotes.
+    numeric: frozenset[int] = frozenset()
+
+    def are_rows(self, lines: Sequence[str], delimiter: str, columns: int) -> bool:
+        """Whether the lines of one quoted cell are rows: of as many cells, and with numbers where rows have them."""
+        rows = [_plain_cells(line, delimiter, columns) for line in lines]
+        return bool(self.numeric) and all(
+            len(row) == columns and all(map(_is_number, (row[place] for place in self.numeric))) for row in rows
+        )
+
+
+def _plain_cells(line: str, delimiter: str, columns: int) -> list[str]:
+    cells = line.rstrip("\r\n").split(delimiter)
+    while len(cells) > columns and not cells[-1].strip():
+        cells.pop()
+    return cells
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -> _Look:
+    """Read a table once to find out whether it knows quoting; the last arguments are the state of the file.
+
+    In a table without quoting a cell may begin with a quote, and a later one end with one: as a quoted cell, all rows
+    between them would be one text. It is recognised by lines that are rows themselves, like those without any quote. Of
+    a comma that is followed by a space only inside of a cell, and of a table that quotes other cells, a text is one.
+    """
+    with open_text(path, newline="", encoding=encoding, guess=True) as file:
+        lines, delimiter = _begun(file, path, delimiter)
+        header = next(lines, "").rstrip("\r\n").split(delimiter)
+        while len(header) > 1 and not header[-1].strip():
+            header.pop()
+        columns, plain, swallowed, spaced = len(header), _Columns(), list[str](), f"{delimiter} "
+        is_quoted, is_spaced, is_tab = any('"' in name for name in header), False, delimiter == "\t"
+        while not is_quoted:
+            lines.begin()
+            is_broken = False
+            try:
+                cells = next(csv.reader(lines, delimiter=delimiter, strict=True))
+            except StopIteration:
+                break
+            except (csv.Error, _QuoteTooLong):
+                if not is_tab:  # the row is refused by name
+                    break
+                lines.take_back()
+                is_broken, cells = True, []
+            line = lines.record[0]
+            fits = len(_plain_cells(line, delimiter, columns)) == columns
+            if is_tab and (is_broken or (fits and len(cells) < columns and len(lines.record) == 1 and '"' in line)):
+                # Texts hold no tabs: that lines have as many as the header is no chance.
+                others = chain(swallowed, (other for other in _each(lines) if '"' in other))
+                fits = fits and all(len(_plain_cells(other, delimiter, columns)) == columns for other in others)
+                return _Look(fits and plain.rows >= _FEW, plain.numeric)
+            if len(lines.record) > 1:
+                swallowed += lines.record
+            elif '"' in line:
+                is_quoted = not is_tab and ('""' in line or any(f'"{cell}"' in line for cell in cells))
+                is_quoted |= len(cells) == columns and not fits
+            elif fits:
+                plain.add(_plain_cells(line, delimiter, columns))
+                is_spaced |= spaced in line
+        look = _Look(numeric=plain.numeric)
+        rows = [_plain_cells(line, delimiter, columns) for line in swallowed]
+        if is_quoted or not rows or plain.rows < _FEW or any(len(row) != columns for row in rows):
+            return look
+        if plain.numeric or is_tab:
+            found = look.are_rows(swallowed, delimiter, columns) if plain.numeric else all(map(all, rows))
+            return _Look(found, plain.numeric)
+        if plain.rows < _ENOUGH or (not is_spaced and any(spaced in line for line in swallowed)):
+            return look
+        raise DataError(
+            f"{path}: {swallowed[0].rstrip()[:80]!r} opens a quote that a later line closes, and each of these lines "
+            "may be a row of its own",
+            hint="If the table quotes its cells, `quoting=standard` makes one row of them; if not, `quoting=none`.",
+        )
+
+
+def _each(lines: _Lines) -> Iterator[str]:
+    """Read lines one by one, of which none is pushed back."""
+    lines.begin()
+    for line in lines:
+        yield line
+        lines.begin()
+
+
+class _Columns:
+    """Which columns hold numbers only."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._numeric = frozenset[int]()
+
+    @property
+    def numeric(self) -> frozenset[int]:
+        """These columns; none after too few rows."""
+        return self._numeric if self.rows >= _FEW else frozenset()
+
+    def add(self, row: Sequence[str]) -> None:
+        """Look at a row."""
+        numbers = frozenset(place for place, cell in enumerate(row) if _is_number(cell))
+        self._numeric = self._numeric & numbers if self.rows else numbers
+        self.rows += 1
 
 
 def find_delimiter(text: str) -> str:
@@ -276,12 +413,15 @@ def _repeated(value: Any) -> str | None:
     return None
 
 
-def read_rows(path: File, encoding: str | None = None, rows: str | None = None) -> Iterator[RawRow]:
+def read_rows(
+    path: File, encoding: str | None = None, rows: str | None = None, quoting: Quoting | None = None
+) -> Iterator[RawRow]:
     """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
     `rows` says where they are inside of a file that holds more than rows: a path in JSON, a sheet of a spreadsheet.
-    Without `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see
-    `geval_local.files.is_western`. Undecodable bytes become lone surrogates, for the caller to detect.
+    `quoting` says whether quotes in a table enclose cells; without it the lines tell, see `_look_at`. Without
+    `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see `geval_local.files.is_western`.
+    Undecodable bytes become lone surrogates, for the caller to detect.
     """
     check_is_there(path)
     suffix = format_of(path.name)
@@ -300,6 +440,10 @@ def read_rows(path: File, encoding: str | None = None, rows: str | None = None) 
             f"`rows` leads into a JSON file or a spreadsheet, and {path} is neither", hint="Leave it out."
         )
     reader = reader if rows is None else partial(reader, rows=rows)
+    if quoting is not None:
+        if suffix not in (".csv", ".tsv"):
+            raise ConfigurationError(f"`quoting` is for tables (.csv, .tsv), and {path} is none", hint="Leave it out.")
+        reader = partial(reader, quoting=quoting)
     if suffix == ".parquet" and encoding is not None:
         raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave `encoding` out.")
     try:
@@ -312,9 +456,12 @@ def read_rows(path: File, encoding: str | None = None, rows: str | None = None) 
     return guarded(reader, path, encoding)
 
 
-def rows_and_failure(rows: Iterator[RawRow]) -> Iterator[RawRow]:
-    """Yield the rows of one of several files; if its content cannot be read to its end, a last row says why."""
-    number = 0
+def rows_and_failure(rows: Iterator[RawRow], *, alone: bool = False, before: int = 0) -> Iterator[RawRow]:
+    """Yield the rows of a file; if its content cannot be read to its end, a last row says why.
+
+    Of a file that is read `alone`, at least one row has to be readable; `before` counts those that were left out.
+    """
+    number = before
     try:
         for row in rows:
             number = row.number
@@ -322,6 +469,8 @@ def rows_and_failure(rows: Iterator[RawRow]) -> Iterator[RawRow]:
     except ReadError:
         raise
     except DataError as error:
+        if alone and not number:
+            raise
         told = f"{error.message.rstrip('.')}; mend the file, or leave it out"
         yield RawRow(number + 1, {}, Cause(told, ErrorCode.UNREADABLE_FILE))
 
@@ -465,9 +614,15 @@ def _lists_in(value: Any, levels: int = 3) -> dict[str, int]:
     return found
 
 
-def _read_csv(path: File, encoding: str | None, delimiter: str | None = None) -> Iterator[RawRow]:
+def _read_csv(
+    path: File, encoding: str | None, delimiter: str | None = None, quoting: Quoting | None = None
+) -> Iterator[RawRow]:
+    look = _Look(quoting == "none")
+    if quoting is None:
+        with suppress(OSError, EOFError, zlib.error):  # reading it again says how far it can be read
+            look = _look_at(path, encoding, delimiter, *state_of(path))
     with open_text(path, newline="", encoding=encoding, guess=True) as file:
-        records = csv_records(file, path, delimiter)
+        records = csv_records(file, path, delimiter, look)
         header = next(records, [])
         assert isinstance(header, list)
         _refuse_repeated(header, path)
@@ -632,6 +787,6 @@ FORMATS: dict[str, Reader] = {
     ".ndjson": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
-    ".tsv": lambda path, encoding: _read_csv(path, encoding, "\t"),
+    ".tsv": partial(_read_csv, delimiter="\t"),
     ".parquet": _read_parquet,
 }

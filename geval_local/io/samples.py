@@ -33,6 +33,7 @@ from geval_local.fields import (
 )
 from geval_local.io.places import File, Place, file_at
 from geval_local.io.rows import RawRow, read_rows, rows_and_failure
+from geval_local.options import Quoting
 from geval_local.questions.pair import FIRST, SECOND
 
 logger = logging.getLogger("geval_local")
@@ -185,6 +186,7 @@ def read_samples(
     fields: Mapping[str, str] | None = None,
     encoding: str | None = None,
     rows: str | None = None,
+    quoting: Quoting | None = None,
 ) -> Iterator[Sample]:
     """Read the rows of a file, one at a time and in order.
 
@@ -204,6 +206,8 @@ def read_samples(
         Encoding of a text file; `geval_local.io.rows.read_rows` describes the default.
     rows : str, optional
         Where the rows are, if a JSON file holds more than a list, such as ``results.results``.
+    quoting : {"standard", "none"}, optional
+        Whether quotes in a table enclose cells; by its lines if absent.
 
     Returns
     -------
@@ -223,9 +227,9 @@ def read_samples(
             hint="Leave it out for all.",
         )
     path = file_at(path)
-    found = islice(read_rows(path, encoding, rows), limit)
+    found = islice(rows_and_failure(read_rows(path, encoding, rows, quoting), alone=True), limit)
     # Only the first repeated id needs the answer: a file without repeated ids is read once.
-    known = cache(partial(ids_of_documents, path, encoding, rows))
+    known = cache(partial(ids_of_documents, path, encoding, rows, quoting))
     return _samples(samples_of(found, path.name, dict(fields or {}), name_documents=known), path)
 
 
@@ -283,9 +287,9 @@ def samples_of(
         yield sample if error is None else sample.lost(error)
 
 
-def ids_of_documents(path: File, encoding: str | None = None, rows: str | None = None) -> bool:
-    """Read a whole file to decide whether its ids name documents; see `name_documents`."""
-    found = rows_and_failure(read_rows(path, encoding, rows))
+def ids_of_documents(path: File, *how: Any, **reading: Any) -> bool:
+    """Read a whole file, see `read_rows`, to decide whether its ids name documents; see `name_documents`."""
+    found = rows_and_failure(read_rows(path, *how, **reading))
     return name_documents(Counter(id_hash(row.fields.get("id")) for row in found))
 
 

@@ -423,7 +423,7 @@ class _Input:
 
     def _read(self, file: int, start: int = 0) -> Iterator[RawRow]:
         rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options)
-        return rows if len(self.paths) == 1 else rows_and_failure(rows)
+        return rows_and_failure(rows, alone=len(self.paths) == 1, before=start)
 
     # --- by windows ---------------------------------------------------------------------------------------------------
 
@@ -534,7 +534,7 @@ def stretch_rows(stretch: Stretch, options: RunOptions) -> Iterator[RawRow]:
         return guarded(lambda path, encoding: _line_section(stretch), path, options.encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
         return guarded(lambda path, encoding: _parquet_section(stretch), path, options.encoding)
-    return islice(read_rows(path, options.encoding, options.rows), stretch.start, stretch.stop)
+    return islice(read_rows(path, **options.reading), stretch.start, stretch.stop)
 
 
 def _line_section(stretch: Stretch) -> Iterator[RawRow]:
@@ -568,7 +568,7 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     shape = Shape.of(options)
     for stretch in share.stretches:
         raw = stretch_rows(stretch, options)
-        rows = shape.identified(rows_and_failure(raw) if stretch.name else raw)
+        rows = shape.identified(rows_and_failure(raw, alone=not stretch.name, before=stretch.start))
         origin = stretch.name or file_at(stretch.path).name
         for sample in samples_of(rows, origin, options.fields, repeated={}):
             named = {free_name(FILE, sample.fields): stretch.name} if stretch.name else {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from geval_local.errors import ConfigurationError, ErrorCode, GevalError, Interrupted, OutputError
+from geval_local.errors import ConfigurationError, DataError, ErrorCode, GevalError, Interrupted, OutputError, ReadError
 from geval_local.grouping import Documents
 from geval_local.io.places import File, file_at
 from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, read_manifest
@@ -27,6 +27,7 @@ from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
+from geval_local.runs.input_file import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory
 from geval_local.runs.reasons import reason_record
 from geval_local.runs.run import Run
@@ -170,13 +171,24 @@ def complete(
                     hint="What was moved goes on where it is now, by `geval-local resume DIR`; what was deleted has to "
                     "be scored again: figures already computed come from the cache where that is in use.",
                 ) from error
-            if is_run_directory(directory):
+            if is_run_directory(directory) and _may_go_on(error, run.manifest):
                 add_resume_hint(error, target.address or directory)
         raise
     finally:
         if target.address is not None and directory is not None:
             with suppress(OSError):
                 directory.parent.rmdir()  # stays if the run does
+
+
+def _may_go_on(error: GevalError, manifest: RunManifest) -> bool:
+    """Whether a run may go on after an error: not where it is the content of the input, which would be another one."""
+    if not isinstance(error, DataError) or isinstance(error, ReadError):
+        return True
+    try:
+        check_unchanged(manifest.input)
+    except DataError:  # it may be put back
+        return True
+    return False
 
 
 def add_resume_hint(error: GevalError, directory: object) -> None:
@@ -331,8 +343,7 @@ class Completion:
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         elif rows is None and file.bytes <= COUNTED_BYTES:
-            given = settings.encoding, settings.rows
-            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, *given)))
+            rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, **settings.reading)))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         judges = range(len(self.run.manifest.judges))

@@ -242,7 +242,7 @@ def decide_file(
         raise ConfigurationError(f"a question is shown in at least one order, not in {rotations}")
     metrics = question_metrics(asked, rotations)
     evidence = read_state(state)
-    first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding, rows=options.rows)
+    first = check_evidence(path, evidence, limit=options.limit, **options.reading)
     _tell_of_ids(first, path.name, events)
     types = {str(question.name): question.type for question in asked}
     check_chosen(options.columns, first, list(types), decision_layout(types))
@@ -288,7 +288,10 @@ def reason_file(
         reasons=ReasonSettings(result=result, tokens=tokens),
     )
     target = find_target(output)
-    if not overwrite and holds_reasons(output, results, settings, judge.record()):
+    # A run that was killed at its very end is there still, and goes on to be cleared away.
+    left = None if target.directory is None else read_manifest(target.directory)
+    is_left = left is not None and not left.settings.differences(settings) and left.judges[0].choice == judge.record()
+    if not overwrite and not is_left and holds_reasons(output, results, settings, judge.record()):
         return None
     return run_file([results], settings, judge, target, RunOptions(overwrite=overwrite), events, load=load)
 

@@ -153,7 +153,7 @@ class Settings(RunOptions):
         """List differences of other settings that affect outcomes, and with `results` results; `self` is on record."""
         found = []
         names = ["window", "limit", "on_ray", "encoding", "fields", "pairs", "reasons"]
-        names += ["id", "rows", "system_columns", "turns", "turns_at", "roles", "shard"]
+        names += ["id", "rows", "quoting", "system_columns", "turns", "turns_at", "roles", "shard"]
         if results or (self.on_ray and other.on_ray):
             names += _FINAL_IN_PARTS
         for name in names:

@@ -209,12 +209,13 @@ def test_a_file_of_reasons_that_was_edited_is_the_users(here, written):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_command_that_ends_between_its_file_and_its_end_goes_on(here, written, monkeypatch):
+@pytest.mark.parametrize("step", ["describe", "clear_away"])
+def test_a_command_that_ends_between_its_file_and_its_end_goes_on(here, written, monkeypatch, step):
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patched:
-        patched.setattr("geval_local.runs.completion.describe", die)
+        patched.setattr(f"geval_local.runs.completion.{step}", die)
         assert kills_itself(lambda: give(here, "--lowest", 3, "-o", "r.jsonl"))
     assert (here / "r.jsonl").exists()
     done = give(here, "--lowest", 3, "-o", "r.jsonl")

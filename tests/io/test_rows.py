@@ -16,7 +16,7 @@ from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_local.errors import DataError
+from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.rows import find_delimiter, read_rows
 
 ROWS = [{"id": "1", "source": "Çà et là: naïve", "output": "日本, x"}, {"id": "2", "source": "S; | ,", "output": "O"}]
@@ -176,6 +176,148 @@ def test_no_text_ends_the_reading_or_loses_the_order(tmp_path_factory: pytest.Te
     path.write_text("id,output\n" + text, encoding="utf-8", newline="")
     rows = list(read_rows(path))
     assert [row.number for row in rows] == list(range(1, len(rows) + 1))
+
+
+# --- tables without quoting -------------------------------------------------------------------------------------------
+
+
+def plain_table(count: int, quotes: dict[int, str], delimiter: str = "\t", *, numbered: bool = True) -> list[list[str]]:
+    """Rows of a table that knows no quoting; `quotes` has texts for the third column."""
+    rows = [[str(n), f"Source {n} of a town.", quotes.get(n, f"Target {n} of a town."), "Minor"] for n in range(count)]
+    return [["seg_id", "source", "target", "severity"][not numbered :], *(row[not numbered :] for row in rows)]
+
+
+def write_plain(path: Path, rows: list[list[str]], delimiter: str = "\t") -> Path:
+    path.write_text("".join(delimiter.join(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+OPEN_AND_CLOSE = {5: '"Target five of a town.', 8: 'Target eight of a town."'}
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "inputs"
+
+
+@pytest.mark.parametrize(("name", "count"), [("tsv_open_close_quote.tsv", 20), ("csv_open_close_quote.csv", 12)])
+def test_the_tables_of_the_field_lose_no_row(name: str, count: int) -> None:
+    if not (SHARED / name).is_file():
+        pytest.skip(f"needs ../shared/inputs/{name}")
+    found = fields(SHARED / name)
+    assert [row["seg_id"] for row in found] == [str(number) for number in range(1, count + 1)]
+    assert sum('"' in str(row["target"]) for row in found) == 2
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize(
+    "quotes",
+    [
+        OPEN_AND_CLOSE,
+        {5: '"Target', 6: 'six"'},
+        {5: '"word" and more'},
+        {5: '"word" and more', 7: 'a "word" within', 9: '"a whole sentence."', 11: '5" nails'},
+        {5: '"never closed'},
+        {5: '"Target', 8: 'eight"', 10: '"Ten', 11: 'is open" and closed'},
+        {3: '""', 5: '"Target', 8: 'eight"'},
+    ],
+)
+def test_a_table_of_tabs_is_read_as_it_is(tmp_path: Path, quotes: dict[int, str], numbered: bool) -> None:
+    rows = plain_table(16, quotes, numbered=numbered)
+    found = fields(write_plain(tmp_path / "rows.tsv", rows))
+    assert [list(row.values()) for row in found] == rows[1:]
+    assert fields(write_plain(tmp_path / "rows.csv", rows)) == found
+
+
+def test_blank_lines_say_nothing(tmp_path: Path) -> None:
+    path = write_plain(tmp_path / "rows.tsv", plain_table(16, OPEN_AND_CLOSE))
+    path.write_text(path.read_text(encoding="utf-8").replace("\n2\t", "\n\n2\t"), encoding="utf-8")
+    assert len(fields(path)) == 16
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "|"])
+def test_numbers_show_that_lines_are_rows(tmp_path: Path, delimiter: str) -> None:
+    rows = plain_table(12, OPEN_AND_CLOSE)
+    found = fields(write_plain(tmp_path / "rows.csv", rows, delimiter))
+    assert [list(row.values()) for row in found] == rows[1:]
+
+
+def test_a_table_of_texts_may_be_both_and_both_ways_are_named(tmp_path: Path) -> None:
+    rows = plain_table(16, OPEN_AND_CLOSE, numbered=False)
+    path = write_plain(tmp_path / "rows.csv", rows, ",")
+    with pytest.raises(DataError, match="opens a quote that a later line closes") as caught:
+        list(read_rows(path))
+    assert "`quoting=standard`" in caught.value.hint
+    assert "`quoting=none`" in caught.value.hint
+    assert [list(row.fields.values()) for row in read_rows(path, quoting="none")] == rows[1:]
+    (one,) = [row.fields for row in read_rows(path, quoting="standard") if "\n" in str(row.fields["target"])]
+    assert str(one["target"]).count("\n") == 3
+
+
+def test_where_quotes_mean_something_swallowed_rows_are_refused_by_their_lines(tmp_path: Path) -> None:
+    rows = plain_table(12, OPEN_AND_CLOSE | {2: '"a text, quoted"'})
+    found = list(read_rows(write_plain(tmp_path / "rows.csv", rows, ",")))
+    assert len(found) == 12
+    assert [row.number - 1 for row in found if row.error is not None] == [5, 8]
+    assert "in line 7: a quote is opened and not closed" in str(found[5].error)
+    assert "`quoting=none`" in str(found[5].error)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["Hello\nworld, again"],
+        ["Hello,\nworld"],
+        ["one, two\nthree"],
+        ['A "word",\nand more, of it'],
+        ["a\n\nb, c\nd, e"],
+        ["x = 1,\ny = 2", "p\nq, r"],
+    ],
+)
+@pytest.mark.parametrize("columns", [("id", "output"), ("source", "output"), ("id", "source", "output")])
+def test_texts_over_several_lines_stay_whole(tmp_path: Path, columns: tuple[str, ...], texts: list[str]) -> None:
+    values = [*texts, *(f"Plain text {number}." for number in range(14))]
+    wanted = [{name: f"{place}" if name == "id" else f"S {place}." for name in columns} for place in range(len(values))]
+    for row, text in zip(wanted, values, strict=True):
+        row["output"] = text
+    path = tmp_path / "rows.csv"
+    path.write_text(csv_text(wanted), encoding="utf-8")
+    assert fields(path) == wanted
+
+
+TARGETS = st.text("ab \"'é,", max_size=12).map(lambda text: text.strip() or "x")
+
+
+@settings(max_examples=example_count(150))
+@given(st.lists(st.tuples(TARGETS, TARGETS), min_size=4, max_size=12), st.integers(0, 3))
+def test_no_row_of_any_table_of_tabs_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, str]], plain: int
+) -> None:
+    """Whatever quotes its cells hold, beside three rows without any."""
+    rows = [["id", "source", "target"], *([str(n), "a b", "c d"] for n in range(3))]
+    rows += [[str(n), *pair] for n, pair in enumerate(texts, start=3)]
+    path = write_plain(tmp_path_factory.mktemp("tsv") / "rows.tsv", rows)
+    found = list(read_rows(path))
+    assert len(found) == len(rows) - 1
+    assert [row.error for row in found] == [None] * len(found)
+    assert [row.fields["id"] for row in found] == [row[0] for row in rows[1:]]
+    with path.open("a", encoding="utf-8") as file:
+        file.write("x\n")  # and one that is no row
+    assert [row.error is None for row in read_rows(path)] == [True] * len(found) + [False]
+    whole = [list(row.fields.values()) for row in read_rows(path, quoting="none")][: len(found)]
+    assert whole == rows[1:]
+
+
+@settings(max_examples=example_count(150))
+@given(st.lists(st.text('ab,\n "', max_size=12), min_size=1, max_size=12))
+def test_proper_tables_stay_right(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    wanted = [{"name": f"n{place}", "output": text, "rating": str(place % 5)} for place, text in enumerate(texts)]
+    path = tmp_path_factory.mktemp("csv") / "rows.csv"
+    path.write_text(csv_text(wanted), encoding="utf-8", newline="")
+    assert fields(path) == wanted
+
+
+def test_quoting_is_for_tables(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"output": "a"}\n', encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="`quoting` is for tables"):
+        read_rows(path, quoting="none")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

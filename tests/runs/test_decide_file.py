@@ -149,6 +149,23 @@ def test_formats_hold_the_same_answers(file, tmp_path):
     assert "wet.choice" not in cells[0]
 
 
+def test_the_same_command_on_a_warm_cache_has_one_figure_for_each_prompt(tmp_path, monkeypatch):
+    """The first run computes an equal prompt in several packs, which round otherwise; later ones do not."""
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    rows = [{"id": n, "state": f"Tale {n % 40}. " * 5} for n in range(300)]
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def answers():
+        decide(file, tmp_path / "o.jsonl", judge(batch_tokens=3000), use_cache=True, window=64)
+        return [row["decisions"]["mood"]["probabilities"][0]["probability"] for row in read(tmp_path / "o.jsonl")]
+
+    first, second, third = answers(), answers(), answers()
+    assert second == third
+    assert first == pytest.approx(second, abs=1e-8)
+    assert {second[place] == second[place % 40] for place in range(300)} == {True}
+
+
 THOUGHT = ("thought_count", "thought_error", "thought_spread", "cut_thoughts")
 
 

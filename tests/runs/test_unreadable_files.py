@@ -6,13 +6,16 @@ import errno
 import gzip
 import json
 import os
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from geval_local import Metric, score_file
+from geval_local import Metric, RunEvents, score_file
 from geval_local.errors import DataError, ErrorCode, ReadError
 from geval_local.io import rows as rows_module
+from geval_local.io.shares import EmptyShareError
 from geval_local.runs.shards import merge_shards
 from geval_local.testing import MockJudge
 
@@ -120,11 +123,60 @@ def test_a_disk_that_fails_ends_the_run(tmp_path, monkeypatch):
     assert score(tmp_path / "in", METRIC, MockJudge(), tmp_path / "o.jsonl").summaries[0].scored == FILES * ROWS
 
 
-def test_a_single_file_that_cannot_be_read_is_refused(tmp_path):
+def varied(count: int) -> bytes:
+    """Rows that do not shrink to one block."""
+    draw = random.Random(1)
+    texts = [" ".join(f"{draw.random():.9f}" for _ in range(200)) for _ in range(count)]
+    return "".join(json.dumps({"id": n, "output": text}) + "\n" for n, text in enumerate(texts)).encode()
+
+
+@pytest.mark.parametrize("shards", [None, 3])
+@pytest.mark.parametrize("damage", ["cut", "bytes behind", "zeros"])
+def test_a_single_file_keeps_what_can_be_read(tmp_path, damage, shards):
+    """As one of a directory does: a last row says why there is no more."""
+    packed = gzip.compress(varied(300))
+    file = tmp_path / ("in.jsonl" if damage == "zeros" else "in.jsonl.gz")
+    content = {
+        "cut": packed[: len(packed) * 9 // 10],
+        "bytes behind": packed + b"rest",
+        "zeros": varied(3) + b"\0" * 900,
+    }
+    file.write_bytes(content[damage])
+    if shards is None:
+        found = score(file, METRIC, MockJudge(), tmp_path / "o.jsonl")
+    else:
+        for number in range(1, shards + 1):
+            with suppress(EmptyShareError):
+                score(file, METRIC, MockJudge(), tmp_path / "shares/", shard=f"{number}/{shards}")
+        found = merge_shards([tmp_path / "shares"], tmp_path / "o.jsonl")
+    summary = found.summaries[0]
+    assert summary.scored >= {"cut": 200, "bytes behind": 300, "zeros": 3}[damage]
+    code = ErrorCode.INVALID_ROW if damage == "zeros" else ErrorCode.UNREADABLE_FILE
+    assert {reason.code: reason.count for reason in summary.reasons} == {code: 1}
+    assert len(found.unreadable) == (damage != "zeros")
+
+
+def test_a_single_file_of_which_nothing_can_be_read_is_refused_without_a_way_to_go_on(tmp_path):
     (file,) = write(tmp_path / "in", ".jsonl.gz")[:1]
-    cut_short(file)
-    with pytest.raises(DataError, match="cannot read"):
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(DataError, match="cannot read") as caught:
         score(file, METRIC, MockJudge(), tmp_path / "o.jsonl")
+    assert "resume" not in caught.value.hint
+
+
+def test_the_way_to_go_on_is_told_where_it_can(tmp_path):
+    """What was changed may be put back."""
+    (file,) = write(tmp_path / "in", ".jsonl.gz")[:1]
+    kept = file.read_bytes()
+
+    class Changes(RunEvents):
+        def on_progress(self, done):
+            as_gzip(file, rows_of(3))
+
+    with pytest.raises(DataError, match="was changed while it was scored") as caught:
+        score(file, METRIC, MockJudge(), tmp_path / "run/", events=Changes(), window=5)
+    assert "geval-local resume" in caught.value.hint
+    assert kept != file.read_bytes()
 
 
 def test_files_of_which_none_can_be_read_are_refused(tmp_path):

@@ -57,6 +57,12 @@ def plain_rows() -> list[dict[str, Any]]:
     ]
 
 
+def quoted_rows() -> list[dict[str, Any]]:
+    """Rows of which some open a quote, and later ones close one."""
+    texts = {3: '"It begins here.', 7: 'It closes."', 9: '"Word" and more.', 20: '"Open', 21: 'for one."'}
+    return [row | {"output": texts.get(place, row["output"])} for place, row in enumerate(plain_rows())]
+
+
 def chats() -> list[dict[str, Any]]:
     turns = [("user", "Who?"), ("assistant", "I, {row}."), ("user", "And then?"), ("assistant", "Then {row} ended.")]
     return [
@@ -148,6 +154,12 @@ FEATURES = {
     "a CSV file": Feature(name="in.csv"),
     "a Parquet file": Feature(name="in.parquet"),
     "the first rows": Feature(options={"limit": 20}),
+    "a table without quoting": Feature(quoted_rows, name="in.tsv"),
+    "quotes are characters": Feature(quoted_rows, name="in.csv", options={"quoting": "none"}),
+    "pairs of a table without quoting": Feature(
+        quoted_rows, name="in.tsv", options={"pairs": PairPlan(group_by="doc_id", system="system")}
+    ),
+    "decide on a table without quoting": Feature(quoted_rows, [], name="in.csv", options={"quoting": "none"}),
     "another encoding": Feature(name="in.csv", options={"encoding": "utf-16"}),
 }
 
@@ -230,9 +242,10 @@ def write(path: Path, records: list[dict[str, Any]], encoding: str = "utf-8") ->
         path.write_text("".join(json.dumps(one) + "\n" for one in records))
     elif path.suffix == ".json":
         path.write_text(json.dumps({"version": 1, "results": {"results": records}}))
-    elif path.suffix == ".csv":
+    elif path.suffix in (".csv", ".tsv"):
         cells = [list(records[0]), *(list(one.values()) for one in records)]
-        path.write_text("".join(",".join(map(str, one)) + "\n" for one in cells), encoding=encoding)
+        between = "\t" if path.suffix == ".tsv" else ","
+        path.write_text("".join(between.join(map(str, one)) + "\n" for one in cells), encoding=encoding)
     else:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -256,6 +269,7 @@ def test_every_way_writes_the_same_bytes(tmp_path, monkeypatch, feature):
     file = write(tmp_path / asked.name, asked.rows(), asked.options.get("encoding", "utf-8"))
     once = undivided(asked, file, tmp_path / "once")
     expected = written(tmp_path / "once")
+    assert once.rows >= min(len(asked.rows()), asked.options.get("limit") or 20), "a row is lost"
     assert {".csv", ".jsonl", ".parquet"} <= {Path(name).suffix for name in expected}
     for name, way in WAYS.items():
         result = way(asked, file, tmp_path / name)

@@ -38,6 +38,7 @@ class Rules:
 @takes_options(
     run_only=(
         "rows",
+        "quoting",
         "turns_at",
         "roles",
         "system_columns",

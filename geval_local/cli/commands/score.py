@@ -107,6 +107,7 @@ _OPTIONS = (
     "limit",
     "encoding",
     "rows",
+    "quoting",
     "shard",
     "workers",
 )
