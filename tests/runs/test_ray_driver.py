@@ -7,6 +7,7 @@ import gzip
 import inspect
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -703,6 +704,38 @@ def test_a_guarded_command_ends_although_its_driver_takes_no_signal():
         words = process.communicate(timeout=20)[1]
     assert process.returncode == 3
     assert words.endswith("Continue with:\n  geval-local resume runs/one/\n")
+
+
+def test_a_busy_machine_is_tried_again_and_the_way_without_ray_is_named(monkeypatch, caplog):
+    ray = pytest.importorskip("ray")
+    tries: list[object] = []
+
+    def init(**options):
+        tries.append(options["address"])
+        raise RuntimeError("its raylet died")
+
+    monkeypatch.setattr(ray, "init", init)
+    message = "this machine is too busy to start Ray: its raylet died"
+    with pytest.raises(ConfigurationError, match=message) as caught, connection.connected(None, 2):
+        pass
+    assert tries == ["local"] * 3
+    assert "`workers=N` starts processes of its own" in caught.value.hint
+    assert caplog.text.count("starting again") == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_whether_a_raylet_lives_is_seen(tmp_path):
+    program = tmp_path / "raylet"
+    shutil.copy(shutil.which("sleep"), program)
+    with subprocess.Popen([program, "60"]) as process:
+        end = time.monotonic() + 60
+        while not connection.own_raylets() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert connection.own_raylets() == 1
+        process.kill()
+        while connection.own_raylets() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert connection.own_raylets() == 0
 
 
 def test_a_cluster_that_never_answers_is_given_up(monkeypatch):
