@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +39,8 @@ _TOKEN = secrets.token_hex(32)
 _LONGEST_BASE = 24
 #: Seconds that Ray's processes may take to start: on a busy machine Ray's own limit of 30 s is too short.
 _START_SECONDS = 180
+#: How often a temporary cluster is started if its processes die meanwhile.
+_STARTS = 3
 #: Seconds to wait for an answer of a cluster.
 _ANSWER_SECONDS = 60
 #: Private names of Ray that are patched while a temporary cluster starts: module and name.
@@ -58,6 +60,10 @@ _LOOK_SECONDS = 3.0
 _LOOKS = 3
 #: Seconds without an answer of a head that can be reached, after which it counts as gone.
 _SILENT_SECONDS = 120.0
+
+
+class _TooBusyError(ConfigurationError):
+    """A machine on which Ray's processes do not start in the time that they give each other."""
 
 
 @contextmanager
@@ -89,11 +95,34 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
             options |= {"include_dashboard": False, "_temp_dir": str(stack.enter_context(_private_directory()))}
             if workers is not None and workers > (os.cpu_count() or 1):
                 options["num_cpus"] = workers
-        _initialize(options)
-        stack.callback(ray.shutdown)
+        for attempt in range(_STARTS, 0, -1):
+            try:
+                _initialize(options)
+                break
+            except _TooBusyError:
+                if attempt == 1:
+                    raise
+                logger.warning("Ray's processes died while they started, since this machine is busy; starting again")
+        stack.callback(_shut_down)
         here = ray.get_runtime_context()
         stack.enter_context(watched_head(here.gcs_address, look=partial(_loss, here.get_node_id())))
         yield
+
+
+def _shut_down() -> None:
+    """Disconnect; end this process if that hangs, as with a raylet that hangs: what is finished has been kept."""
+    import ray
+
+    is_over = threading.Event()
+
+    def watch() -> None:
+        if not is_over.wait(_ANSWER_SECONDS):
+            logger.error("the Ray cluster does not let go; finished work is kept: repeat the command")
+            os._exit(1)
+
+    threading.Thread(target=watch, name="watched-end", daemon=True).start()
+    ray.shutdown()
+    is_over.set()
 
 
 def _check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
@@ -122,6 +151,12 @@ def _initialize(options: dict[str, Any]) -> None:
             ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises a plain Exception if a machine is too busy to start it
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if options["address"] == "local":
+            ray.shutdown()
+            raise _TooBusyError(
+                f"this machine is too busy to start Ray: {told}",
+                hint="Try again when it is less busy; or leave Ray out: `workers=N` starts processes of its own.",
+            ) from error
         raise ConfigurationError(
             f"cannot reach a Ray cluster at {options['address']}: {told}",
             hint="`ray start --head` begins one; if that cluster asks for a token, set RAY_AUTH_MODE and "
@@ -268,19 +303,33 @@ def _confine(stack: ExitStack) -> None:
 
     def patient(*given: Any, **named: Any) -> Any:
         """Wait up to `_START_SECONDS` for the node: Ray itself retries for 30 s only."""
-        end = time.monotonic() + _START_SECONDS
+        end, seen = time.monotonic() + _START_SECONDS, False
         while True:
             try:
                 return get_node(*given, **named)  # type: ignore[misc]  # only called if Ray has it
-            except RuntimeError:
+            except RuntimeError as error:
                 if time.monotonic() > end:
                     raise
+                if own_raylets() == 0 and seen:  # it ends itself after some seconds without its helpers
+                    raise RuntimeError("its raylet died") from error
+                seen |= own_raylets() > 0
                 time.sleep(0.2)
 
     # Ray reads the constant at import, which may already have happened.
     instead = {"start_api_server": lambda *_, **__: (None, None), "get_node": patient, "ENABLE_RAY_CLUSTER": False}
     for module, name in PRIVATE_NAMES:
         stack.enter_context(patch.object(import_module(module), name, instead[name], create=True))
+
+
+def own_raylets() -> int:
+    """Count the living raylets that this process has started; 0 where a system has no /proc."""
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            head, _, rest = path.read_text().rpartition(")")
+            state, parent, *_ = rest.split()
+            found += head.endswith("(raylet") and state not in "ZX" and int(parent) == os.getpid()
+    return found
 
 
 @contextmanager

@@ -8,8 +8,9 @@ removes them, and ends as any run: it reads the input, derives scores and writes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -93,8 +94,10 @@ class Spread:
         with TemporaryDirectory(prefix="geval-local-") as scratch:
             place = Path(scratch) if run.directory is None else run.directory / SHARES_NAME
             place.mkdir(mode=0o700, exist_ok=True)
-            with closing(self.start(self.workers, choices)) as workers:
-                work = _Work(self, completion, place, workers)
+            with ExitStack() as stack:
+                work = _Work(
+                    self, completion, place, lambda: stack.enter_context(closing(self.start(self.workers, choices)))
+                )
                 work.score()
             fill(run, work.finished())
             remove_shares(place)
@@ -104,16 +107,15 @@ class Spread:
 class _Work:
     """The work of workers on the shares of a run."""
 
-    def __init__(self, spread: Spread, completion: Completion, place: Path, workers: Scheduler) -> None:
+    def __init__(self, spread: Spread, completion: Completion, place: Path, start: Callable[[], Scheduler]) -> None:
         self._spread = spread
         self._completion = completion
         self._place = place
-        self._workers = workers
+        self._start = start
         self._run = completion.run
         settings = self._run.manifest.settings
         there = shares_in(place)
-        most = max(workers.size, self._run.manifest.input.bytes // LEAST_BYTES)
-        self._count = int(there[0].name.rpartition("-")[2]) if there else min(SHARES_EACH * workers.size, most)
+        self._count = int(there[0].name.rpartition("-")[2]) if there else self._new_count()
         sizes = None if settings.block_rows is None else window_sizes(settings.window)
         paths = self._run.manifest.input.paths
         self._shares = shares_of(
@@ -123,6 +125,14 @@ class _Work:
         self._settings = settings.model_copy(update=none | {"inputs": list(map(str, paths))})
         #: Outcomes that are finished: of a judge and a share.
         self._done: dict[tuple[int, int], int] = {}
+
+    @cached_property
+    def _workers(self) -> Scheduler:
+        return self._start()  # which takes seconds, and nothing may be left to do
+
+    def _new_count(self) -> int:
+        workers = self._workers.size
+        return min(SHARES_EACH * workers, max(workers, self._run.manifest.input.bytes // LEAST_BYTES))
 
     def score(self) -> None:
         """Have all shares scored, judge by judge."""

@@ -7,6 +7,7 @@ import gzip
 import inspect
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -705,6 +706,38 @@ def test_a_guarded_command_ends_although_its_driver_takes_no_signal():
     assert words.endswith("Continue with:\n  geval-local resume runs/one/\n")
 
 
+def test_a_busy_machine_is_tried_again_and_the_way_without_ray_is_named(monkeypatch, caplog):
+    ray = pytest.importorskip("ray")
+    tries: list[object] = []
+
+    def init(**options):
+        tries.append(options["address"])
+        raise RuntimeError("its raylet died")
+
+    monkeypatch.setattr(ray, "init", init)
+    message = "this machine is too busy to start Ray: its raylet died"
+    with pytest.raises(ConfigurationError, match=message) as caught, connection.connected(None, 2):
+        pass
+    assert tries == ["local"] * 3
+    assert "`workers=N` starts processes of its own" in caught.value.hint
+    assert caplog.text.count("starting again") == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_whether_a_raylet_lives_is_seen(tmp_path):
+    program = tmp_path / "raylet"
+    shutil.copy(shutil.which("sleep"), program)
+    with subprocess.Popen([program, "60"]) as process:
+        end = time.monotonic() + 60
+        while not connection.own_raylets() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert connection.own_raylets() == 1
+        process.kill()
+        while connection.own_raylets() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert connection.own_raylets() == 0
+
+
 def test_a_cluster_that_never_answers_is_given_up(monkeypatch):
     with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1:6379 has not answered for 0\.05 s") as caught:
         connection._check_answers("10.0.0.1:6379", seconds=0.05)
@@ -842,7 +875,7 @@ def test_machines_that_join_a_cluster_later_have_room_in_the_pool():
     def pool(**settings):
         return pool_of(2, 60, Settings(metrics=[definition(METRICS[0])], window=8, **settings))
 
-    assert pool() == pool(workers=2, address="head:6379") == {"size": 2}
+    assert pool() == pool(workers="ray:2", address="head:6379") == {"size": 2}
     assert pool(address="head:6379") == {"min_size": 2, "max_size": 60}
 
 
