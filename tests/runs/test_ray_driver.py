@@ -875,7 +875,7 @@ def test_machines_that_join_a_cluster_later_have_room_in_the_pool():
     def pool(**settings):
         return pool_of(2, 60, Settings(metrics=[definition(METRICS[0])], window=8, **settings))
 
-    assert pool() == pool(workers=2, address="head:6379") == {"size": 2}
+    assert pool() == pool(workers="ray:2", address="head:6379") == {"size": 2}
     assert pool(address="head:6379") == {"min_size": 2, "max_size": 60}
 
 
