@@ -399,7 +399,7 @@ def _workers(value: object) -> object:
     number = count if colon else kind
     if text in (_AUTO, RAY) or ((not colon or kind == RAY) and number.isdecimal() and 1 <= int(number) <= MOST_WORKERS):
         return text
-    raise ValueError(f"{text!r} is no number of workers: write a number from 1 to {MOST_WORKERS:,}, auto, ray, or ray:N")
+    raise ValueError(f"{text!r} is no number of workers: write 1 to {MOST_WORKERS:,}, auto, ray or ray:N")
 
 
 class RunOptions(Options):
