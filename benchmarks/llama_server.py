@@ -4,7 +4,7 @@
     python benchmarks/llama_server.py FILE.gguf [--vllm PYTHON DIR] [--rounds 2] [--output RECORD.json]
 
 Rows are SummEval's, sixteen summaries of a document in a row. Every arm is a process of its own, and all arms take
-turns; a judge scores four rows of another document before anything is measured. Processor time counts the judge's
+turns; a judge scores a row of another document before anything is measured. Processor time counts the judge's
 process and the server. Figures are compared with the own engine's in float32 on the same blocks. `--vllm` scores the
 model directory DIR (float32, the same weights dequantized) by vLLM in the environment of PYTHON.
 """
@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 SUMMEVAL = ROOT.parent / "shared" / "data" / "summeval_dev.json"
 STEPS = ("Read the source text.", "Compare the summary with it.", "Rate coherence on the scale given above.")
 #: Scale -> number of forms.
-SCALES: dict[str, tuple[Any, int]] = {"1-5": ("1-5", 16), "Yes/No": ({"Yes": 1, "No": 0}, 8), "0-100": ("0-100", 4)}
+SCALES: dict[str, tuple[Any, int]] = {"1-5": ("1-5", 8), "Yes/No": ({"Yes": 1, "No": 0}, 4), "0-100": ("0-100", 2)}
 
 
 def processor_seconds(pid: int) -> float:
@@ -67,7 +67,7 @@ def scored(judge: Any, server: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (scale, count) in SCALES.items():
         metric = Metric(**{**coherence, "scale": scale, "steps": STEPS})
-        judge.score_many(metric, samples[-4:])
+        judge.score_many(metric, samples[-1:])
         engine = judge.backend.engine.parts[0]
         before, tokens = used(), engine.computed_tokens
         scores = judge.score_many(metric, samples[:count])

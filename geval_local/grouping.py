@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from geval_local.conversation import CHATS
 from geval_local.errors import UnscorableError
 from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, paths_of, text_of
 
@@ -28,6 +29,9 @@ from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, pat
 EVERY_ROW = "row"
 #: Number of hashes kept to count documents over parts of the rows.
 SKETCH = 256
+_CHATS = frozenset(CHATS)
+#: Most different rows whose columns are remembered.
+_MOST_PATHS = 1000
 #: Columns that name documents, best first.
 DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id", "conversation_id")
 #: This column names documents if its values repeat; otherwise it names rows.
@@ -128,6 +132,8 @@ class _Reader:
 
     def __init__(self, rule: DocumentRule) -> None:
         self._rule = rule
+        #: Columns of a row and a name -> its path; rows with a conversation are read one by one.
+        self._paths: dict[tuple[tuple[str, ...], str], str] = {}
 
     def names(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names in use, judging by one row: what the user or an earlier run says, else the item's fields."""
@@ -144,9 +150,17 @@ class _Reader:
 
     def path(self, row: Mapping[str, Any], name: str) -> str:
         """Return the column of a name, or the path into one."""
-        rule = self._rule
-        if name == rule.group_by and lookup(row, name) is not None:
+        if name == self._rule.group_by and lookup(row, name) is not None:
             return name
+        key = tuple(row), name
+        if key not in self._paths:
+            if not _CHATS.isdisjoint(row) or len(self._paths) > _MOST_PATHS:
+                return self._found(row, name)
+            self._paths[key] = self._found(row, name)
+        return self._paths[key]
+
+    def _found(self, row: Mapping[str, Any], name: str) -> str:
+        rule = self._rule
         with suppress(UnscorableError):
             if name in rule.fields:
                 return paths_of(rule.fields, row, rule.mapping).get(name, name)

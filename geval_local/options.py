@@ -389,6 +389,8 @@ def _shard(text: str | None) -> str | None:
 
 RAY = "ray"
 _AUTO = "auto"
+#: More processes than this are no machine's, nor a cluster's.
+MOST_WORKERS = 100_000
 
 
 def _workers(value: object) -> object:
@@ -398,9 +400,9 @@ def _workers(value: object) -> object:
     text = str(value).strip()
     kind, colon, count = text.partition(":")
     number = count if colon else kind
-    if text in (_AUTO, RAY) or ((not colon or kind == RAY) and number.isdecimal() and int(number)):
+    if text in (_AUTO, RAY) or ((not colon or kind == RAY) and number.isdecimal() and 1 <= int(number) <= MOST_WORKERS):
         return text
-    raise ValueError(f"{text!r} is no number of workers: write a number from 1, auto, ray, or ray:N")
+    raise ValueError(f"{text!r} is no number of workers: write 1 to {MOST_WORKERS:,}, auto, ray or ray:N")
 
 
 class RunOptions(Options):

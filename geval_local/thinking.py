@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 THOUGHT_TOKENS = 512
 #: How a thought ended: by the judge's own mark, by its end-of-text token, or closed at the limit.
 Ending = Literal["mark", "end", "cut"]
+#: Thoughts from which on the mean over them is corrected, see `mean_distribution`.
+CORRECTED = 3
 
 
 class Drawing(NamedTuple):
@@ -58,7 +60,8 @@ class Thinking:
     @property
     def text(self) -> str:
         """The settings as a part of a signature."""
-        return f"{self.kind},k={self.count},{self.drawing_text}"
+        mean = ",mean=jackknife" if self.count >= CORRECTED else ""
+        return f"{self.kind},k={self.count}{mean},{self.drawing_text}"
 
     @property
     def drawing_text(self) -> str:
@@ -146,7 +149,7 @@ def mean_distribution(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     mean, rest = p.mean(axis=0), p.sum(axis=0) - p
     mass, masses = mean.sum(), rest.sum(axis=1, keepdims=True)
-    if len(p) < 3 or not (masses > 0).all():
+    if len(p) < CORRECTED or not (masses > 0).all():
         return np.asarray(mean)
     shares = len(p) * mean / mass - (len(p) - 1) * (rest / masses).mean(axis=0)
     shares = np.where(mean > 0, np.maximum(shares, 0.0), 0.0)

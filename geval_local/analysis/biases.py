@@ -200,7 +200,8 @@ def length_table(bias: LengthBias) -> Table:
     if bias.partial is not None:
         rows.append(("scores, ratings held fixed", bias.partial, "-", "-", bias.n))
         notes.append(
-            f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}"
+            f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}, not for ratings at an "
+            "end of their scale, which move it above 0 if better outputs are longer"
             if math.isfinite(bias.reliability)
             else "ratings held fixed: noise in the ratings alone moves this from 0; `raters`, two or more, correct it"
         )

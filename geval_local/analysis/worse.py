@@ -489,7 +489,7 @@ def _sentence(change: GateOutcome) -> str:
             unseen = missed(change.documents)
             return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{could}{few}{unseen}"
         by = number(abs(change.found), places)
-        doubt = f"; not certain: {test.difference.warning}" if test.difference.warning else ""
+        doubt = f"; not certain: {test.difference.warning}" if test.difference.warning else missed(change.documents)
         return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}{doubt}"
     worst = f"at worst {direction.sign * test.low:+.{places}f}"
     if not math.isfinite(test.low):

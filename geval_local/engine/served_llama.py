@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 import queue
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 from pydantic import Field, RootModel
@@ -197,7 +198,7 @@ class LlamaDialect:
         self.server = server
         self._name, self._served, self._vocabulary = name, served, meta.n_vocab
         path = Path(props.model_path)
-        self._digest = weights_digest(path) if path.is_absolute() and path.is_file() and is_gguf(path) else None
+        self._digest = weights_digest(path) if _is_here(server) and path.is_absolute() and is_gguf(path) else None
         self._told = [props.build_info, self._digest or props.model_path, props.model_ftype]
         self._told += [str(meta.n_params), str(meta.size), *(f"{one.path}={one.scale}" for one in adapters)]
         verified = "not verified" if self._digest is None else f"named by the server, sha256 {self._digest[:16]}"
@@ -213,6 +214,7 @@ class LlamaDialect:
         )
         self.report = EngineReport("served")
         self.computed = 0
+        self._lock = threading.Lock()
         #: Whether the last tokens of a prompt are computed together.
         self._in_blocks = False
         self._lora = [{"id": one.id, "scale": one.scale} for one in adapters]
@@ -229,7 +231,8 @@ class LlamaDialect:
 
     def check(self) -> None:
         """Probe one prompt: lists are of the full softmax, a bias is taken out again, and what the cache does."""
-        ids = np.array((self.tokens_of(_PROBE) * 4)[:_PROBE_TOKENS], dtype=np.int32)
+        most = min(_PROBE_TOKENS, self.model.context - 1)
+        ids = np.array((self.tokens_of(_PROBE) * 4)[:most], dtype=np.int32)
         try:
             with self._slot() as slot:
                 self._probe(ids, slot)
@@ -355,7 +358,8 @@ class LlamaDialect:
         body |= {"response_fields": _FIELDS} | ({"lora": self._lora} if self._lora else {})
         found = self.server.post("/completion", body, _Completion)
         self._last[slot] = ids
-        self.computed += found.computed
+        with self._lock:
+            self.computed += found.computed
         if found.truncated or found.tokens_evaluated != len(ids):
             raise UnreadableAnswer(f"the server read {found.tokens_evaluated} tokens of a prompt of {len(ids)}")
         return found
@@ -379,6 +383,12 @@ class LlamaDialect:
         if len(found.tokens) > size:
             raise UnreadableAnswer(f"the server wrote {len(found.tokens)} tokens where {size} were asked for")
         return Text(found.tokens, len(found.tokens) < size and found.stop_type not in ("eos", "word"))
+
+
+def _is_here(server: Server) -> bool:
+    """Whether a server is on this machine: a path that another one names may hold something else here."""
+    host = str(urlsplit(server.address).hostname)
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _is_few(count: int) -> bool:

@@ -32,8 +32,9 @@ from geval_local.thinking import ThoughtFigures
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
 logger = logging.getLogger("geval_local")
-#: Rows of files above this size are not held in memory, see `FileRows`: some 30,000 rows of a thousand characters.
-STREAMED_BYTES = 1 << 25
+#: Rows of files above this size are not held in memory, see `FileRows`: some 130,000 rows of a thousand characters,
+#: which take six times their size there.
+STREAMED_BYTES = 1 << 27
 #: How much larger the rows of a compressed file are, about.
 _PACKED = 5
 _HINT = "Expected a result file of `geval-local score`."

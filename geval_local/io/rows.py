@@ -471,7 +471,7 @@ def rows_and_failure(rows: Iterator[RawRow], *, alone: bool = False, before: int
     except DataError as error:
         if alone and not number:
             raise
-        told = f"{error.message.rstrip('.')}; mend the file, or leave it out"
+        told = f"{error.message.rstrip('.')}; mend the file, or leave it out. {error.hint or ''}".rstrip()
         yield RawRow(number + 1, {}, Cause(told, ErrorCode.UNREADABLE_FILE))
 
 

@@ -287,10 +287,10 @@ def make_answer(
     return _of(question)(
         question,
         tuple((mean / mean.sum() if mean.any() else np.full(len(mean), 1 / len(mean))).tolist()),
-        float(np.mean(label_mass)),
-        len(table),
-        float((table.max(axis=0) - table.min(axis=0)).max()) if len(table) > 1 else None,
-        prompt_tokens,
+        label_mass=float(np.mean(label_mass)),
+        orders=len(table),
+        spread=float((table.max(axis=0) - table.min(axis=0)).max()) if len(table) > 1 else None,
+        prompt_tokens=prompt_tokens,
     )
 
 

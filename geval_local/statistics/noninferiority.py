@@ -126,9 +126,9 @@ def _lower_bound(values: Floats, span: float, level: float) -> float:
 
 
 def missed(documents: int) -> str:
-    """Say how probably a sample has no failure that one document in twenty has; empty below a probability of .05."""
+    """Say how probably a sample lacks what happens on one document in twenty; empty below a probability of .05."""
     chance = 0.95**documents
-    return f"; a failure on one document in twenty is missed with probability {chance:.2f}" if chance >= 0.05 else ""
+    return f"; what happens on one document in twenty is missed with probability {chance:.2f}" if chance >= 0.05 else ""
 
 
 @dataclass(frozen=True)

@@ -193,9 +193,10 @@ def test_new_systems_are_covered_only_where_the_interval_is_about_them():
 
 
 def test_what_is_generalised_to_is_said():
-    items = make(12, 4)
+    items = make(20, 4)
     told = correlate(items, "summary").holds_for
     assert told == "new documents from the same 4 systems, not for new systems"
+    assert "approximately, with only 12 documents" in correlate(make(12, 4), "summary").holds_for
     assert correlate(items, "system").target == "both"
     assert "approximately, with only 4 systems" in correlate(items, "summary", target="both").holds_for
     assert correlate(make(4, 4), "summary").spearman.warning == "only 4 documents"

@@ -55,7 +55,7 @@ def test_what_is_said_of_few_documents_names_what_they_may_miss():
     ]
     told = rank_systems(items).told
     assert "a is better than b" in told
-    assert told.endswith("; a failure on one document in twenty is missed with probability 0.54.")
+    assert told.endswith("; what happens on one document in twenty is missed with probability 0.54.")
 
 
 def test_what_could_be_found_is_not_said_where_most_documents_are_equal():

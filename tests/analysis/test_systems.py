@@ -96,7 +96,7 @@ def test_a_baseline_asks_fewer_questions():
     assert ranking.groups == ()
     assert ranking.told == (
         "By this judge, better is better than base; worse is worse than base; same is not told apart from base "
-        "(step-down max-t over joint sign flips, p < 0.05); a failure on one document in twenty is missed with "
+        "(step-down max-t over joint sign flips, p < 0.05); what happens on one document in twenty is missed with "
         "probability 0.13."
     )
     with pytest.raises(ConfigurationError, match="there is no system 'bass'"):

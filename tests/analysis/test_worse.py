@@ -267,7 +267,7 @@ def test_rounding_is_no_difference(margin):
 
 def test_a_failure_that_so_few_documents_may_miss_is_told():
     (few,) = worse(scored(12), scored(12)).changes.values()
-    assert few.told.endswith("a failure on one document in twenty is missed with probability 0.54")
+    assert few.told.endswith("what happens on one document in twenty is missed with probability 0.54")
     (many,) = worse(scored(60), scored(60)).changes.values()
     assert "one document in twenty" not in many.told
 

@@ -247,7 +247,7 @@ def mock(**options):
 
 def test_signature_and_scores_say_how_a_judge_thinks():
     plain, judge = MockJudge(), mock(think_temperature=0.6, think_top_p=0.95, think_seed=7)
-    settings = "reason-first/1,k=3,n=30,t=0.6,p=0.95,seed=7"
+    settings = "reason-first/1,k=3,mean=jackknife,n=30,t=0.6,p=0.95,seed=7"
     assert judge.signature(MOCK).further == {"thinking": settings}
     assert f"|thinking:{settings}|" in str(judge.signature(MOCK))
     changed = {"think": 4, "think_tokens": 31, "think_temperature": 0.7, "think_top_p": 0.9, "think_seed": 8}

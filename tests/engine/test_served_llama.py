@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -102,6 +103,18 @@ def test_a_file_that_is_here_is_hashed_and_gives_the_tokenizer(tmp_path):
         assert "weights:named by the server, sha256 " in str(first.signature(FIVE))
         write_gguf(file, tiny_model("llama", len(tokenizer), seed=5))
         assert Judge.load(address, style="completion").fingerprint != first.fingerprint
+
+
+def test_a_file_that_another_machine_names_is_not_hashed(tmp_path, monkeypatch):
+    """The same path here may hold something else."""
+    model = tiny_model("llama", len(byte_tokenizer(merges=[("1", "0"), ("1", "2")])))
+    file = write_gguf(tmp_path / "tiny.gguf", model)
+    served = LlamaServed(Program(model), byte_tokenizer(merges=[("1", "0"), ("1", "2")]), str(file))
+    with served.running() as address:
+        named = address.replace("127.0.0.1", "judges.internal")
+        found = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **how: found("127.0.0.1", *more, **how))
+        assert "weights:not verified" in str(Judge.load(named, style="completion").signature(FIVE))
 
 
 def test_prompts_are_asked_in_the_order_of_their_prefixes(address, served):

@@ -64,7 +64,7 @@ def test_a_judge_that_thinks_names_the_error_of_its_score():
     score = judge.score(ANSWER, **TEXTS)
     assert found["score"] == score.value
     assert found["metadata"]["thought_error"] == score.thoughts.error
-    assert "thinking:reason-first/1,k=3" in found["metadata"]["signature"]
+    assert "thinking:reason-first/1,k=3,mean=jackknife" in found["metadata"]["signature"]
 
 
 def test_what_cannot_be_scored_has_no_score():

@@ -318,7 +318,7 @@ def spellings(address: str) -> list[str]:
     other = [f"{scheme}://{one}{mark}{options}" for one in paths]
     if options:
         turned = "&".join(reversed(options.split("&")))
-        other += [f"{plain}?{turned}", f"{plain}?{options}&scheme=http", f"{scheme}://test:test@{path}?{turned}"]
+        other += [f"{plain}?{turned}", f"{plain}?{options}&scheme=http"]
     return other
 
 

@@ -75,7 +75,7 @@ def test_the_figures_of_a_run_are_those_of_python_and_name_their_error(file, tmp
     assert [one["thought_error"] for one in rows] == pytest.approx([one.thoughts.error for one in expected], rel=1e-5)
     assert not any("thoughts" in one for one in rows)
     assert (result.summaries[0].thoughts, result.rows) == (COUNT, ROWS)
-    assert f"thinking:reason-first/1,k={COUNT},n=40,t=1,p=1,seed=0" in result.signatures[0]
+    assert f"thinking:reason-first/1,k={COUNT},mean=jackknife,n=40,t=1,p=1,seed=0" in result.signatures[0]
     assert result.manifest.settings.window == 8
 
 

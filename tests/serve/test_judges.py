@@ -87,7 +87,7 @@ def test_a_judge_that_thinks_answers_with_the_figures_of_python():
         decided = client.post("/v1/decisions", json={**DECISION, "model": "mock"}).json()
     figures = found["rows"][0]["geval"][metric.name]
     assert figures == json.loads(json.dumps(judge.score(metric, **row).to_dict()))
-    assert "thinking:reason-first/1,k=3" in found["signature"]
+    assert "thinking:reason-first/1,k=3,mean=jackknife" in found["signature"]
     (answer,) = judge.decide(DECISION["input"], DECISION["questions"]).answers
     assert decided["answers"][0]["probability"] == answer.p[0]
 
