@@ -9,10 +9,9 @@ from cli_run import read_rows, run
 from rated_runs import prepare, score
 
 import geval_local
-from geval_local import bias, calibrate, compare, jury, meta_evaluate, rank, read_rated
+from geval_local import bias, calibrate, compare, jury, meta_evaluate, rank, read_rated, write_report
 from geval_local.analysis.comparison import compare_runs, compare_systems
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.report import report
 
 RATED = {"human": "rating.clarity", "group_by": "doc"}
 OPTIONS = ("--human", "rating.clarity", "--group-by", "doc")
@@ -78,9 +77,9 @@ def test_rows_and_frames_are_taken_as_files_are(here):
 
 
 def test_reports_are_written_from_python(here):
-    written = report([here / "a.jsonl"], here / "page.html", human=["rating.clarity"])
+    written = write_report([here / "a.jsonl"], here / "page.html", human=["rating.clarity"])
     assert written.path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    site = report([here / "a.jsonl", here / "none.jsonl", here / "plain.jsonl"], here / "site")
+    site = write_report([here / "a.jsonl", here / "none.jsonl", here / "plain.jsonl"], here / "site")
     assert (site.path.name, site.pages, list(site.failed)) == ("index.html", 2, [str(here / "none.jsonl")])
 
 

@@ -139,7 +139,7 @@ def test_a_judge_thinks_between_its_templates_marks(tmp_path, name):
     tokenizer = template_tokenizer(name)
     model = tiny_model("llama", len(tokenizer))
     save_judge(tmp_path, model, tokenizer)
-    judge = Judge.load(tmp_path, style="chat", dtype="float64", think=4, think_tokens=12, think_seed=1)
+    judge = Judge.load(tmp_path, style="chat", dtype="float64", think=2, think_tokens=12, think_seed=1)
     assert judge.thinker.settings.kind == "template"
     assert "closed-thinking" not in judge.signature(METRIC).style
     score = judge.score(METRIC, output="A <think> text.")
@@ -162,7 +162,7 @@ def test_a_judge_thinks_between_its_templates_marks(tmp_path, name):
         assert tokenizer.decode(rest) == f"{shown}- Quality:"
         assert set(ids.values()) & set(rest) or one.thought.ending == "mark"
         p += label_probabilities(judge, one.request.ids.tolist())
-    assert score.label_mass == pytest.approx(p.sum() / 4, rel=1e-5)
+    assert score.label_mass == pytest.approx(p.sum() / 2, rel=1e-5)
     assert list(score.probabilities.values()) == pytest.approx(list(p / p.sum()), rel=1e-4)
 
 
