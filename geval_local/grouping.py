@@ -27,8 +27,6 @@ from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, pat
 
 #: ``group_by="row"`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
-#: Number of hashes kept to count documents over parts of the rows.
-SKETCH = 256
 _CHATS = frozenset(CHATS)
 #: Most different rows whose columns are remembered.
 _MOST_PATHS = 1000
@@ -196,58 +194,24 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class DocumentCounts:
-    """Counts of rows and documents, which add up over parts of the rows, and what decided them."""
+    """Counts of rows and documents, and what decided them."""
 
     #: The column that the user named.
     given: str | None = None
-    #: Fields or columns in which the rows of a document agree, as the manifest records them; None if parts disagree.
-    used: tuple[str, ...] | None = ()
+    #: Fields or columns in which the rows of a document agree, as the manifest records them.
+    used: tuple[str, ...] = ()
     #: The same by the names of the columns.
     columns: tuple[str, ...] = ()
-    #: Number of rows, of rows without any of the values, and of documents; a document in two parts counts twice.
+    #: Number of rows, of rows without any of the values, and of documents.
     rows: int = 0
     missing: int = 0
     distinct: int = 0
-    #: The smallest hashes of documents, ascending, at most `SKETCH`. They give the number of documents in all parts (k
-    #: minimum values, Bar-Yossef et al. 2002).
-    smallest: tuple[int, ...] = ()
     #: Whether a single document counts, such as the one conversation of a file.
     may_be_one: bool = False
     #: Why a column that names documents was not taken.
     note: str = ""
     #: Rows whose texts, and system, are those of an earlier row.
     repeats: int = 0
-
-    def __add__(self, other: DocumentCounts) -> DocumentCounts:
-        """Add the counts of other rows; if they were decided otherwise, every row is a document."""
-        if not self.rows or not other.rows:
-            return other if not self.rows else self
-        same = self.used == other.used
-        return DocumentCounts(
-            self.given,
-            self.used if same else None,
-            self.columns if same else (),
-            self.rows + other.rows,
-            self.missing + other.missing,
-            self.distinct + other.distinct,
-            tuple(sorted({*self.smallest, *other.smallest})[:SKETCH]),
-            self.may_be_one,
-            self.note or other.note,
-            self.repeats + other.repeats,
-        )
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> DocumentCounts:
-        """Read counts from plain JSON values."""
-        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in record.items()}
-        return cls(**values)
-
-    @property
-    def documents(self) -> int:
-        """Number of distinct documents: exact below `SKETCH`, else an estimate within about 6 %."""
-        if len(self.smallest) < SKETCH:
-            return len(self.smallest)
-        return min(self.distinct, round((SKETCH - 1) * 2**64 / self.smallest[-1]))
 
     @property
     def is_grouped(self) -> bool:
@@ -259,12 +223,7 @@ class DocumentCounts:
     @property
     def is_about_items(self) -> bool:
         """Whether documents are named by what a row is about, and not by its answer for want of anything else."""
-        return bool(self.used) and not _OF_ANSWERS.issuperset(self.used or ())
-
-    @property
-    def recorded(self) -> tuple[str, ...]:
-        """What the manifest of the results records: fields or columns, or none if the user said so."""
-        return self.used or ()
+        return bool(self.used) and not _OF_ANSWERS.issuperset(self.used)
 
     @property
     def noun(self) -> str:
@@ -396,7 +355,7 @@ class Documents:
     @property
     def names(self) -> list[str | None]:
         """The texts that name the rows' documents, whether or not rows share them; None if a row has none."""
-        columns = [self._columns[name] for name in self.counts.used or ()]
+        columns = [self._columns[name] for name in self.counts.used]
         known: dict[tuple[int, ...], str | None] = {(0,) * len(columns): None}
         found = []
         for codes in zip(*(column.hashes for column in columns), strict=True) if columns else [()] * self._rows:
@@ -435,7 +394,6 @@ class Documents:
             self._rows,
             int(missing.sum()),
             int(distinct.size),
-            tuple(map(int, distinct[:SKETCH])),
             len(used) == 1 and used[0] in DOCUMENT_FIELDS,
             note,
             self._repeats(item),

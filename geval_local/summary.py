@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from geval_local.direction import Direction
-from geval_local.errors import Cause, ErrorCode, code_of, kind_of
-from geval_local.grouping import DocumentCounts, Documents
+from geval_local.errors import Cause, code_of, kind_of
+from geval_local.grouping import Documents
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score, silence
 from geval_local.slices import Slicing
-from geval_local.statistics.interval import FEW_UNITS, Ends, Interval, MeanSums, mean_interval
+from geval_local.statistics.interval import FEW_UNITS, Ends, Interval, mean_interval
 
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5
 #: Number of listed tokens outside the labels, for rows of low mass.
 TOKENS_NAMED = 5
-#: Number of these tokens that are kept while sums of parts are added.
-_MOST_TOKENS = 1000
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ def mass_remark(summary: Summary) -> str:
 
 
 class Reasons:
-    """Counts rows without a figure by the codes of their reasons; counts of different rows add up."""
+    """Counts rows without a figure by the codes of their reasons."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
@@ -214,53 +212,20 @@ class Reasons:
         text, count, rows = self._found.get(key, (text, 0, []))
         self._found[key] = (text, count + 1, [*rows, row][:ROWS_NAMED])
 
-    def merge(self, more: Reasons) -> None:
-        """Add the counts of other rows."""
-        for key, (text, count, rows) in more._found.items():
-            own_text, own_count, own_rows = self._found.get(key, (text, 0, []))
-            both = sorted([*own_rows, *rows], key=_place)
-            first = text if both[0] in rows else own_text
-            self._found[key] = (first, own_count + count, both[:ROWS_NAMED])
-
     def listed(self) -> tuple[UnscoredReason, ...]:
         """List the reasons, the most frequent first."""
         found = [UnscoredReason(key[0], text, count, tuple(rows)) for key, (text, count, rows) in self._found.items()]
         return tuple(sorted(found, key=lambda reason: -reason.count))
 
-    def to_record(self) -> list[list[Any]]:
-        """Return the counts as plain JSON values."""
-        return [[key[0], text, count, rows] for key, (text, count, rows) in self._found.items()]
-
-    @classmethod
-    def from_record(cls, record: Iterable[Sequence[Any]]) -> Reasons:
-        """Read the counts back."""
-        found = cls()
-        for *known, text, count, rows in record:  # an earlier version wrote no codes
-            code = ErrorCode.read(known[0] if known else None)
-            found._found[kind_of(Cause(text, code))] = (text, count, list(rows))
-        return found
-
-
-def _place(row: int | str) -> tuple[str, int]:
-    """Sort key of a row: its file and number, since parts arrive in any order."""
-    file, _, number = str(row).rpartition(":")
-    return file, int(number)
-
 
 @dataclass
-class Sums:
-    """The figures of rows on one metric as sums that add up over parts of the rows."""
+class _Counts:
+    """What is counted of the rows of one metric or question."""
 
     #: Name of the metric.
     metric: str
     #: All rows.
     rows: int = 0
-    #: Sums of the scores by row and by document; a document in two parts counts twice.
-    by_row: MeanSums = field(default_factory=MeanSums)
-    by_document: MeanSums = field(default_factory=MeanSums)
-    #: Sum and smallest of the label masses.
-    mass: float = 0.0
-    mass_min: float = math.inf
     #: The label mass below which a row counts as low.
     low_mass: float = LOW_LABEL_MASS
     #: Rows with low mass, rows that reach the threshold, rows compared with it, and rows with a shortened field.
@@ -284,82 +249,9 @@ class Sums:
     #: The ends of the metric's scale, where they are known.
     ends: Ends | None = None
 
-    def add(self, more: Sums) -> None:
-        """Add the sums of other rows."""
-        self.rows += more.rows
-        self.by_row.add(more.by_row)
-        self.by_document.add(more.by_document)
-        self.mass += more.mass
-        self.mass_min = min(self.mass_min, more.mass_min)
-        self.low_rows += more.low_rows
-        self.threshold = more.threshold if self.threshold is None else self.threshold
-        self.direction = more.direction if more.rows else self.direction
-        self.passed += more.passed
-        self.judged += more.judged
-        self.shortened += more.shortened
-        self.thoughts = max(self.thoughts, more.thoughts)
-        self.cut_thoughts += more.cut_thoughts
-        self.thought_variance += more.thought_variance
-        self.reasons.merge(more.reasons)
-        for token, total in more.other.items():
-            self.other[token] = self.other.get(token, 0.0) + total
-        if len(self.other) > _MOST_TOKENS:
-            self.other = dict(sorted(self.other.items(), key=lambda pair: -pair[1])[: _MOST_TOKENS // 2])
-
-    def summary(self, counts: DocumentCounts) -> Summary:
-        """Summarize the rows; see `Tally.summary`."""
-        scored = self.by_row.rows
-        sums = self.by_document if counts.is_grouped else self.by_row
-        others = sorted(self.other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
-        return Summary(
-            metric=self.metric,
-            rows=self.rows,
-            scored=scored,
-            interval=sums.interval(self.ends, self.by_row) if scored else Interval(math.nan),
-            grouping=counts.told,
-            noun=counts.noun,
-            std=self.by_row.std,
-            label_mass=self.mass / scored if scored else math.nan,
-            label_mass_min=self.mass_min if scored else math.nan,
-            low_mass=self.low_mass,
-            low_mass_share=self.low_rows / scored if scored else math.nan,
-            threshold=self.threshold,
-            direction=self.direction,
-            passed_share=self.passed / self.judged if self.judged else None,
-            shortened=self.shortened,
-            reasons=self.reasons.listed(),
-            other_tokens=tuple((token, total / max(1, self.low_rows)) for token, total in others),
-            thoughts=self.thoughts,
-            thought_error=self.thought_error(scored),
-            cut_thoughts=self.cut_thoughts,
-        )
-
     def thought_error(self, scored: int) -> float:
         """Return the part of the mean's standard error that drawing thoughts leaves; NaN if that is not known."""
         return math.sqrt(self.thought_variance) / scored if self.thoughts and scored else math.nan
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the sums as plain JSON values."""
-        record = {name: getattr(self, name) for name in _PLAIN_SUMS}
-        return record | {
-            "direction": self.direction.value,
-            "mass_min": _finite(self.mass_min),
-            "by_row": self.by_row.by_size,
-            "by_document": self.by_document.by_size,
-            "reasons": self.reasons.to_record(),
-            "thought_variance": _finite(self.thought_variance),
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Sums:
-        """Read the sums back."""
-        found = cls(**{name: record[name] for name in _PLAIN_SUMS}, direction=Direction(record["direction"]))
-        found.mass_min = math.inf if record["mass_min"] is None else record["mass_min"]
-        found.by_row.add(record["by_row"])
-        found.by_document.add(record["by_document"])
-        found.reasons = Reasons.from_record(record["reasons"])
-        found.thought_variance = math.nan if record["thought_variance"] is None else record["thought_variance"]
-        return found
 
 
 class Tally:
@@ -367,7 +259,7 @@ class Tally:
 
     def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS, ends: Ends | None = None) -> None:
         self.metric = metric
-        self._counts = Sums(metric, low_mass=low_mass, ends=ends)
+        self._counts = _Counts(metric, low_mass=low_mass, ends=ends)
         self._values = array("d")
         self._masses = array("d")
         self._places = array("q")
@@ -398,41 +290,39 @@ class Tally:
             counts.judged += 1
 
     def summary(self, documents: Documents | None = None) -> Summary:
-        """Summarize the rows so far; the figures are those of all values, not of sums over parts.
-
-        Without `documents`, every row is one.
-        """
-        documents = documents or Documents()
+        """Summarize the rows so far; without `documents`, every row is one."""
+        documents, counts = documents or Documents(), self._counts
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)
         masses = masses[~np.isnan(masses)]  # of a table that holds scores only they are not known
         groups = documents.codes[np.asarray(self._places, dtype=np.int64)] if documents.counts.is_grouped else None
-        return replace(
-            self._counts.summary(documents.counts),
+        others = sorted(counts.other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
+        return Summary(
+            metric=counts.metric,
+            rows=counts.rows,
             scored=len(values),
-            interval=mean_interval(values, groups, ends=self._counts.ends) if len(values) else Interval(math.nan),
+            interval=mean_interval(values, groups, ends=counts.ends) if len(values) else Interval(math.nan),
+            grouping=documents.counts.told,
+            noun=documents.counts.noun,
             std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
             label_mass=float(masses.mean()) if masses.size else math.nan,
             label_mass_min=float(masses.min()) if masses.size else math.nan,
-            low_mass_share=self._counts.low_rows / masses.size if masses.size else math.nan,
-            thought_error=self._counts.thought_error(len(values)),
+            low_mass=counts.low_mass,
+            low_mass_share=counts.low_rows / masses.size if masses.size else math.nan,
+            threshold=counts.threshold,
+            direction=counts.direction,
+            passed_share=counts.passed / counts.judged if counts.judged else None,
+            shortened=counts.shortened,
+            reasons=counts.reasons.listed(),
+            other_tokens=tuple((token, total / max(1, counts.low_rows)) for token, total in others),
+            thoughts=counts.thoughts,
+            thought_error=counts.thought_error(len(values)),
+            cut_thoughts=counts.cut_thoughts,
         )
 
     def fresh(self) -> Tally:
         """Make an empty tally of the same metric, for a slice of its rows."""
         return Tally(self.metric, low_mass=self._counts.low_mass, ends=self._counts.ends)
-
-    def sums(self, documents: Documents | None = None) -> Sums:
-        """Return the figures so far as sums that add up with those of other rows; by default a row is a document."""
-        values, masses = np.asarray(self._values), np.asarray(self._masses)
-        codes = None if documents is None else documents.codes[np.asarray(self._places, dtype=np.int64)]
-        return replace(
-            self._counts,
-            by_row=MeanSums.of(values),
-            by_document=MeanSums.of(values, codes),
-            mass=float(masses.sum()),
-            mass_min=float(masses.min()) if masses.size else math.inf,
-        )
 
 
 class SliceTallies:
@@ -513,9 +403,10 @@ class QuestionTally:
 
     def __init__(self, name: str, question: Question) -> None:
         self.question = question
-        self._counts = Sums(name)
+        self._counts = _Counts(name)
         self._answered = 0
         self._total = 0.0
+        self._mass, self._mass_min = 0.0, math.inf
         self._spread = 0.0
         self._spread_error = 0.0
         self._orders = 1
@@ -529,8 +420,8 @@ class QuestionTally:
             counts.reasons.add(where, row or counts.rows, answer.error)
             return
         self._answered += 1
-        counts.mass += answer.label_mass
-        counts.mass_min = min(counts.mass_min, answer.label_mass)
+        self._mass += answer.label_mass
+        self._mass_min = min(self._mass_min, answer.label_mass)
         counts.low_rows += answer.label_mass < LOW_LABEL_MASS
         self._spread += answer.spread or 0.0
         self._spread_error += math.nan if answer.spread_error is None else answer.spread_error
@@ -556,8 +447,8 @@ class QuestionTally:
             answered=some,
             mean=self._total / some if some and self.question.type != "choice" else math.nan,
             chosen=tuple((value, count) for (_, value), count in chosen),
-            label_mass=counts.mass / some if some else math.nan,
-            label_mass_min=counts.mass_min if some else math.nan,
+            label_mass=self._mass / some if some else math.nan,
+            label_mass_min=self._mass_min if some else math.nan,
             low_mass_share=counts.low_rows / some if some else math.nan,
             spread=self._spread / some if some and self._orders > 1 else None,
             reasons=counts.reasons.listed(),
@@ -566,12 +457,6 @@ class QuestionTally:
             cut_thoughts=counts.cut_thoughts,
             spread_error=self._spread_error / some if some and not math.isnan(self._spread_error) else None,
         )
-
-
-_PLAIN_SUMS = (
-    *("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other"),
-    *("thoughts", "cut_thoughts"),
-)
 
 
 def _thought_record(figures: Summary | QuestionSummary) -> dict[str, Any]:

@@ -498,7 +498,7 @@ class Completion:
             metrics,
             fields=fields,
             group_by=None if settings.pairs is not None else settings.group_by,
-            documents=self.documents.counts.recorded,
+            documents=self.documents.counts.used,
             by=tuple(settings.by),
             questions=questions,
         )

@@ -10,7 +10,7 @@ middle. If all values are at the ends, the interval is Jeffreys', with the row c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -174,7 +174,7 @@ def mean_interval(
 
 @dataclass
 class MeanSums:
-    """Sums behind `mean_interval`; the sums of parts of the values add up."""
+    """Sums behind `mean_interval`."""
 
     #: Rows per group -> number of such groups, and the sums of their totals, squared totals and cubed totals.
     by_size: dict[int, list[float]] = field(default_factory=dict)
@@ -193,12 +193,6 @@ class MeanSums:
             own = sums[counts == size]
             found.by_size[int(size)] = [float(own.size), *(float((own**power).sum()) for power in (1, 2, 3))]
         return found
-
-    def add(self, other: MeanSums | Mapping[int, Sequence[float]]) -> None:
-        """Add the sums of other groups."""
-        for size, sums in (other.by_size if isinstance(other, MeanSums) else other).items():
-            own = self.by_size.setdefault(int(size), [0.0] * 4)
-            self.by_size[int(size)] = [one + two for one, two in zip(own, sums, strict=True)]
 
     @property
     def rows(self) -> int:

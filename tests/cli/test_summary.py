@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 
@@ -15,7 +14,7 @@ from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.samples import Sample
 from geval_local.score import Score
 from geval_local.statistics.interval import mean_interval
-from geval_local.summary import ROWS_NAMED, Reasons, Tally
+from geval_local.summary import ROWS_NAMED, Tally
 
 
 def scored(value: float, mass: float = 1.0, **rest: object) -> Score:
@@ -41,6 +40,12 @@ def test_the_interval_of_independent_rows_is_students_with_skewness():
     assert (found.low, found.high) == pytest.approx((low, high))
     assert found.error == pytest.approx(stats.sem(values))
     assert (found.units, found.warning) == (40, "")
+
+
+def test_equal_values_have_no_spread():
+    found = mean_interval([0.1] * 1000)
+    assert found.error == 0
+    assert found.warning == "all documents are alike, and allow no interval"
 
 
 def test_rows_of_one_document_are_no_more_evidence_than_one():
@@ -121,7 +126,7 @@ def test_a_summary_takes_the_ends_of_the_scale():
     for row in range(10):
         take(tally, Sample({}, row + 1), scored(1.0), row)
     ten = documents(range(10))
-    for summary in (tally.summary(), tally.sums(ten).summary(ten.counts)):
+    for summary in (tally.summary(), tally.summary(ten)):
         assert (summary.high, summary.low) == pytest.approx((1.0, stats.beta(10.5, 0.5).ppf(0.025)))
 
 
@@ -176,11 +181,6 @@ def test_rows_of_one_code_are_one_reason_with_the_first_row_as_its_example():
         ("empty_field", 3, "the field 'source' is empty", (1, 2, 3)),
         ("too_long", 1, "the prompt has 9 tokens", (4,)),
     ]
-    more = Reasons()
-    more.merge(Reasons.from_record(json.loads(json.dumps(tally.sums(Documents()).reasons.to_record()))))
-    assert more.listed() == tally.summary().reasons
-    (old,) = Reasons.from_record([["the prompt has 7 tokens", 2, [1, 2]]]).listed()  # as it was written before codes
-    assert (old.code, old.count) == ("unknown", 2)
 
 
 def test_passed_share_counts_scored_rows_only():

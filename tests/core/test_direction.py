@@ -14,13 +14,11 @@ from geval_local import Judge, Metric, Scale, compare, rank, score_file
 from geval_local.analysis.results import read_results
 from geval_local.direction import Direction
 from geval_local.errors import MetricError
-from geval_local.grouping import DocumentCounts
 from geval_local.models.registry import label_of
 from geval_local.questions.pair import pair_metric
 from geval_local.report.reports import write_report
 from geval_local.runs.reasons import chosen_places
 from geval_local.score import Distribution, Estimator, Score
-from geval_local.summary import Sums, Tally
 from geval_local.testing import MockJudge
 
 HIGH = Metric.from_yaml(CLARITY)
@@ -52,18 +50,6 @@ def test_a_score_passes_on_its_good_side(direction, threshold):
     assert score.threshold_probability == pytest.approx(p[good].sum())
     assert score.passed == (threshold <= 2 if direction is Direction.HIGH else threshold >= 2)
     assert not direction.passes(math.nan, 1)
-
-
-def test_sums_of_parts_keep_the_direction():
-    judge, tallies = MockJudge(), [Tally("toxicity"), Tally("toxicity")]
-    for number, row in enumerate(good_rows(4)):
-        tallies[number % 2].add("row", number, judge.score(LOW, row))
-    total = Sums("toxicity")
-    for one in tallies:
-        total.add(Sums.from_record(json.loads(json.dumps(one.sums().to_record()))))
-    summary = total.summary(DocumentCounts())
-    assert summary.direction is Direction.LOW
-    assert summary.to_dict()["better"] == "low"
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 from geval_local import Judge, Metric
 from geval_local.engine.interface import read_all
 from geval_local.errors import ConfigurationError
-from geval_local.grouping import Documents
 from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import audit_thought
@@ -28,7 +27,7 @@ from geval_local.questions.form import question_forms
 from geval_local.questions.pair import pair_metric
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion
 from geval_local.score import Estimator, Outcome, mean_over_thoughts
-from geval_local.summary import Sums, Tally
+from geval_local.summary import Tally
 from geval_local.testing import MockJudge
 from geval_local.thinking import Drawing, Thought, Thoughts, mean_distribution
 
@@ -313,24 +312,14 @@ def test_figures_are_read_back_as_they_were_written():
 
 def test_a_summary_names_the_part_of_its_error_that_thoughts_leave():
     scores = mock().score_many(MOCK, [{"output": f"Text {number}."} for number in range(20)])
-    whole, halves = Tally("quality"), [Tally("quality"), Tally("quality")]
-    documents = [Documents(), Documents()]
+    whole = Tally("quality")
     for number, score in enumerate(scores):
-        place = documents[number % 2].add({"output": f"Text {number}."})
-        for tally in (whole, halves[number % 2]):
-            tally.add("file", number + 1, score, place)
+        whole.add("file", number + 1, score, number)
     summary = whole.summary()
 
     assert summary.thoughts == 3
     assert summary.thought_error == pytest.approx(math.sqrt(sum(one.thoughts.error**2 for one in scores)) / 20)
     assert summary.to_dict()["thoughts"]["count"] == 3
-    own = zip(halves, documents, strict=True)
-    parts = [Sums.from_record(json.loads(json.dumps(half.sums(place).to_record()))) for half, place in own]
-    parts[0].add(parts[1])
-    assert parts[0].summary(documents[0].counts + documents[1].counts).thought_error == pytest.approx(
-        summary.thought_error
-    )
-
     plain = Tally("quality")
     plain.add("file", 1, MockJudge().score(MOCK, output="x"))
     assert "thoughts" not in plain.summary().to_dict()
