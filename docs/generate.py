@@ -82,7 +82,7 @@ def command_line() -> str:
             command = command.commands[word]
         sections.append(verb_section(name, command, examples))
     opening = (
-        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help` shows them. "
+        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help-all` shows them. "
         "`geval-local --install-completion` teaches your shell the verbs, options, metrics and judges. "
         "[Exit codes](exit-codes.md) are the same for all verbs."
     )

@@ -42,6 +42,13 @@ Format = Literal["jsonl", "csv", "parquet"]
 CsvStyle = Literal["safe", "excel", "excel-semicolons"]
 Quoting = Literal["standard", "none"]
 
+#: Headings under which the help of a verb shows options; those under any other are in ``--help-all``.
+INPUT, JUDGE, OUT, ON = SHOWN = ("Input", "Judge", "What comes out", "Going on")
+READING = "How the input is read"
+MORE = "How results are written"
+ASKED = "What the judge is asked"
+GATES = "Gates"
+FIGURES = "Which figures"
 LOADING = "Loading"
 VLLM = "With --engine vllm"
 SERVED = "With the address of a server as the judge"
@@ -127,7 +134,7 @@ class JudgeOptions(Options):
 
     name: Annotated[
         str | None,
-        Flag(("--judge", "-j"), metavar="NAME"),
+        Flag(("--judge", "-j"), metavar="NAME", panel=JUDGE),
         Field(
             min_length=1,
             description="A name of `judges list`, a model directory, a GGUF file, a hub id in the local cache, or the "
@@ -138,7 +145,7 @@ class JudgeOptions(Options):
     ] = None
     models_file: Annotated[
         Path | None,
-        Flag(("--models",), metavar="FILE"),
+        Flag(("--models",), metavar="FILE", panel=LOADING),
         Field(description="Your own models file, merged over the packaged one."),
     ] = None
     adapter: Annotated[
@@ -150,14 +157,18 @@ class JudgeOptions(Options):
         None
     )
     device: Annotated[
-        str | None, Flag(panel=LOADING), Field(description="cpu, cuda, cuda:1, ... Absent: a GPU if there is one.")
+        str | None, Flag(panel=JUDGE), Field(description="cpu, cuda, cuda:1, ... Absent: a GPU if there is one.")
     ] = None
     device_map: Annotated[
         str | None,
         Flag(metavar="MAP", panel=LOADING),
         Field(description="Split over devices by accelerate: auto, balanced, ..."),
     ] = None
-    dtype: Annotated[Dtype | None, Flag(panel=LOADING), Field(description="Dtype of the computation.")] = None
+    dtype: Annotated[
+        Dtype | None,
+        Flag(metavar="DTYPE", panel=JUDGE),
+        Field(description="Dtype of the computation: float32, bfloat16, float16, float64, or auto."),
+    ] = None
     attention: Annotated[
         str | None,
         Flag(metavar="NAME", panel=LOADING),
@@ -222,7 +233,7 @@ class JudgeOptions(Options):
     think: Annotated[
         Positive | None,
         BeforeValidator(lambda value: None if value in (0, "0") else value),
-        Flag(metavar="K", panel=THINKING),
+        Flag(metavar="K", panel=JUDGE),
         Field(
             description="Draw K thoughts a row and average the label probabilities after each. 0 or absent: the judge "
             "does not think."
@@ -408,11 +419,13 @@ def _workers(value: object) -> object:
 class RunOptions(Options):
     """How a file is scored, and what is written."""
 
-    limit: Annotated[Positive | None, Flag(metavar="N"), Field(description="Read the first N rows only.")] = None
+    limit: Annotated[
+        Positive | None, Flag(metavar="N", panel=INPUT), Field(description="Read the first N rows only.")
+    ] = None
     fields: Annotated[
         dict[str, str],
         BeforeValidator(_mapping, json_schema_input_type=dict[str, str] | list[str]),
-        Flag(("--field",), metavar="FIELD=COLUMN"),
+        Flag(("--field",), metavar="FIELD=COLUMN", panel=INPUT),
         Field(
             description="Read a metric's field from this column, or from a dotted path into one, such as "
             "output=turns.0.content; may be repeated. Absent: columns are found by their names."
@@ -421,7 +434,7 @@ class RunOptions(Options):
     encoding: Annotated[
         str | None,
         AfterValidator(_encoding),
-        Flag(metavar="NAME"),
+        Flag(metavar="NAME", panel=READING),
         Field(
             description="Encoding of the file: utf-8, cp1252, latin-1, cp1251, ... Absent: UTF-8 or UTF-16; for "
             "tables also Windows-1252, with a notice."
@@ -429,6 +442,7 @@ class RunOptions(Options):
     ] = None
     quoting: Annotated[
         Quoting | None,
+        Flag(panel=READING),
         Field(
             description="Whether quotes in a table enclose cells: standard, or none if they are ordinary characters. "
             "Absent: by the lines of the table."
@@ -436,7 +450,7 @@ class RunOptions(Options):
     ] = None
     rows: Annotated[
         str | None,
-        Flag(metavar="PATH"),
+        Flag(metavar="PATH", panel=READING),
         Field(
             min_length=1,
             description="Where the rows are, if a JSON file holds more than a list: a dotted path such as "
@@ -445,7 +459,7 @@ class RunOptions(Options):
     ] = None
     id: Annotated[
         str | None,
-        Flag(metavar="COLUMN"),
+        Flag(metavar="COLUMN", panel=READING),
         Field(
             min_length=1,
             description="The column that is the rows' id, or a dotted path into one; a column `id` that is none "
@@ -455,7 +469,7 @@ class RunOptions(Options):
     system_columns: Annotated[
         list[str] | None,
         BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
-        Flag(metavar="A B ...", is_open=True),
+        Flag(metavar="A B ...", is_open=True, panel=READING),
         Field(
             description="Columns that hold the answers of one system each: every row is scored once for each, with the "
             "column's name as `system` and its text as `output`; a list of texts is several candidates. With results "
@@ -464,7 +478,7 @@ class RunOptions(Options):
     ] = None
     turns: Annotated[
         str | None,
-        Flag(metavar="SPEAKER"),
+        Flag(metavar="SPEAKER", panel=INPUT),
         Field(
             min_length=1,
             description="assistant: score every turn of the assistant in a conversation, each with its own history; "
@@ -474,7 +488,7 @@ class RunOptions(Options):
     turns_at: Annotated[
         list[str] | None,
         BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
-        Flag(metavar="PATH"),
+        Flag(metavar="PATH", panel=READING),
         Field(
             description="Where the messages of a conversation are: a column, or a dotted path such as chat.messages; "
             "several are joined. Absent: messages, conversations, conversation, dialogue or chat."
@@ -483,7 +497,7 @@ class RunOptions(Options):
     roles: Annotated[
         dict[str, str],
         BeforeValidator(_mapping, json_schema_input_type=dict[str, str] | list[str]),
-        Flag(("--role",), metavar="ROLE=NAME"),
+        Flag(("--role",), metavar="ROLE=NAME", panel=READING),
         Field(
             description="Other names that speakers have in the messages, such as assistant=agent; several of one role "
             "with commas; may be repeated. Absent: the names of OpenAI, ShareGPT, LangChain and Gemini."
@@ -491,7 +505,7 @@ class RunOptions(Options):
     ] = Field(default_factory=dict)
     group_by: Annotated[
         str | None,
-        Flag(metavar="FIELD"),
+        Flag(metavar="FIELD", panel=INPUT),
         Field(
             description="Column that names the document; `row` says that every row is independent. Absent: rows with "
             "the same question, source or conversation, as the metric reads it."
@@ -500,7 +514,7 @@ class RunOptions(Options):
     by: Annotated[
         list[Annotated[str, Field(min_length=1)]],
         BeforeValidator(_listed, json_schema_input_type=list[str] | str),
-        Flag(metavar="COLUMN"),
+        Flag(metavar="COLUMN", panel=OUT),
         Field(
             description="Also give the figures for every value of this column, such as language or product; may be "
             "repeated. Numbers are cut into quartiles; `length` is the words of the output where no column has that "
@@ -510,28 +524,28 @@ class RunOptions(Options):
     estimator: Annotated[
         Estimator,
         BeforeValidator(_estimator, json_schema_input_type=str | Estimator),
-        Flag(metavar="NAME"),
+        Flag(metavar="NAME", panel=MORE),
         Field(description="exact: the expectation; mode: the likeliest label's value; median."),
     ] = Estimator()
     threshold: Annotated[
         float | None,
-        Flag(metavar="X"),
+        Flag(metavar="X", panel=OUT),
         Field(allow_inf_nan=False, description="The score that passes, on the metric's scale."),
     ] = None
     calibrations: Annotated[
         list[Path],
-        Flag(("--calibration",), metavar="FILE"),
+        Flag(("--calibration",), metavar="FILE", panel=MORE),
         Field(description="Add calibrated scores, by a file of `calibrate`; may be repeated."),
     ] = Field(default_factory=list)
     formats: Annotated[
         list[Format],
-        Flag(("--format",), metavar="NAME"),
+        Flag(("--format",), metavar="NAME", panel=MORE),
         Field(description="What a run directory exports: jsonl, csv, parquet; may be repeated. Absent: jsonl."),
     ] = Field(default_factory=list)
     columns: Annotated[
         list[str] | None,
         BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
-        Flag(metavar="NAMES"),
+        Flag(metavar="NAMES", panel=MORE),
         Field(
             description="Columns of CSV results, separated by commas: input columns, row, figures such as score or "
             "probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
@@ -540,6 +554,7 @@ class RunOptions(Options):
     ] = None
     csv_style: Annotated[
         CsvStyle | None,
+        Flag(panel=MORE),
         Field(
             description="safe: put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab); "
             "excel: also begin with a byte order mark, so that Excel reads the file as UTF-8; excel-semicolons: also "
@@ -548,7 +563,7 @@ class RunOptions(Options):
     ] = None
     window: Annotated[
         Annotated[int, Field(ge=1, le=2**31)] | None,
-        Flag(metavar="N"),
+        Flag(metavar="N", panel=MORE),
         Field(description="Rows planned together to share their texts. Absent: as many as make 4096 prompts."),
     ] = None
     keep_thoughts: Annotated[
@@ -556,12 +571,15 @@ class RunOptions(Options):
     ] = False
     use_cache: Annotated[
         bool,
-        Flag(("--no-cache",), is_negative=True),
+        Flag(("--no-cache",), is_negative=True, panel=MORE),
         Field(description="Do not reuse figures of earlier runs."),
     ] = True
-    retry_errors: Annotated[bool, Field(description="Score the rows again that have no score so far.")] = False
+    retry_errors: Annotated[
+        bool, Flag(panel=ON), Field(description="Score the rows again that have no score so far.")
+    ] = False
     overwrite: Annotated[
         bool,
+        Flag(panel=ON),
         Field(
             description="Overwrite OUT even if you created or edited it, or it holds a different run. Only files that "
             "the run's manifest names are removed. Unmodified output of this tool is always replaced."
@@ -579,7 +597,7 @@ class RunOptions(Options):
     workers: Annotated[
         str | None,
         BeforeValidator(_workers, json_schema_input_type=int | str | None),
-        Flag(metavar="N", panel=SPREADING),
+        Flag(metavar="N", panel=ON),
         Field(
             description="Spread the rows over N processes of this machine, one per GPU, each with the judge; auto: one "
             "per GPU, or per 8 processors where there are none; ray, or ray:N: over the workers of a Ray cluster."
@@ -663,7 +681,7 @@ class RatingOptions(Options):
     human_scale: Annotated[
         str | None,
         AfterValidator(_scale),
-        Flag(metavar="SCALE"),
+        Flag(metavar="SCALE", panel=READING),
         Field(
             description="The scale that people rated on, such as 0-100; of words what they mean: "
             "'{agree: 1, disagree: 0}'. Absent: the metric's."
@@ -671,13 +689,14 @@ class RatingOptions(Options):
     ] = None
     skip_outside: Annotated[
         bool,
+        Flag(panel=READING),
         Field(
             description='Leave out ratings outside of this scale, such as -1 for "not rated". Absent: they are refused.'
         ),
     ] = False
     rater_column: Annotated[
         str | None,
-        Flag(metavar="COLUMN"),
+        Flag(metavar="COLUMN", panel=READING),
         Field(
             description="The column with the person who rated a row, in files with one row for each rating: rows with "
             "the same texts are merged. Absent: every row is a text of its own."

@@ -553,10 +553,6 @@ class ScoredRun:
         return dict(zip(row_keys(self.rows), texts, strict=True))
 
 
-def _goodness(score: Score) -> float:
-    return score.direction.sign * score.value
-
-
 def read_results(given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:
     """Read results with all that they know: rows, scores, fields, documents and their manifest.
 

@@ -17,6 +17,7 @@ from geval_local.cli.ending import EXIT_CODES, Verbs
 from geval_local.cli.options import spread
 from geval_local.cli.output.console import set_verb, show_log
 from geval_local.errors import ConfigurationError
+from geval_local.options import ON, SHOWN
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
 
@@ -73,18 +74,59 @@ VERBS: dict[str, tuple[Any, ...]] = {
 MOVED = {"compare": (("--fail-if-worse", "--margin", "--sequential", "--by", "--summary", "--junit"), "gate NEW OLD")}
 
 
+#: Headings of the verbs in the program's help.
+PANELS = {
+    "Score": ("score", "pairs", "decide", "init", "run", "resume", "merge"),
+    "Look at scores": ("report", "compare", "gate", "preferences", "reasons"),
+    "Is the judge right?": ("meta-eval", "estimate", "calibrate", "bias", "jury"),
+    "Upkeep": ("metrics", "steps", "judges", "serve", "export", "cache"),
+}
+
+
+_PANEL_OF = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+
+
+#: Shows the help of a verb with all of its options; one with few shows them anyway.
+HELP_ALL, FEW = "--help-all", 20
+
+
+def _place(parameter: Any) -> int:
+    """Place a parameter in the help: arguments and a verb's own options, the headings that are shown, the rest."""
+    panel = getattr(parameter, "rich_help_panel", None)
+    return -1 if panel is None else SHOWN.index(panel) if panel in SHOWN else len(SHOWN)
+
+
 class Verb(TyperCommand):
-    """A verb: its help is one line per paragraph, and flags show no type."""
+    """A verb: its help is one line per paragraph, flags show no type, and what few people need is in ``--help-all``."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
+        self.params.sort(key=_place)
+        #: Options that the help leaves out.
+        self.further = [one for one in self.params if _place(one) == len(SHOWN)] if len(self.params) > FEW else []
         for parameter in self.params:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help, without the options that few people need."""
+        epilog, more = self.epilog, f"{ctx.command_path} {HELP_ALL} shows {len(self.further)} more options."
+        try:
+            for one in self.further:
+                one.hidden = True  # type: ignore[attr-defined]  # an option, since it has a panel
+            self.epilog = f"{more}\n\n{epilog}" if self.further else epilog
+            super().format_help(ctx, formatter)
+        finally:
+            for one in self.further:
+                one.hidden = False  # type: ignore[attr-defined]
+            self.epilog = epilog
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options, some with several values; one that moved to another verb is refused by its place."""
+        if HELP_ALL in (args[: args.index("--")] if "--" in args else args):
+            super().format_help(ctx, ctx.make_formatter())
+            ctx.exit()
         moved, verb = MOVED.get(str(self.name), ((), ""))
         for option in moved:
             if any(arg == option or arg.startswith(f"{option}=") for arg in args):
@@ -105,9 +147,11 @@ class Verb(TyperCommand):
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help without a type, like other flags."""
-        option = super().get_help_option(ctx)
+        option: Any = super().get_help_option(ctx)
         if option is not None:
             option.metavar = ""
+            if self.further:
+                option.rich_help_panel = ON
         return option
 
 
@@ -124,10 +168,15 @@ groups = {
 }
 for name, group in groups.items():
     if name:
-        app.add_typer(group, name=name)
-for path, (verb, *examples) in VERBS.items():
+        app.add_typer(group, name=name, rich_help_panel=_PANEL_OF[name])
+for path, (verb, *examples) in sorted(VERBS.items(), key=lambda one: [*_PANEL_OF].index(one[0].split()[0])):
     of, _, name = path.rpartition(" ")
-    groups[of].command(name, cls=Verb, epilog="\n\n".join(["Examples:", *(f"  {line}" for line in examples)]))(verb)
+    groups[of].command(
+        name,
+        cls=Verb,
+        epilog="\n\n".join(["Examples:", *(f"  {line}" for line in examples)]),
+        rich_help_panel=None if of else _PANEL_OF[name],
+    )(verb)
 
 
 def _show_version(asked: bool) -> None:

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.fields import nearest, read_mapping
-from geval_local.options import Flag, JudgeOptions, Options, RunOptions
+from geval_local.options import ASKED, FIGURES, GATES, JUDGE, OUT, Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
 if TYPE_CHECKING:
@@ -259,6 +259,7 @@ Metrics = Annotated[
         "-m",
         metavar="NAME",
         help="A preset or a metric's YAML file; may be repeated.",
+        rich_help_panel=JUDGE,
         autocompletion=complete_metric,
     ),
 ]
@@ -275,6 +276,7 @@ Output = Annotated[
         metavar="OUT",
         help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/: a new or an empty one, or "
         "that of the same run. Also an address, such as s3://BUCKET/scores.jsonl.",
+        rich_help_panel=OUT,
     ),
 ]
 MaxUnscored = Annotated[
@@ -282,6 +284,7 @@ MaxUnscored = Annotated[
     typer.Option(
         metavar="N",
         help="Exit with 1 if more rows than N, or than N%, are unscored. Absent: 10% where a mean is checked.",
+        rich_help_panel=GATES,
     ),
 ]
 
@@ -292,11 +295,17 @@ class Gates:
 
     fail_under: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X."),
+        typer.Option(
+            metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X.", rich_help_panel=OUT
+        ),
     ] = None
     fail_over: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Exit with 1 if the mean is above X; of metrics whose low scores are good."),
+        typer.Option(
+            metavar="X",
+            help="Exit with 1 if the mean is above X; of metrics whose low scores are good.",
+            rich_help_panel=GATES,
+        ),
     ] = None
     max_unscored: MaxUnscored = None
     label_mass: Annotated[
@@ -307,12 +316,15 @@ class Gates:
             max=1,
             help="Exit with 1 if a metric's mean label mass is below X; 0 allows any. Absent: 0.1 where a threshold or "
             "a mean is checked.",
+            rich_help_panel=GATES,
         ),
     ] = None
 
     fail_slice_under: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Exit with 1 if a metric's mean in a slice of --by is below X."),
+        typer.Option(
+            metavar="X", help="Exit with 1 if a metric's mean in a slice of --by is below X.", rich_help_panel=GATES
+        ),
     ] = None
 
     def read(self, by: Sequence[str] = ()) -> list[Gate]:
@@ -346,12 +358,16 @@ class GateReports:
     summary: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help='Append the gates to FILE as Markdown, a file of its own or "$GITHUB_STEP_SUMMARY".'
+            metavar="FILE",
+            help='Append the gates to FILE as Markdown, a file of its own or "$GITHUB_STEP_SUMMARY".',
+            rich_help_panel=GATES,
         ),
     ] = None
     junit: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the gates to FILE as JUnit XML, one test case for each."),
+        typer.Option(
+            metavar="FILE", help="Write the gates to FILE as JUnit XML, one test case for each.", rich_help_panel=GATES
+        ),
     ] = None
 
     def begin(self, title: str) -> None:
@@ -377,9 +393,12 @@ Lowest = Annotated[
         min=0,
         max=100,
         help="Show the N worst rows: the lowest scores, or the highest where low is better.",
+        rich_help_panel=OUT,
     ),
 ]
-NoSteps = Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")]
+NoSteps = Annotated[
+    bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.", rich_help_panel=ASKED)
+]
 ModelsFile = Annotated[Path | None, option_of(JudgeOptions, "models_file")]
 GroupBy = Annotated[str | None, option_of(RunOptions, "group_by")]
 By = Annotated[list[str] | None, option_of(RunOptions, "by")]
@@ -424,7 +443,8 @@ Level = Annotated[
 ]
 Coefficient = Annotated[CoefficientName, typer.Option(help="Coefficient to compare.")]
 Coefficients = Annotated[
-    Literal["one", "all"], typer.Option(help="Coefficients in tables: the one that is compared, or all.")
+    Literal["one", "all"],
+    typer.Option(help="Coefficients in tables: the one that is compared, or all.", rich_help_panel=FIGURES),
 ]
 New = Annotated[
     Literal["documents", "systems", "both"] | None,
@@ -432,6 +452,7 @@ New = Annotated[
         "--new",
         help="Target of intervals and tests: new documents from these systems, new systems, or both. Absent: "
         "documents; both at system level.",
+        rich_help_panel=FIGURES,
         show_default=False,
     ),
 ]
@@ -441,6 +462,7 @@ Estimators = Annotated[
         "--estimator",
         metavar="NAME",
         help="Another estimate from the stored distributions beside the scores: mode, median, exact; may be repeated.",
+        rich_help_panel=FIGURES,
     ),
 ]
 
@@ -455,7 +477,10 @@ class AgreementOptions:
 
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.", rich_help_panel=OUT),
+]
 
 
 def here(given: str) -> Path:
@@ -496,9 +521,14 @@ class RatedOptions:
 
     metric: Metrics = None
     prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used verbatim.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A published prompt with {{placeholders}}, used verbatim.", rich_help_panel=ASKED
+        ),
     ] = None
-    scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None
+    scale: Annotated[
+        str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.", rich_help_panel=ASKED)
+    ] = None
 
 
 def chosen_metrics(rated: RatedOptions, *, no_steps: bool) -> list[Metric]:

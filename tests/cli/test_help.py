@@ -12,7 +12,7 @@ import pytest
 import typer
 from cli_run import run
 
-from geval_local.cli.app import VERBS, app
+from geval_local.cli.app import PANELS, VERBS, app
 from geval_local.cli.options import Gates
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,31 @@ def test_a_help_page_ends_with_its_examples_and_shows_no_type_of_flags(path, tmp
     prose = [line for line in shown.splitlines() if line.startswith(" ") and not re.search("[│╭╰]", line)]
     short = [a for a, b in itertools.pairwise(prose) if b.strip() and a.strip() and len(a.rstrip()) < 50]
     assert not [line for line in short if re.search(r"[a-z,]$", line)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_help_page_fits_a_hundred_lines_and_all_options_are_shown_when_asked(path, tmp_path):
+    shown = run(*path.split(), "--help", home=tmp_path).stdout
+    assert len(shown.splitlines()) <= 100
+    whole = run(*path.split(), "--help-all", home=tmp_path)
+    assert whole.exit_code == 0
+    missing = [name for name in options_of(path) if name.startswith("--") and name not in whole.stdout]
+    assert not missing
+
+
+def test_what_the_help_leaves_out_is_counted_and_valid(tmp_path):
+    shown, whole = (run("score", given, home=tmp_path).stdout for given in ("--help", "--help-all"))
+    assert "--think-top-p" not in shown
+    assert "--think-top-p" in whole
+    count = int(re.search(r"score --help-all shows (\d+) more options", " ".join(shown.split()))[1])
+    assert count == sum(name not in shown for name in options_of("score") if name.startswith("--"))
+
+
+def test_every_verb_stands_under_a_heading(tmp_path):
+    named = [verb for verbs in PANELS.values() for verb in verbs]
+    assert sorted(named) == sorted({path.split()[0] for path in PATHS})
+    shown = run("--help", home=tmp_path).stdout
+    assert [line for line in shown.splitlines() if any(f" {panel} " in line for panel in PANELS)]
 
 
 @pytest.mark.parametrize("place", ["docs/reference/exit-codes.md", "--help"])

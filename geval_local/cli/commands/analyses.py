@@ -12,7 +12,7 @@ from geval_local.cli import options
 from geval_local.cli.options import takes_options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.options import JudgeOptions, RatingOptions
+from geval_local.options import FIGURES, JudgeOptions, RatingOptions
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,14 @@ class Beside:
             "--ablations",
             help="Also without steps, and by other estimators than the expectation; of a judge that thinks also "
             "without thinking, and with 1 and 4 thoughts.",
+            rich_help_panel=FIGURES,
         ),
     ] = False
     estimator: options.Estimators = None
     no_steps: options.NoSteps = False
-    no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False
+    no_baselines: Annotated[
+        bool, typer.Option("--no-baselines", help="Leave reference metrics out.", rich_help_panel=FIGURES)
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,14 @@ def meta_eval(
             "--from-responses",
             metavar="FILE",
             help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE.",
+            rich_help_panel=FIGURES,
         ),
     ] = None,
     people: PeopleOptions,
     beside: Beside,
     limit_groups: Annotated[
-        int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
+        int | None,
+        typer.Option(metavar="N", help="The first N documents only, for a quick look.", rich_help_panel=FIGURES),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep the scored files here, and reuse them.")

@@ -9,7 +9,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.options import takes_options
-from geval_local.options import JudgeOptions, RunOptions
+from geval_local.options import INPUT, JudgeOptions, RunOptions
 
 
 @takes_options()
@@ -26,7 +26,12 @@ def score(
     rated: options.RatedOptions,
     output: options.Output = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show the first form, its tokens and the label trie; load no weights.",
+            rich_help_panel=INPUT,
+        ),
     ] = False,
     no_steps: options.NoSteps = False,
     gates: options.Gates,
