@@ -54,6 +54,8 @@ COMMANDS = [
 
 COMMAND_LINE = typer.main.get_command(app)
 
+#: Characters of a line of commands that the site shows without scrolling.
+WIDEST = 76
 NOT_RUN = "not run: "
 #: Blocks that no test here runs, for each page; a new one is a decision.
 NOT_RUN_COUNTS = {
@@ -125,6 +127,18 @@ def test_the_commands_of_a_page_run(page, home, tmp_path, monkeypatch):
             assert words[0] == "geval-local", f"{block.where}: mark the block `not run`, or leave this out: {line}"
             done = run(*words[1:], home=home)
             assert done.exit_code == 0, f"{block.where}: {line}\n{done.stderr}"
+
+
+def test_no_command_is_wider_than_the_site_shows():
+    wide = [
+        f"{block.where}: {line}"
+        for page in DOCUMENTS
+        for block in blocks(page)
+        if block.language == "bash"
+        for line in block.text.splitlines()
+        if len(line) > WIDEST and not line.lstrip().startswith("#")
+    ]
+    assert not wide, "break these with a backslash:\n" + "\n".join(wide)
 
 
 def test_what_is_not_run_says_why():
@@ -264,6 +278,6 @@ def test_no_page_is_long():
         page.name: count
         for page in read
         if page.relative_to(ROOT / "docs").parts[0] not in REFERENCES
-        and (count := len(page.read_text(encoding="utf-8").split())) > 1_250
+        and (count := len(page.read_text(encoding="utf-8").replace("\\\n", " ").split())) > 1_250
     }
     assert not long

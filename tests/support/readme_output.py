@@ -21,7 +21,7 @@ def first_command() -> list[str]:
     """Arguments of the scoring command in README's first block, paths made absolute."""
     block = re.search(r"<!-- first-command -->\s*```bash\n(.*?)\n```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None, "README.md has no first command"
-    words = block[1].rpartition("geval-local ")[2].split()
+    words = block[1].replace("\\\n", " ").rpartition("geval-local ")[2].split()
     return [str(ROOT / word) if word.startswith("examples/") else word for word in words]
 
 
