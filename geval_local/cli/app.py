@@ -13,9 +13,9 @@ from geval_local import __version__
 from geval_local.cli.commands import analyses, judges, metrics, pairs, runs, score
 from geval_local.cli.commands.evaluations import gate, init, run
 from geval_local.cli.commands.serve import serve
-from geval_local.cli.ending import EXIT_CODES, Verbs
+from geval_local.cli.ending import EXIT_CODES, VERBOSE, Verbs
 from geval_local.cli.options import spread
-from geval_local.cli.output.console import set_verb, show_log
+from geval_local.cli.output.console import set_verb, show_details, show_log
 from geval_local.errors import ConfigurationError
 from geval_local.options import ON, SHOWN
 
@@ -194,8 +194,13 @@ def _start(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show where an error comes from; also allowed after the verb.")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(*VERBOSE, help="Also print engine, precision and saved tokens; also allowed after the verb."),
+    ] = False,
 ) -> None:
     show_log()
+    show_details(verbose)
     if context.invoked_subcommand != "judges":
         _go_offline()
 

@@ -149,7 +149,7 @@ EXIT_CODES = (
     "`gate`; an evaluation file) or nothing could be scored; 2 usage or configuration; 3 interrupted, and the command "
     "to continue is printed; 70 unexpected (--debug shows where)."
 )
-DEBUG = "--debug"
+DEBUG, VERBOSE = "--debug", ("--verbose", "-v")
 #: Most characters shown of an unexpected error.
 _SHOWN = 300
 #: Exceptions that typer uses internally; the last is the base of its usage errors, which has no public name.
@@ -181,11 +181,11 @@ class Verbs(TyperGroup):
         raise SystemExit(code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the verb; --debug may appear anywhere."""
+        """Read the options before the verb; --debug and --verbose may appear anywhere."""
         ctx.obj = shlex.join(["geval-local", *(arg for arg in args if arg != DEBUG)])
         own = args[: args.index("--")] if "--" in args else args
-        if DEBUG in own:
-            args = [DEBUG, *(arg for arg in own if arg != DEBUG), *args[len(own) :]]
+        anywhere = [arg for arg in own if arg in (DEBUG, *VERBOSE)]
+        args = [*anywhere, *(arg for arg in own if arg not in anywhere), *args[len(own) :]]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from geval_local.analysis.gates import Gate, outcomes
-from geval_local.cli.output.console import note
+from geval_local.cli.output.console import detail, note
 from geval_local.cli.output.run_summary import LOWEST_SHOWN, show_reasons, show_result
 from geval_local.cli.progress import Progress, clock, show_progress
 from geval_local.io.shares import EmptyShareError
@@ -176,7 +176,8 @@ class _Shown(RunEvents):
         self._may_tell = self.unit == "rows" and judge.backend.facts.is_here
         if self.unit == "rows":  # what is written is no read-out of an engine
             is_rounded = self._is_resumed and not judge.backend.facts.is_reproducible
-            note(f"engine: {judge.engine_report.text}{ROUNDED if is_rounded else ''}", "dim")
+            report = judge.engine_report
+            detail(f"engine: {report.text}{ROUNDED * is_rounded}", unusual=is_rounded or not report.is_usual)
 
     def on_steps(self, metric: Metric, tokens: int) -> None:
         self.progress.show_steps(metric, tokens)

@@ -53,6 +53,11 @@ class EngineReport:
     against: str = "the model's own passes"
 
     @property
+    def is_usual(self) -> bool:
+        """Whether the first choice serves, and nothing is to be said of it."""
+        return self.reason is None and self.window is None and self.note is None
+
+    @property
     def text(self) -> str:
         """The report in one line."""
         better = "prefix sharing" if self.engine == "padded" else "trie"

@@ -210,6 +210,22 @@ def note(text: str, style: str = "") -> None:
     _console(stderr=True).print(Text(without_secrets(as_options(text)), style), soft_wrap=True)
 
 
+#: Whether `detail` prints.
+_shows_details = False
+
+
+def show_details(asked: bool) -> None:
+    """Show what is as usual too: ``--verbose``."""
+    global _shows_details
+    _shows_details = asked
+
+
+def detail(text: str, *, unusual: bool = False) -> None:
+    """Print a dim message to stderr that a user needs only if it is unusual, or by ``--verbose``."""
+    if unusual or _shows_details:
+        note(text, "dim")
+
+
 def show_error(error: GevalError) -> None:
     """Print an error of the package to stderr with its hint, without a traceback."""
     note(f"error: {error.message}", "bold red")

@@ -19,6 +19,7 @@ from geval_local.cli.output.console import (
     WHOLE,
     as_options,
     command_given,
+    detail,
     note,
     print_json,
     print_rows,
@@ -256,16 +257,16 @@ def _show_pace(result: RunResult) -> None:
     if result.steps_seconds >= 1:
         told.append(f"{result.steps_seconds:.1f} s of writing steps")
     prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
-    if 0 < planned < prompts:
-        told.append(f"{1 - planned / prompts:.0%} of {prompts} prompt tokens saved by shared texts")
-    elif planned > prompts > 0:
+    if planned > prompts > 0:
         told.append(f"{planned} tokens computed for {prompts} prompt tokens")
     note("; ".join(told))
+    if 0 < planned < prompts:
+        detail(f"{1 - planned / prompts:.0%} of {prompts} prompt tokens saved by shared texts")
     for line in _interval_lines(result.summaries):
         note(line, "dim")
     show_thoughts(result)
     for precision in result.precisions:
-        note(f"precision: {precision}", "dim")
+        detail(f"precision: {precision}", unusual=not precision.startswith(("float32", "float64")))
 
 
 def show_thoughts(result: RunResult) -> None:
