@@ -218,6 +218,12 @@ def test_maps_of_folders_name_modules_that_exist():
     assert seen > 50
 
 
+def test_the_map_of_the_package_is_whole():
+    shown = set(re.findall(r"``(\w+)``", ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text("utf-8")))))
+    units = {unit for row in ROWS for unit in row} - {"__init__", "__main__"}
+    assert shown == units
+
+
 def test_arrows_point_one_way():
     wrong = [
         f"{found.place}: {found.unit} imports {found.target}"
