@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# A platform engineer: several workers, one file of their parts, and a server.
+# A platform engineer: several workers of a cluster, the page of their results, and a server.
 set -e
-geval-local score chats.csv -m assistant/helpfulness --field question='customer question' --field output='bot reply' --workers ray:2 -o parts/
-geval-local merge parts -o merged.csv
-geval-local report merged.csv -o merged.html
+geval-local score chats.csv -m assistant/helpfulness --field question='customer question' --field output='bot reply' --workers ray:2 -o scored.csv
+geval-local report scored.csv -o scored.html
 geval-local serve -j nano --port "${PORT:-8399}" 2> server.log & server=$!
 trap 'kill $server' EXIT
 curl --silent --retry 300 --retry-delay 1 --retry-all-errors --fail --output /dev/null "http://127.0.0.1:${PORT:-8399}/ready"

@@ -33,7 +33,7 @@ def is_on_ray(arguments: Sequence[str]) -> bool:
     if "resume" not in arguments[:2]:
         return False
     runs = [one for one in arguments if not one.startswith("-")][1:]
-    for place in (place for one in map(Path, runs) for place in (one, one.with_name(f".{one.name}.run"))):
+    for place in (place for one in map(Path, runs) for place in (one, one.parent / f".{one.name}.run")):
         with suppress(OSError, ValueError):
             if _ON_RAY.search((place / "manifest.json").read_text(encoding="utf-8")):
                 return True

@@ -117,7 +117,7 @@ def rows_path(results: str | Path) -> Path:
 def manifest_path(results: str | Path) -> Path:
     """Return the manifest's path: the result file's name plus ``.meta.json``."""
     results = Path(results)
-    return results.with_name(f"{results.name}{ENDING}")
+    return results.parent / f"{results.name}{ENDING}"  # of `/` too, which has no name
 
 
 def manifest_text(manifest: ResultManifest) -> str:

@@ -134,7 +134,7 @@ def test_the_closing_table_groups_rows_and_says_how(here):
     half = stats.t.ppf(0.975, 5) * stats.sem(means) / 4 / (share * (1 - share))
     expected = [1 + 4 / (1 + np.exp(-(np.log(share / (1 - share)) + sign * half))) for sign in (-1, 1)]
     assert figures["interval"] == pytest.approx(expected)
-    assert "only 6 documents" in run(*command, "--group-by", "doc", home=here).stderr
+    assert "6 are few: the interval is wide" in run(*command, "--group-by", "doc", home=here).stderr
     refused = run(*command, "--group-by", "chapter", home=here)
     assert refused.exit_code == 2
     assert "the field 'chapter' to group by is missing" in refused.stderr

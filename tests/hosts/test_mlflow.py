@@ -197,7 +197,7 @@ def test_export_says_what_is_missing(store, tmp_path):
     nowhere = run("export", "scores.jsonl", home=home)
     assert (nowhere.exit_code, "Write --mlflow" in nowhere.stderr) == (2, True)
     unscored = run("export", "scores.jsonl", "--mlflow", home=home)
-    assert (unscored.exit_code, "holds no scores" in unscored.stderr) == (2, True)
+    assert (unscored.exit_code, "row 1: no scores" in unscored.stderr) == (2, True)
 
 
 def test_low_scores_pass_where_they_are_good():

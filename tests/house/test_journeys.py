@@ -145,7 +145,7 @@ def test_a_researcher_finds_how_well_a_judge_agrees(tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_become_one_file_and_a_server_answers(tmp_path):
+def test_workers_of_a_cluster_and_a_server_answer(tmp_path):
     pytest.importorskip("ray")
     pytest.importorskip("uvicorn")
     if shutil.which("curl") is None:
@@ -161,7 +161,6 @@ def test_parts_become_one_file_and_a_server_answers(tmp_path):
         ["bash", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "geval-local merge parts" in done.stderr
-    assert len(read_result_rows(tmp_path / "merged.csv")) == 12
+    assert len(read_result_rows(tmp_path / "scored.csv")) == 12
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     assert "assistant/helpfulness" in json.dumps(answer)

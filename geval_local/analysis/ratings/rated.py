@@ -193,7 +193,8 @@ def read_rated(
                 "`human`, `fields`, `raters`, `rater_column`, `group_by` and `system` are for your own rows; "
                 "`benchmark` brings them"
             )
-        rated = read_benchmark(file, benchmark, limit_groups=limit_groups)
+        own = tuple(dict.fromkeys(map(Path, results)))
+        rated = replace(read_benchmark(file, benchmark, limit_groups=limit_groups), results=own)
         chosen = _benchmark_metrics(rated, metrics)
         dimensions = tuple(chosen if metrics else rated.human)
     else:
