@@ -21,7 +21,6 @@ import urllib.request
 import warnings
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from brute_force import brute_force_labels
@@ -302,10 +301,10 @@ def test_workers_of_ray_load_it(smollm2, file, tmp_path, expected):
     pytest.importorskip("ray")
     (tmp_path / "five.yaml").write_text(FIVE.model_dump_json(exclude_defaults=True))
     command = ["score", file, "-m", tmp_path / "five.yaml", "-j", smollm2, "--style", "completion", *OPTIONS]
-    command += ["--workers", "ray:1", "--window", "2", "-o", tmp_path / "run"]
+    command += ["--workers", "ray:1", "--window", "2", "-o", tmp_path / "scored.jsonl"]
     told = subprocess.run([sys.executable, "-m", "geval_local", *map(str, command)], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
-    rows = [row for part in sorted((tmp_path / "run").glob("*.parquet")) for row in pq.read_table(part).to_pylist()]
+    rows = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text("utf-8").splitlines()]
     joint = expected["completion", "five"]
     values = joint @ FIVE.scale.array / joint.sum(axis=1)
     assert [row["geval"]["five"]["score"] for row in rows] == pytest.approx(values.tolist(), abs=TOLERANCE)
