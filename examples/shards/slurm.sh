@@ -16,14 +16,16 @@ shift 5
 geval-local score "$data" -m "$metric" -j "$judge" --shard "$SLURM_ARRAY_TASK_ID/$shares" -o "$out" "$@" &
 run=$!
 # USR1 comes two minutes before the time is up, TERM on preemption: the run ends after its current batch, with code 3.
-trap 'kill -TERM "$run" 2>/dev/null' USR1 TERM
+heard= stopped=
+trap 'heard=1 stopped=1; kill -TERM "$run" 2>/dev/null' USR1 TERM
 wait "$run"
 code=$?
-while kill -0 "$run" 2>/dev/null; do # a signal has ended `wait`, not the run
+while [ "$heard" ]; do # a signal has ended `wait`, and given its code; the run's own is still to come
+    heard=
     wait "$run"
     code=$?
 done
-if [ "$code" -eq 3 ]; then
+if [ "$code" -eq 3 ] || { [ "$stopped" ] && [ "$code" -gt 128 ]; }; then # or while Python started
     scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 fi
 exit "$code"

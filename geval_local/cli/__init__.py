@@ -44,3 +44,6 @@ def main() -> None:
         # All output is printed and closed: another Ctrl-C must not print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # One that came inside an exec() of the library, as of every dataclass while modules load, would still end the
+        # process by SIGINT whatever the code is: Python keeps it until the next exec().
+        exec("")

@@ -114,6 +114,24 @@ def test_an_interruption_that_a_library_turned_into_an_error_stays_one(here, mon
     assert "Traceback" in debugged.stderr
 
 
+def test_an_interruption_while_a_module_makes_a_class_has_its_code(here):
+    """Python would end the process by SIGINT after its code: the exec() in which it came is over, but remembered."""
+    (here / "start.py").write_text(
+        """import os, signal
+from geval_local import cli
+def work():
+    try:
+        exec("os.kill(os.getpid(), signal.SIGTERM)", globals())
+    except KeyboardInterrupt:
+        raise SystemExit(3) from None
+cli._run = work
+cli.main()
+""",
+        encoding="utf-8",
+    )
+    assert subprocess.run([sys.executable, "-m", "start"], cwd=here, check=False).returncode == EXIT_INTERRUPTED
+
+
 def test_a_run_whose_clearing_away_is_interrupted_is_cleared_away(here, monkeypatch):
     def interrupted(*given):
         raise KeyboardInterrupt
