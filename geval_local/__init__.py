@@ -4,7 +4,7 @@ From bottom to top; a room may only be imported by itself and by later ones:
 
 - ``errors``, ``wording``; ``files``
 - the core, pure: ``fields``, ``conversation``, ``yaml_text``, ``yaml_model``, ``scale``, ``scale_words``,
-  ``direction``, ``metric``, ``metric_file``, ``examples``, ``prompt``, ``questions``, ``score``, ``thinking``,
+  ``direction``, ``figures``, ``metric``, ``metric_file``, ``examples``, ``prompt``, ``questions``, ``score``, ``thinking``,
   ``signature``, ``canary``, ``backends``, ``grouping``, ``slices``, ``summary``, ``statistics``, ``options``,
   ``notebook``
 - ``io``: rows in, results out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import time
-from dataclasses import replace
 
 import pytest
 from chromium import browser, console, missing, requests, set_view
@@ -13,12 +12,12 @@ from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, 
 
 from geval_local.analysis.comparison import compare
 from geval_local.analysis.meta_evaluation import against_exact
-from geval_local.analysis.results import read_results, row_keys
+from geval_local.analysis.results import Grouped, read_results
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.grouping import DocumentRule
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.overview import Described, MetricText
-from geval_local.report.run_page import RunPage, scored_items
+from geval_local.report.run_page import RunPage
 from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
 from geval_local.statistics.significance import corrected
@@ -552,10 +551,8 @@ def wide(tmp_path_factory):
     run = read_results(given)
     tests = {}
     for name in names:
-        items = scored_items(run, row_keys(run.rows), name, f"scores.{name}", [row["doc_id"] for row in run.rows])
-        # The page needs no probabilities of its items; the tests of estimators do.
-        stored = [record.scores[name].probabilities for record in run.records]
-        items = [replace(item, probabilities=one) for item, one in zip(items, stored, strict=True)]
+        documents = Grouped([row["doc_id"] for row in run.rows], "")
+        items = run.items(name, human={name: f"scores.{name}"}, documents=documents)
         found = against_exact(items, Scale.parse("1-5"), "score", level="summary")
         tests |= {f"{name}: {pair}": one for pair, one in found.items()}
     page = RunPage(

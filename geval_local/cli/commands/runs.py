@@ -167,8 +167,9 @@ def reasons(
             f"{scored.path} holds pairs, whose texts stay in their input: there is nothing to cite",
             hint="Reasons explain the scores of single outputs: score the input, and give that run.",
         )
+    figures = figures_of(scored.rows, name, scored.path)
     places = chosen_places(
-        figures_of(scored.rows, name, scored.path),
+        [figures.at(place) for place in range(len(scored.rows))],
         lowest=lowest,
         entropy=entropy,
         everything=everything,
