@@ -26,7 +26,7 @@ from geval_local.score import silence
 from geval_local.signature import rounding_of
 from geval_local.statistics.interval import Ends, Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.noninferiority import p_of_mean
-from geval_local.statistics.records import ScoredItem, mean_mass
+from geval_local.statistics.records import ScoredItem, labels_of, mean_mass
 from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
 from geval_local.statistics.significance import LEVEL, corrected, how_corrected
 
@@ -353,7 +353,8 @@ def rank_systems(
 ) -> Ranking:
     """Compare systems by the scores of one judge on one metric; `direction` says which scores are good.
 
-    Differences up to `smallest` are rounding, and count as 0. `ends` are those of the scale, as in `gap`.
+    Differences up to `smallest` are rounding, and count as 0. `ends` are those of the scale, by default of its labels,
+    see `gap`.
     """
     nameless = [item.key for item in items if not item.system]
     if nameless:
@@ -383,6 +384,8 @@ def rank_systems(
         raise ConfigurationError(
             f"there is no system {baseline!r} with a score", hint=f"The systems are: {', '.join(ranked)}."
         )
+    if ends is None and len(labels := labels_of(items)) > 1:
+        ends = labels[0], labels[-1]
     by_system = {name: [item for item in items if item.system == name] for name in ranked}
     tests = []
     for one, other in combinations(ranked, 2):

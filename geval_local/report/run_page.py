@@ -174,7 +174,6 @@ class RunPage:
                 named=self.system is not None,
                 human=self.ratings.get(metric),
                 direction=self.run.direction(metric),
-                ends=self.run.ends(metric),
                 smallest=rounding_of(self.described.signatures.get(metric, ""), self.described.scales.get(metric)),
             )
             for metric, own in self.items.items()

@@ -103,7 +103,6 @@ def system_section(
     human: str | None = None,
     direction: Direction = Direction.HIGH,
     smallest: float = ROUNDING,
-    ends: tuple[float, float] | None = None,
 ) -> dict[str, Any] | None:
     """Compare the systems on one metric for the template, unless the ranking is given; None without two systems."""
     found = {item.system for item in items}
@@ -113,7 +112,7 @@ def system_section(
         why = f"The column of systems holds {len(found)} different texts, too many to compare each with each other."
         return {"metric": metric, "why": why}
     try:
-        ranking = ranking or rank_systems(items, direction=direction, smallest=smallest, ends=ends)
+        ranking = ranking or rank_systems(items, direction=direction, smallest=smallest)
     except DataError as error:
         if named:
             raise
