@@ -23,7 +23,7 @@ from geval_local.metric import Metric
 
 SYSTEMS = 10
 LABELS = ("1", "2", "3", "4", "5")
-WORDS = "the order came late and the box was open so they sent it back to us on a rainy day in may".split()
+WORDS = "the order came late and the box was open so they sent it back to us".split()  # noqa: SIM905 - readable
 
 
 def write(path: Path, rows: int, seed: int) -> None:
@@ -54,7 +54,9 @@ def write(path: Path, rows: int, seed: int) -> None:
                 "prompt_tokens": 260,
             }
             file.write(json.dumps({**row, "geval": {"quality": figures}}) + "\n")
-    metric = Metric(name="quality", criteria="Is it good?", scale="1-5", fields={"question": "Question", "output": "Answer"})
+    metric = Metric(
+        name="quality", criteria="Is it good?", scale="1-5", fields={"question": "Question", "output": "Answer"}
+    )
     described = ScoredMetric("judge:bench@0|metric:quality@0", metric, 0)
     write_manifest(path, ResultManifest("bench", "in.jsonl", "0", rows, {"quality": described}))
 
@@ -72,7 +74,9 @@ def main() -> None:
     parser.add_argument("rows", type=int, help="rows of a file")
     parser.add_argument("--only", nargs="*", help="commands")
     given = parser.parse_args()
-    print(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC, Python {platform.python_version()}, {os.cpu_count()} cores")
+    print(
+        f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC, Python {platform.python_version()}, {os.cpu_count()} cores"
+    )
     print(f"python benchmarks/reading.py {given.rows}")
     with tempfile.TemporaryDirectory() as place:
         one, other = Path(place) / "one.jsonl", Path(place) / "other.jsonl"
@@ -95,7 +99,9 @@ def main() -> None:
                 code, seconds, memory = cost([*map(str, command)])
                 os.dup2(kept[0], 1), os.dup2(kept[1], 2)
             wall = time.monotonic() - began
-            print(f"{name:10} exit {code}: {seconds:6.1f} s of processor time, {wall:6.1f} s, {memory:5} MB", flush=True)
+            print(
+                f"{name:10} exit {code}: {seconds:6.1f} s of processor time, {wall:6.1f} s, {memory:5} MB", flush=True
+            )
             if code:
                 print((Path(place) / "out.txt").read_text()[-600:])
 

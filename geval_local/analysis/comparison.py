@@ -519,7 +519,7 @@ def compare(
 
 
 def compare_systems(
-    results: Sequence[ResultsGiven | ScoredRun],
+    results: Sequence[ResultsGiven],
     *,
     metrics: Sequence[str] = (),
     baseline: str | None = None,
@@ -561,7 +561,7 @@ def compare_systems(
         If the results cannot be used.
     """
     _check_plan(plan)
-    scored = _read(results, reading)
+    scored = [ScoredRun.of(one, **reading) for one in results]
     names = shared_metrics(scored, metrics)
     check_single_outputs(scored, names)
     # Differences between the first file and each other file, except texts.
@@ -577,6 +577,7 @@ def compare_systems(
             smallest=max(run.rounding(name) for run in scored),
             seed=seed,
             direction=scored[0].direction(name),
+            ends=scored[0].ends(name),
         )
         for name in names
     }
@@ -595,8 +596,8 @@ def compare_systems(
 
 
 def compare_runs(
-    first: ResultsGiven | ScoredRun,
-    second: ResultsGiven | ScoredRun,
+    first: ResultsGiven,
+    second: ResultsGiven,
     *,
     metrics: Sequence[str] = (),
     across: Sequence[str] = (),
@@ -633,7 +634,7 @@ def compare_runs(
         As `compare_systems`.
     """
     _check_plan(plan)
-    one, other = _read((first, second), reading)
+    one, other = (ScoredRun.of(given, **reading) for given in (first, second))
     names = shared_metrics((one, other), metrics)
     rated = rating_fields(human, names)
     if plan is not None and not rated:
@@ -665,10 +666,6 @@ def compare_runs(
     planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)
     unpaired = unmatched(row_keys(one.rows), row_keys(other.rows), [str(one.path), str(other.path)])
     return RunComparison((one, other), differ, documents[0].told, unpaired, found, tests, rated, doubt, planned)
-
-
-def _read(results: Sequence[ResultsGiven | ScoredRun], reading: Reading) -> list[ScoredRun]:
-    return [one if isinstance(one, ScoredRun) else ScoredRun.of(one, **reading) for one in results]
 
 
 def _check_plan(plan: float | None) -> None:

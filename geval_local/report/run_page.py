@@ -61,7 +61,7 @@ class People:
 class RunPage:
     """The page of one run, with all of its metrics or some `only`: a self-contained HTML file."""
 
-    results: ScoredRun | ResultsGiven
+    results: ResultsGiven
     described: Described = UNDESCRIBED
     human: HumanFields | None = None
     #: What decides which rows are one document, if it is not what the results say.
@@ -87,7 +87,7 @@ class RunPage:
     @cached_property
     def run(self) -> ScoredRun:
         """The run's rows."""
-        return self.results if isinstance(self.results, ScoredRun) else ScoredRun.of(self.results)
+        return ScoredRun.of(self.results)
 
     @cached_property
     def metrics(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -286,7 +286,7 @@ def report(
         str | None, typer.Option(help="Heading of the page; absent: the name of the file that was scored.")
     ] = None,
     overwrite: options.Overwrite = False,
-    ratings: RatingOptions,
+    rated_on: RatingOptions,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.analysis.preferences import holds_pairs
@@ -297,7 +297,9 @@ def report(
 
     mapping = read_mapping(fields or [])
     is_folder = len(runs) > 1 or output.is_dir()
-    read = list(map(options.here, runs))
+    read: list[Any] = list(map(options.here, runs))
+    if not is_folder:
+        read = [read_results(one, fields=mapping, group_by=group_by, **rated_on.model_dump()) for one in read]
     written = write(
         read,
         output,
@@ -312,18 +314,17 @@ def report(
         by=by or (),
         title=title,
         overwrite=overwrite,
-        **ratings.model_dump(),
+        **rated_on.model_dump(),
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
-    for run, local in [] if is_folder else zip(runs, read, strict=True):
-        shown_run = read_results(local, fields=mapping, group_by=group_by)
+    for run, shown_run in [] if is_folder else zip(runs, read, strict=True):
         found = shown_run.lowest(lowest)
         for metric, worst in found.items():
             show_lowest(metric, worst, lowest, shown_run.rule)
         shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
         if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
-            judge = _judge_again(local, shown[0][0])
+            judge = _judge_again(options.here(run), shown[0][0])
             note(f"{why_worst(found[shown[0][0]])}: {reasons_command(run, shown[0][0], lowest, judge)}")
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")
