@@ -200,15 +200,21 @@ def shared_columns(run: ScoredRun, runs: Sequence[ScoredRun]) -> Iterable[Mappin
     return ({name: value for name, value in row.items() if name in common} for row in run.rows.inputs())
 
 
+def documents_of(runs: Sequence[ScoredRun]) -> list[Documents]:
+    """Collect the documents of runs over the same rows, as the first of them decides."""
+    first = Documents.of(runs[0].rule, shared_columns(runs[0], runs))
+    rule = replace(runs[0].rule, used=first.counts.used)
+    return [first, *(Documents.of(rule, shared_columns(run, runs)) for run in runs[1:])]
+
+
 def together(runs: Sequence[ScoredRun]) -> list[Grouped]:
     """Name the documents of runs over the same rows, as the first of them decides."""
-    first = Documents.of(runs[0].rule, shared_columns(runs[0], runs))
-    if not first.counts.is_grouped:
-        return [Grouped(None, first.counts.told) for _ in runs]
-    rule = replace(runs[0].rule, used=first.counts.used)
-    others = [Documents.of(rule, shared_columns(run, runs)) for run in runs[1:]]
-    found = [grouped(own, run.rows, run.path) for own, run in zip((first, *others), runs, strict=True)]
-    return [one._replace(told=first.counts.told) for one in found]
+    collected = documents_of(runs)
+    told = collected[0].counts.told
+    if not collected[0].counts.is_grouped:
+        return [Grouped(None, told) for _ in runs]
+    pairs = zip(collected, runs, strict=True)
+    return [grouped(own, run.rows.inputs(), run.path)._replace(told=told) for own, run in pairs]
 
 
 class Reading(RatingReading, total=False):

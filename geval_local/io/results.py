@@ -230,7 +230,8 @@ class MetricFigures:
 
     def add(self, place: int, given: Mapping[str, Any], where: str) -> None:
         """Add the figures of a row, in any format's form; `where` names it in messages."""
-        self._has.extend(bytes(place - len(self._has)))
+        if len(self._has) < place:
+            self._has.extend(bytes(place - len(self._has)))
         self._has.append(1)
         for name, value in given.items():
             if name not in FIGURES or value is None or value == "" or value != value:
@@ -238,7 +239,9 @@ class MetricFigures:
             kind = FIGURES[name].kind
             try:
                 if kind == "number":
-                    column = self._numbers.setdefault(name, array("d"))
+                    column = self._numbers.get(name)
+                    if column is None:
+                        column = self._numbers[name] = array("d")
                     if len(column) < place:
                         column.extend([math.nan] * (place - len(column)))
                     column.append(_number(value))
@@ -248,6 +251,8 @@ class MetricFigures:
                     self._others.setdefault(name, _Values()).add(place, _READ[kind](value))
             except (TypeError, ValueError) as error:
                 raise DataError(f"{where}: {self.metric}: {name}: {error}, not {value!r:.80}", hint=_HINT) from error
+        if "order_scores" not in given and "order_masses" not in given:
+            return
         scores, masses = (self._other(name, place) or () for name in ("order_scores", "order_masses"))
         if len(scores) != len(masses):
             raise DataError(f"{where}: {self.metric}: order_scores and order_masses are not equally many", hint=_HINT)
@@ -258,7 +263,8 @@ class MetricFigures:
         self._labels = self._labels or labels
         if labels != self._labels:
             return False
-        self._shares.extend([math.nan] * (place * len(labels) - len(self._shares)))
+        if len(self._shares) < place * len(labels):
+            self._shares.extend([math.nan] * (place * len(labels) - len(self._shares)))
         self._shares.extend(shares.values())
         return True
 
@@ -332,6 +338,8 @@ _OF_SCORE = Score.__dataclass_fields__.keys() - {"metric", "value", "orders", "t
 
 
 def _number(value: Any) -> float:
+    if type(value) is float and -LARGEST <= value <= LARGEST:
+        return value
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -344,11 +352,11 @@ def _number(value: Any) -> float:
 
 
 def _shares(value: Any) -> dict[str, float]:
-    found = decoded_json(value)
+    found = decoded_json(value) if isinstance(value, str) else value
     if not isinstance(found, Mapping):
         raise ValueError("probabilities by label are expected")
     shares = {str(label): _number(share) for label, share in found.items() if share is not None}
-    if not all(-1e-9 <= share <= 1 + 1e-9 for share in shares.values()):
+    if shares and not (min(shares.values()) >= -1e-9 and max(shares.values()) <= 1 + 1e-9):
         raise ValueError("a probability is 0 to 1")
     return shares
 

@@ -20,7 +20,7 @@ from geval_local.analysis.ratings.values import (
     RatingScale,
     rating_fields,
 )
-from geval_local.analysis.results import ResultsGiven, ScoredRun, grouped, rated_items, row_keys, writers
+from geval_local.analysis.results import ResultsGiven, ScoredRun, grouped, has_ids, rated_items, row_keys, writers
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.conversation import turn_name
 from geval_local.grouping import DocumentRule, Documents
@@ -112,8 +112,11 @@ class RunPage:
     @cached_property
     def keys(self) -> list[str]:
         """Names of the rows."""
-        turns = [turn_name(row) for row in self.run.rows.inputs()]
-        return [*map(str, turns)] if None not in turns and len(set(turns)) == len(turns) else row_keys(self.run.rows)
+        rows = self.run.rows
+        turns = [turn_name(row) for row in rows.inputs()]
+        if None not in turns and len(set(turns)) == len(turns):
+            return [*map(str, turns)]
+        return row_keys(rows) if has_ids(rows) else [*map(str, rows.numbers)]
 
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:
