@@ -73,8 +73,12 @@ class Flag:
     is_negative: bool = False
 
 
-#: Former options, and what takes their place.
+#: Former names of verbs, and of options with what takes their place.
+FORMER_VERBS = {"preferences": "rank"}
 FORMER = {
+    "new": "Write `target`.",
+    "from_responses": "Write `responses`.",
+    "cache": "Write `use_cache`.",
     "distributed": "Write `workers=ray`.",
     "gather_by": "Sort the rows by that column: a share keeps rows of a document that follow each other together.",
 }

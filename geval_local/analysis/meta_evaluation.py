@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from geval_local.analysis.contenders import Contender, ablations, baselines, from_responses, from_results, predictions
+from geval_local.analysis.contenders import Contender, ablations, from_responses, from_results, predictions
+from geval_local.analysis.contenders import baselines as reference_metrics
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.good_enough import (
@@ -341,7 +342,7 @@ def meta_evaluate(
     judged: Callable[[Sequence[str]], Sequence[Contender]] | None = None,
     responses: Sequence[str] = (),
     estimators: Sequence[Estimator] = (),
-    overlap: bool = True,
+    baselines: bool = True,
     level: Level | None = None,
     coefficient: str | None = None,
     target: Target | None = None,
@@ -363,7 +364,7 @@ def meta_evaluate(
         G-Eval's raw responses, or UniEval's predictions: ``[DIMENSION=]FILE``; for a benchmark.
     estimators : sequence of Estimator
         Other estimators, applied to the distributions of `results`; each gets a row of its own.
-    overlap : bool
+    baselines : bool
         Whether to add length, ROUGE, BLEU and chrF as baselines.
     level, coefficient, target
         The level that is compared first, the coefficient, and the population to which intervals generalise.
@@ -389,7 +390,7 @@ def meta_evaluate(
     if judged is not None:
         found += judged([one.name for one in found if one.kind == "judge"])
     found += [*others, *predictions(rows)]
-    reference, notes = baselines(rows) if overlap else ([], [])
+    reference, notes = reference_metrics(rows) if baselines else ([], [])
     found += reference
     notes += [
         f"{one.name}, {dimension}: {told}"

@@ -60,7 +60,7 @@ from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import RunManifest
 from geval_local.runs.own_files import is_held
 from geval_local.runs.run_file import check_file, score_file, wanted_run
-from geval_local.runs.target import find_target
+from geval_local.runs.target import check_csv, find_target
 from geval_local.slices import find_slicings
 
 if TYPE_CHECKING:
@@ -342,16 +342,15 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
             problems,
         )
         data.append(run)
-        with problems.at("outputs"):
-            find_target(f"{run.directory}/", settings.run_options(name).formats)
+        options = settings.run_options(name)
+        with problems.at("data", name):
+            check_csv(options, find_target(f"{run.directory}/", options.formats).formats)
         if run.page is not None and directory.is_dir():
             with problems.at("report"):
                 check_target(run.page)
                 check_replaceable(run.page, PAGE, overwrite=overwrite)
-    if settings.outputs.columns and "csv" not in settings.outputs.formats:
-        problems.add(("outputs", "columns"), "columns are about CSV results, and csv is not among the formats")
     problems.check()
-    is_new = has_placeholder(settings.outputs.directory) and not directory.exists()
+    is_new = has_placeholder(settings.outputs) and not directory.exists()
     return Plan(file, metrics, judges, data, commit, is_new)
 
 
@@ -372,7 +371,7 @@ def _directory(
 ) -> Path:
     """Choose the directory of the runs, and refuse one with runs of another configuration."""
     settings = file.settings
-    pattern = str(file.resolved(settings.outputs.directory))
+    pattern = str(file.resolved(settings.outputs))
     when = datetime.now(timezone.utc)
     plain = Path(filled(pattern, when, commit))
     if problems.are_found or (overwrite and plain.is_dir()):
@@ -428,12 +427,12 @@ def _with_baseline(file: EvaluationFile, run: DataRun, commit: str, problems: Pr
             )
         return run
     run = replace(run, gates=run.gates if asks else [*run.gates, Gate(NOT_WORSE)], compared=baseline)
-    pattern = str(file.resolved(settings.outputs.directory))
+    pattern = str(file.resolved(settings.outputs))
     with problems.at(*place):
         if baseline.run == LAST:
             if not has_placeholder(pattern):
                 raise ConfigurationError(
-                    f"the last run is replaced by this one: both lie in {settings.outputs.directory}",
+                    f"the last run is replaced by this one: both lie in {settings.outputs}",
                     hint="Give every run a directory of its own: `outputs: runs/{date}-{commit}`.",
                 )
             limit = settings.run_options(run.name).limit

@@ -67,10 +67,9 @@ gates:
 # An earlier run; `last` is the newest finished one, and needs a placeholder in outputs.
 # baseline: last
 
-# A run directory for each data file, and the reports.
-outputs:
-  directory: runs/{stem}  # runs/{{date}}-{{commit}} gives every run a directory of its own
-  formats: [jsonl]  # csv, parquet
+# A run directory for each data file, and the reports; runs/{{date}}-{{commit}} gives every run its own.
+outputs: runs/{stem}
+# formats: [jsonl, csv]  # and parquet
 
 # A page for each data file, {data}.html beside its run.
 report: true

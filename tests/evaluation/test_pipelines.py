@@ -337,7 +337,7 @@ def test_nothing_changed_is_green_over_batch_sizes_engines_and_orders(world, mon
     monkeypatch.setattr(Judge, "load", LOAD)
     monkeypatch.setattr(geval_local.models.load, "check_judge", CHECK)
     world.edit("- tiny", "- nano")
-    world.edit("report: false", "report: false\ncache: false")
+    world.edit("report: false", "report: false\nuse_cache: false")
     world.answers()
     world.run(code=0)
     world.commit()
