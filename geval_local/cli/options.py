@@ -387,13 +387,13 @@ class GateReports:
 
     def begin(self, title: str) -> None:
         """Before anything is scored, check that both files can be written, and mark what an earlier run wrote."""
-        from geval_local.evaluation.reports import begin
+        from geval_local.evaluation.gate_reports import begin
 
         begin(self.summary, self.junit, title)
 
     def write(self, found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] = {}) -> None:
-        """Write both; see `geval_local.evaluation.reports`."""
-        from geval_local.evaluation.reports import write_junit, write_markdown
+        """Write both; see `geval_local.evaluation.gate_reports`."""
+        from geval_local.evaluation.gate_reports import write_junit, write_markdown
 
         if self.summary is not None:
             write_markdown(self.summary, found, title, summaries)

@@ -27,6 +27,7 @@ from geval_local.analysis.tables import Table
 from geval_local.analysis.worse import changes, check_own, each_slice, refused, shown_row
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation, told_in_yaml
+from geval_local.evaluation.gate_reports import ROW_HEADERS, row_cells
 from geval_local.evaluation.history import (
     LAST,
     Earlier,
@@ -40,7 +41,6 @@ from geval_local.evaluation.history import (
     write_record,
 )
 from geval_local.evaluation.model import Baseline, GateSpec, SliceGateSpec
-from geval_local.evaluation.reports import ROW_HEADERS, row_cells
 from geval_local.fields import nearest
 from geval_local.files import expanded
 from geval_local.io.input_checks import check_distinct

@@ -18,7 +18,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.evaluation import history
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
-from geval_local.evaluation.reports import junit_text, markdown_text
+from geval_local.evaluation.gate_reports import junit_text, markdown_text
 from geval_local.evaluation.start import start_evaluation
 from geval_local.io.ownership import file_sha256
 from geval_local.judge.judge import Judge

@@ -19,7 +19,7 @@ from geval_local import run_evaluation
 from geval_local.errors import Interrupted, JudgeError
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
-from geval_local.evaluation.reports import begin
+from geval_local.evaluation.gate_reports import begin
 from geval_local.judge.judge import Judge
 from geval_local.runs.events import RunEvents
 from geval_local.yaml_text import load_yaml

@@ -146,7 +146,7 @@ def decide(
     from geval_local.cli.standard_input import input_files
     from geval_local.io.input_checks import DEFAULT_STATE
     from geval_local.questions.question import load_questions
-    from geval_local.runs.asked import question_metrics
+    from geval_local.runs.forms import question_metrics
     from geval_local.runs.run_file import decide_file
     from geval_local.runs.target import check_csv, find_target
 

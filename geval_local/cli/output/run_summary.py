@@ -90,7 +90,7 @@ def gates_record(gates: Sequence[GateOutcome]) -> dict[str, Any]:
 
 def show_gates(gates: Sequence[GateOutcome]) -> None:
     """Say of every gate that failed why it did, with its rows, and how many hold; of a baseline also what held."""
-    from geval_local.evaluation.reports import row_lines
+    from geval_local.evaluation.gate_reports import row_lines
 
     for one in gates:
         if one.verdict == "holds" and one.gate.figure == NOT_WORSE:
