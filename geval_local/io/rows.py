@@ -420,7 +420,7 @@ def read_rows(
 
     `rows` says where they are inside of a file that holds more than rows: a path in JSON, a sheet of a spreadsheet.
     `quoting` says whether quotes in a table enclose cells; without it the lines tell, see `_look_at`. Without
-    `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see `geval_local.io.text_files.is_western`.
+    `encoding`, texts are UTF-8 or UTF-16; tables may also be Windows-1252, see `io.text_files.is_western`.
     Undecodable bytes become lone surrogates, for the caller to detect.
     """
     check_is_there(path)

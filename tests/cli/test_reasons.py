@@ -88,11 +88,15 @@ def test_the_lowest_rows_are_explained_and_no_score_changes(here, written):
 def test_of_a_table_too_and_a_judge_that_cannot_write_is_told(here, written):
     done = run("score", "data.jsonl", "-m", "clarity.yaml", "-o", "s.csv", home=here / "home")
     assert done.exit_code == 0, done.stderr
+    assert "next:" in done.stderr
+    assert "geval-local reasons" not in done.stderr  # nano's say nothing, as `judges check` shows
+    assert "geval-local reasons" not in run("report", "s.csv", "-o", "s.html", home=here / "home").stderr
     done = run("reasons", "s.csv", "--lowest", 2, "-o", "r.jsonl", home=here / "home")
     assert done.exit_code == 0, done.stderr
     assert "warning: nano can score but not write" in done.stderr
     lowest = sorted(csv_scores(here / "s.csv"))[:2]
     assert sorted(record["score"] for record in records(here / "r.jsonl")) == lowest
+    assert "geval-local reasons" in run("report", "scores.jsonl", "-o", "t.html", home=here / "home").stderr
     assert "not write" not in give(here, "--lowest", 1, "-o", "r2.jsonl").stderr
 
 

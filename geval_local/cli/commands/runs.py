@@ -244,15 +244,15 @@ def _writer(
                 )
             told = f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}"
             note(told, "yellow")
-        if not loaded.writes_steps:
+        if not loaded.backend.entry.writes_reasons:
             note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
         return loaded
 
     return choice, load
 
 
-def _judge_again(run: Path, metric: str) -> str | None:
-    """Say how to name the judge of a run again where its name alone does not find it."""
+def _judge_again(run: Path, metric: str) -> tuple[str | None, str | None]:
+    """Return the judge of a run, and how to name it again where its name alone does not find it."""
     from geval_local.analysis.results import ScoredRun
     from geval_local.models.registry import entry_of
     from geval_local.runs.directory import recorded_judge
@@ -260,15 +260,15 @@ def _judge_again(run: Path, metric: str) -> str | None:
 
     scored = ScoredRun(run)
     if not scored.is_described(metric):
-        return None
+        return None, None
     name = signature_parts(scored.origin(metric).signature)["judge"].rpartition("@")[0]
     if recorded_judge(run, name) is not None:
-        return None
+        return name, None
     try:
         entry_of(JudgeOptions(name=name))
     except JudgeError:
-        return f"PATH/TO/{name}"
-    return None
+        return name, f"PATH/TO/{name}"
+    return name, None
 
 
 @takes_options("human", "group_by", "system", "system_columns", "estimators", "fields", "by")
@@ -335,7 +335,7 @@ def _show_worst(run: str, local: Path, asked: AnalysisOptions, lowest: int, *, h
     """Print the worst rows of a run, and how to learn why they are."""
     from geval_local.analysis.preferences import holds_pairs
     from geval_local.analysis.results import read_results
-    from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst
+    from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst, writes_reasons
 
     shown = read_results(local, fields=read_mapping(asked.fields or []), group_by=asked.group_by)
     found = shown.lowest(lowest)
@@ -343,8 +343,9 @@ def _show_worst(run: str, local: Path, asked: AnalysisOptions, lowest: int, *, h
         show_lowest(metric, worst, lowest, shown.rule)
     first = next(((name, worst) for name, worst in found.items() if worst), None)
     if first is not None and not has_reasons and not holds_pairs(first[1][0][0].fields, first[0]):
-        judge = _judge_again(local, first[0])
-        note(f"{why_worst(first[1])}: {reasons_command(run, first[0], lowest, judge)}")
+        scorer, judge = _judge_again(local, first[0])
+        if scorer is None or writes_reasons(JudgeOptions(name=scorer)):
+            note(f"{why_worst(first[1])}: {reasons_command(run, first[0], lowest, judge)}")
 
 
 def export(
