@@ -96,7 +96,7 @@ def test_of_a_table_too_and_a_judge_that_cannot_write_is_told(here, written):
     assert "warning: nano can score but not write" in done.stderr
     lowest = sorted(csv_scores(here / "s.csv"))[:2]
     assert sorted(record["score"] for record in records(here / "r.jsonl")) == lowest
-    assert "geval-local reasons" in run("report", "scores.jsonl", "-o", "t.html", home=here / "home").stderr
+    assert "geval-local reasons" in run("report", "s.jsonl", "-o", "t.html", home=here / "home").stderr
     assert "not write" not in give(here, "--lowest", 1, "-o", "r2.jsonl").stderr
 
 
