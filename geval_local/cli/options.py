@@ -628,16 +628,6 @@ def check_directions(gates: Gates, metrics: Sequence[Metric]) -> None:
                 )
 
 
-def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric]) -> None:
-    """Reject a limit outside the metric's scale: it was meant for another scale."""
-    for metric in metrics:
-        if value is not None and not metric.scale.low <= value <= metric.scale.high:
-            raise ConfigurationError(
-                f"{option} {value:g} is outside the scale {metric.scale.text} of {metric.name}",
-                hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
-            )
-
-
 def check_new_yaml(output: Path, what: str) -> None:
     """Reject a YAML file that cannot be written, or exists: files that users edit are never replaced."""
     if output.suffix not in (".yaml", ".yml"):

@@ -317,8 +317,9 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     labels: list[str] = []
     with problems.at("judges"):
         labels = labels_of(judges)
-    if settings.threshold is not None:
-        _check_on_scales(settings.threshold, metrics, ("threshold",), problems)
+    with problems.at("threshold"):
+        for metric in metrics:
+            metric.check_on_scale(settings.threshold, "the threshold")
     shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
     for name, one in settings.data.items():
         with problems.at("data", name):
@@ -465,8 +466,9 @@ def _metrics(file: EvaluationFile, problems: Problems) -> list[Metric]:
         with problems.at("metrics", place, "name"):
             is_file = use.name.endswith((".yaml", ".yml"))
             metric = Metric.load(file.resolved(use.name) if is_file else use.name)
+            with problems.at("metrics", place, "threshold"):
+                metric.check_on_scale(use.threshold, "the threshold")
             if use.threshold is not None:
-                _check_on_scales(use.threshold, [metric], ("metrics", place, "threshold"), problems)
                 metric = metric.model_copy(update={"threshold": use.threshold})
             metrics.append(metric if use.steps else metric.with_steps(()))
     return metrics
@@ -490,13 +492,6 @@ def _judges(file: EvaluationFile, problems: Problems) -> list[JudgeOptions]:
             entry_of(judge)
             judges.append(judge)
     return judges
-
-
-def _check_on_scales(value: float, metrics: Sequence[Metric], place: tuple[int | str, ...], problems: Problems) -> None:
-    """Refuse a limit outside a metric's scale: it was meant for another scale."""
-    for metric in metrics:
-        if not metric.scale.low <= value <= metric.scale.high:
-            problems.add(place, f"{value:g} is outside the scale {metric.scale.text} of {metric.name}")
 
 
 def _gates(
@@ -550,7 +545,9 @@ def _limits(
             continue
         limit = parse_limit(figure, text)
         if figure in ("mean", "mean_low"):
-            _check_on_scales(limit.value, concerned, (*place, figure), problems)
+            with problems.at(*place, figure):
+                for one in concerned:
+                    one.check_on_scale(limit.value, "the limit")
         if figure == "passed":
             without = [one.name for one in concerned if one.threshold is None and file.settings.threshold is None]
             if without:

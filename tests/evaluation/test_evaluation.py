@@ -233,7 +233,7 @@ def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
         ("clarity: {", "clarty: {", ["line 11: a gate of 'clarty'", "did you mean 'clarity'"]),
         ('">= 1"', '"at least 1"', ["line 11: gates.clarity.mean: 'at least 1' is no comparison", '">= 3.5"']),
         ('">= 1"', '">= 60%"', ["mean is no share"]),
-        ('">= 1"', '">= 6"', ["line 11: 6 is outside the scale 1-5 of clarity"]),
+        ('">= 1"', '">= 6"', ["line 11: the limit 6 is outside the scale 1-5 of clarity"]),
         ('mean: ">= 1"', 'passed: ">= 90%"', ["line 11: passed needs a threshold, and clarity has none"]),
         ('">= 1"', ">= 1", ["not valid YAML", "in quotes"]),
         ("first.jsonl", "absent.jsonl", ["line 2: there is no file", "absent.jsonl"]),

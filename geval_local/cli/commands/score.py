@@ -60,7 +60,8 @@ def score(
         ("--fail-over", gates.fail_over),
         ("--fail-slice-under", gates.fail_slice_under),
     ):
-        options.check_on_scales(name, limit_value, chosen)
+        for metric in chosen:
+            metric.check_on_scale(limit_value, name)
     options.check_directions(gates, chosen)
     if dry_run:
         from geval_local.cli.output.audits import show_forms
