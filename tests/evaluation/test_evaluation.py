@@ -394,15 +394,15 @@ def test_init_guesses_metrics_and_fields_and_its_file_runs(here):
 
 
 def test_init_without_data_or_with_strange_columns(here):
-    text = start_evaluation(here / "plain.yaml").text
+    text = start_evaluation(here / "plain.yaml")[0]
     jsonschema.validate(load_yaml(text)[0], schema())
     (here / "odd: name.csv").write_text('"a: b",Outptu\nx,y\n', encoding="utf-8")
-    start = start_evaluation(here / "odd.yaml", here / "odd: name.csv", metrics=["clarity.yaml"])
-    document = load_yaml(start.text)[0]
+    written, notes = start_evaluation(here / "odd.yaml", here / "odd: name.csv", metrics=["clarity.yaml"])
+    document = load_yaml(written)[0]
     assert document["data"]["odd_name"]["file"] == "odd: name.csv"
     assert document["data"]["odd_name"]["fields"] == {"output": "Outptu"}
-    assert "fields: output from 'Outptu' (a guess)" in start.notes
-    assert any("not found: source" in note for note in start.notes)
+    assert "fields: output from 'Outptu' (a guess)" in notes
+    assert any("not found: source" in note for note in notes)
     assert guess_metrics(["source", "output"])[0].startswith("summarization/")
     assert guess_metrics(["x"]) == []
     for columns in (["Ticket", "question", "output"], ["No", "Question text", "bot reply"], ["message", "reply"]):

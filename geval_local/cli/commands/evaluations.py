@@ -52,14 +52,14 @@ def init(
         typer.echo(schema_text(), nl=False)
         return
     options.check_new_yaml(output, "the file of an evaluation")
-    start = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
+    text, notes = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
     described = output.with_name(SCHEMA_NAME)
     try:
         write_new(described, schema_text(), same_will_do=True)
     except OutputError as error:
         note(f"{error.message}; the schema for editors was not written", "yellow")
-    write_new(output, start.text)
-    for line in start.notes:
+    write_new(output, text)
+    for line in notes:
         note(line)
     note(f"wrote {output}; edit it, then: geval-local run {shlex.quote(str(output))}")
 
