@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 REASONS_SHOWN = 8
 #: Rows with the lowest scores that are shown unless more are asked for.
 LOWEST_SHOWN = 3
-#: Characters of a line, and the fewest that a piece of a text is worth showing in.
-LINE, PIECE = 80, 12
+#: Characters of a line, as the documents show them, and the fewest that a piece of a text is worth showing in.
+LINE, PIECE = 76, 12
 #: Labels of a scale that are all shown next to a low score; of a longer one the likeliest.
 LABELS_SHOWN, LIKELIEST = 5, 3
 
