@@ -14,7 +14,7 @@ from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
 from geval_local.files import check_is_file
-from geval_local.io.ownership import file_sha256, is_lone_file
+from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import check_results
 from geval_local.runs.addresses import check_address, local_results
 from geval_local.runs.input_file import InputFile
@@ -30,8 +30,6 @@ logger = logging.getLogger("geval_local")
 STORE_NAME = "scores.sqlite"
 #: Directory of the shares of a run that is spread over workers.
 SHARES_NAME = "shares"
-#: Begins the name of an empty file by which workers tell whether they see the directory of shares.
-MARK = ".geval-mark-"
 _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_NAME}-journal")
 
 
@@ -304,9 +302,6 @@ def remove_shares(directory: Path) -> None:
         manifest = read_manifest(share)
         if manifest is not None:
             remove_run(share, manifest)
-    for mark in filter(is_lone_file, directory.glob(f"{MARK}*")):  # of a command that was killed
-        if not mark.stat().st_size:
-            mark.unlink()
     for left in directory.glob("shard-*-of-*"):
         clean_directory(left, made=not is_run_directory(left))
     with suppress(OSError):
