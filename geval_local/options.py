@@ -606,9 +606,7 @@ class RunOptions(Options):
     cluster: Annotated[
         str | None,
         Flag(("--address",), metavar="ADDRESS", panel=SPREADING),
-        Field(
-            description="The Ray cluster, HOST:PORT. Absent: the one that RAY_ADDRESS names, or this machine is in."
-        ),
+        Field(description="The Ray cluster, HOST:PORT. Absent: the one that RAY_ADDRESS names, or this machine is in."),
     ] = None
 
     def _checked(self) -> Self:

@@ -117,10 +117,6 @@ def _held(
         with open_directory(directory, manifest, is_new=is_new) as run:
             if not is_new:
                 _take_damage_back(run)
-                labels = [len(metric.scale.labels) for metric in run.metrics]
-                rows = manifest.input.rows
-                due = [[(rows or 0) * each for each in run.outcomes(judge)] for judge in range(len(manifest.judges))]
-                run.store.verify(labels, [judge.complete for judge in manifest.judges], None if rows is None else due)
             if retry_errors and run.store.take_errors_back():
                 for judge in manifest.judges:
                     judge.complete = False
