@@ -14,7 +14,7 @@ from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
 from geval_local.files import check_is_file
-from geval_local.io.ownership import file_sha256
+from geval_local.io.ownership import digest_of
 from geval_local.io.result_manifest import check_results
 from geval_local.runs.addresses import check_address, local_results
 from geval_local.runs.input_file import InputFile
@@ -237,10 +237,9 @@ def _checked_output(
         return check_address(asked, on_record, overwrite=overwrite)
     if asked.settings.output is None:
         return None
-    known = set() if on_record is None else {on_record.replaces, *(d for made in on_record.made.values() for d in made)}
     output = directory.parent / asked.settings.output
-    check_results(output, digests=known, overwrite=overwrite)
-    return file_sha256(output) if output.exists() else None
+    check_results(output, digests=on_record.digests if on_record is not None else (), overwrite=overwrite)
+    return digest_of(output)
 
 
 def _no_run(directory: Path) -> OutputError:

@@ -113,6 +113,11 @@ class RunManifest(ManifestPart):
         """Whether a judge has been loaded, so that there may be outcomes."""
         return any(judge.fingerprint is not None for judge in self.judges)
 
+    @property
+    def digests(self) -> set[str | None]:
+        """Hashes of the contents that the run made or may replace."""
+        return {self.replaces, *(digest for digests in self.made.values() for digest in digests)}
+
     @classmethod
     def new(cls, file: InputFile, settings: Settings, judges: list[JudgeRecord]) -> RunManifest:
         """Create the manifest of a new run."""
