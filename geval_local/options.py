@@ -29,6 +29,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from geval_local.backends import BACKENDS, BackendKind, backend_of
+from geval_local.direction import Better
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.fields import nearest, read_mapping
 from geval_local.scale import Scale
@@ -673,7 +674,7 @@ class BaselineOptions(Options):
 
 
 class RatingOptions(Options):
-    """On which scale people rated."""
+    """Where people's ratings are, and on which scale."""
 
     human_scale: Annotated[
         str | None,
@@ -682,6 +683,14 @@ class RatingOptions(Options):
         Field(
             description="The scale that people rated on, such as 0-100; of words what they mean: "
             "'{agree: 1, disagree: 0}'. Absent: the metric's."
+        ),
+    ] = None
+    human_better: Annotated[
+        Better | None,
+        Flag(metavar="high|low", panel=READING),
+        Field(
+            description="Which ratings are good: low for ranks, of which 1 is the best. Absent: those that are good "
+            "scores of the metric."
         ),
     ] = None
     skip_outside: Annotated[
@@ -697,6 +706,19 @@ class RatingOptions(Options):
         Field(
             description="The column with the person who rated a row, in files with one row for each rating: rows with "
             "the same texts are merged. Absent: every row is a text of its own."
+        ),
+    ] = None
+    ratings: Annotated[
+        str | None,
+        Flag(metavar="FILE", panel=READING),
+        Field(description="A second file, which holds the ratings. Absent: the rows hold them themselves."),
+    ] = None
+    on: Annotated[
+        str | None,
+        Flag(metavar="COLUMN", panel=READING),
+        Field(
+            description="The key that both files share, such as id, or id=trace if it is called trace in the second. "
+            "`preferences` joins ratings by document and system without it."
         ),
     ] = None
 

@@ -98,7 +98,7 @@ class WorseStudy(Study):
 
     def shown(self) -> Iterator[Table]:
         """Give a row for every question."""
-        headers = ("", "documents", "new / old", "new - old", "p", "could be found", "verdict")
+        headers = ("", "documents", "new / old", "new - old", "p", "verdict")
         rows = [
             (
                 asked.place,
@@ -106,13 +106,12 @@ class WorseStudy(Study):
                 f"{number(change.new)} / {number(change.old)}",
                 "-" if change.change is None else interval(change.change),
                 "-" if change.test is None else p_value(change.test.p),
-                "-" if change.test is None else number(change.test.detectable, 2),
                 _verdict(change),
             )
             for asked, change in self.changes.items()
         ]
         margins = {asked.margin for asked in self.changes}
-        notes = ["95 % intervals over documents; could be found: a loss, or a margin, found with 80 % probability"]
+        notes = ["95 % intervals over documents"]
         if None in margins:
             notes.append("worse: a one-sided test shows it; its level of .05 is shared by all rows of this table")
         if margins - {None}:
@@ -340,9 +339,8 @@ def _texts(run: ScoredRun, row: Mapping[str, Any], fields: Sequence[str]) -> str
 
 def _span(run: ScoredRun, metric: str, items: Iterable[Iterable[ScoredItem]]) -> float:
     """Return the length of the metric's scale; without a manifest, the range of the scores of both runs."""
-    if run.is_described(metric):
-        scale = run.origin(metric).definition.scale
-        return scale.high - scale.low
+    if ends := run.ends(metric):
+        return ends[1] - ends[0]
     found = [item.predicted for own in items for item in own if math.isfinite(item.predicted)]
     return max(found) - min(found) if found else math.nan
 
@@ -462,7 +460,7 @@ def _verdict(change: GateOutcome) -> str:
 
 
 def _sentence(change: GateOutcome) -> str:
-    """State the result, and the smallest change that the test could find."""
+    """State the result."""
     test, direction = change.test, change.direction
     assert test is not None
     places = max(2, digits(test.difference))
@@ -470,11 +468,7 @@ def _sentence(change: GateOutcome) -> str:
     on = f"on {counted(change.documents, 'shared document')}"
     d = f"{change.found:+.{places}f}"
     p = f", p {p_value(test.p)}" if math.isfinite(test.p) else ""
-    found, could, few = number(test.detectable, places), "", ""
-    if math.isfinite(test.detectable) and change.gate.margin is None:
-        could = f"; a {direction.loss} of {found} would be found with 80 % probability"
-    elif math.isfinite(test.detectable):
-        could = f"; a margin of {found} could be shown with 80 % probability"
+    few = ""
     if change.documents < FEW_UNITS:
         few = f"; with only {counted(change.documents, 'document')}, smaller changes go unseen"
     if change.so_far is not None:
@@ -487,7 +481,7 @@ def _sentence(change: GateOutcome) -> str:
     if change.gate.margin is None:
         if change.passed:
             unseen = missed(change.documents)
-            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{could}{few}{unseen}"
+            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{few}{unseen}"
         by = number(abs(change.found), places)
         doubt = f"; not certain: {test.difference.warning}" if test.difference.warning else missed(change.documents)
         return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}{doubt}"
@@ -497,7 +491,7 @@ def _sentence(change: GateOutcome) -> str:
     told = f"the mean changed by {d} ({means}), {worst}, {on}"
     if change.passed:
         return f"not {direction.behind} by {change.gate.margin:g} or more: {told}{p}"
-    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}{could}{few}"
+    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}{few}"
 
 
 def _sentence_so_far(change: GateOutcome, told: str) -> str:

@@ -112,7 +112,7 @@ def meta_eval(
     ] = None,
     compared: Compared,
     as_json: options.Json = False,
-    ratings: RatingOptions,
+    rated_on: RatingOptions,
     chosen_judges: list[JudgeOptions],
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
@@ -140,7 +140,7 @@ def meta_eval(
         limit_groups=limit_groups,
         steps=not beside.no_steps,
         results=results or (),
-        **ratings.model_dump(),
+        **rated_on.model_dump(),
     )
     is_named = any(one.name is not None for one in chosen_judges)
     chosen = chosen_judges if is_named or not (rows.results or responses) else []
@@ -220,7 +220,7 @@ def compare(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     written: Page,
-    ratings: RatingOptions,
+    rated_on: RatingOptions,
     as_json: options.Json = False,
 ) -> None:
     """Say which system is better, or how two runs over the same rows differ.
@@ -249,7 +249,7 @@ def compare(
         **asdict(systems),
         **asdict(rows),
         **asdict(agreement),
-        **ratings.model_dump(),
+        **rated_on.model_dump(),
     )
     if written.page is not None:
         note(f"wrote {write_compared(study, written.page)}; open it in any browser")
@@ -269,7 +269,7 @@ class Sheet:
         typer.Option("--output", "-o", metavar="SHEET", help="With --plan: the rows to rate, a .csv or .jsonl file."),
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0
-    ratings: Annotated[
+    filled: Annotated[
         Path | None,
         typer.Option(
             "--sheet", parser=options.here, metavar="SHEET", help="The sheet of --plan with ratings filled in."
@@ -298,7 +298,7 @@ def estimate(
     group_by: options.GroupBy = None,
     fields: options.Fields = None,
     as_json: options.Json = False,
-    rating_options: RatingOptions,
+    rated_on: RatingOptions,
 ) -> None:
     """Estimate the mean rating of every system from many scores and a few dozen ratings, with a valid interval.
 
@@ -310,16 +310,16 @@ def estimate(
     from geval_local.cli.output.tables import show_study
 
     people = {"raters": raters or (), "metric": metric, "system": system, "group_by": group_by, "fields": fields}
-    people |= rating_options.model_dump()
+    people |= rated_on.model_dump()
     if sheet.plan is None:
         if sheet.output is not None:
             raise ConfigurationError("--output is the sheet to rate", hint="Say with --plan N how many documents.")
         study = options.analyse(
-            find, file, human or None, share=share, wins=wins, baseline=baseline, sheet=sheet.ratings, **people
+            find, file, human or None, share=share, wins=wins, baseline=baseline, sheet=sheet.filled, **people
         )
         show_study(study, as_json=as_json)
         return
-    if share is not None or wins or baseline is not None or sheet.ratings is not None:
+    if share is not None or wins or baseline is not None or sheet.filled is not None:
         raise ConfigurationError(
             "--plan draws rows for every estimate; --share, --wins, --baseline and --sheet belong to a later one",
             hint="Leave them out here.",
@@ -352,7 +352,7 @@ def bias(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     as_json: options.Json = False,
-    ratings: RatingOptions,
+    rated_on: RatingOptions,
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
 
@@ -372,7 +372,7 @@ def bias(
         between=between,
         fields=fields,
         seed=seed,
-        **ratings.model_dump(),
+        **rated_on.model_dump(),
     )
     show_study(study, as_json=as_json)
 
@@ -398,7 +398,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
-    ratings: RatingOptions,
+    rated_on: RatingOptions,
 ) -> None:
     """Fit a calibration and report what it gains on held-out documents; the gain in-sample is not reported.
 
@@ -422,7 +422,7 @@ def calibrate(
         method=method,
         folds=folds,
         seed=seed,
-        **ratings.model_dump(),
+        **rated_on.model_dump(),
     )
     save_calibration(study.calibration, output)
     show_study(study, as_json=as_json)
@@ -452,7 +452,7 @@ def jury(
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
-    ratings: RatingOptions,
+    rated_on: RatingOptions,
 ) -> None:
     """Average several judges' label distributions, item by item, and show where they disagree."""
     from geval_local.analysis.juries import jury as deliberate
@@ -475,7 +475,7 @@ def jury(
         fields=fields,
         largest=count,
         **asdict(agreement),
-        **ratings.model_dump(),
+        **rated_on.model_dump(),
     )
     if output is not None:
         save_jury(study, output)

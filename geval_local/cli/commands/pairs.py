@@ -152,14 +152,6 @@ def preferences(
     *,
     metric: options.OneMetric = None,
     human: options.Human = None,
-    ratings: Annotated[
-        Path | None,
-        typer.Option(
-            parser=options.here,
-            metavar="FILE",
-            help="Rows that hold the ratings; results of `score` hold them themselves.",
-        ),
-    ] = None,
     group_by: options.GroupBy = None,
     system: options.System = None,
     coefficient: options.Coefficient = "spearman",
@@ -182,7 +174,6 @@ def preferences(
         runs,
         metric=metric,
         human=human,
-        ratings=ratings,
         group_by=group_by,
         system=system,
         coefficient=coefficient,
