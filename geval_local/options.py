@@ -607,10 +607,7 @@ class RunOptions(Options):
     cluster: Annotated[
         str | None,
         Flag(("--address",), metavar="ADDRESS", panel=SPREADING),
-        Field(
-            description="The Ray cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this "
-            "machine alone."
-        ),
+        Field(description="The Ray cluster, HOST:PORT. Absent: the one that RAY_ADDRESS names, or this machine is in."),
     ] = None
 
     def _checked(self) -> Self:
