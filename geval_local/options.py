@@ -29,6 +29,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from geval_local.backends import BACKENDS, BackendKind, backend_of
+from geval_local.direction import Better
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.fields import nearest, read_mapping
 from geval_local.scale import Scale
@@ -610,10 +611,7 @@ class RunOptions(Options):
     cluster: Annotated[
         str | None,
         Flag(("--address",), metavar="ADDRESS", panel=SPREADING),
-        Field(
-            description="The Ray cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this "
-            "machine alone."
-        ),
+        Field(description="The Ray cluster, HOST:PORT. Absent: the one that RAY_ADDRESS names, or this machine is in."),
     ] = None
 
     def _checked(self) -> Self:
@@ -677,10 +675,18 @@ class BaselineOptions(Options):
             "or a share. Absent: 10%."
         ),
     ] = MAX_UNPAIRED
+    undecided: Annotated[
+        Literal["fail", "pass"],
+        Flag(metavar="fail|pass"),
+        Field(
+            description="A gate that cannot decide, such as one of two documents: whether it fails, or is skipped and "
+            "says so. Absent: fail."
+        ),
+    ] = "fail"
 
 
 class RatingOptions(Options):
-    """On which scale people rated."""
+    """Where people's ratings are, and on which scale."""
 
     human_scale: Annotated[
         str | None,
@@ -689,6 +695,14 @@ class RatingOptions(Options):
         Field(
             description="The scale that people rated on, such as 0-100; of words what they mean: "
             "'{agree: 1, disagree: 0}'. Absent: the metric's."
+        ),
+    ] = None
+    human_better: Annotated[
+        Better | None,
+        Flag(metavar="high|low", panel=READING),
+        Field(
+            description="Which ratings are good: low for ranks, of which 1 is the best. Absent: those that are good "
+            "scores of the metric."
         ),
     ] = None
     skip_outside: Annotated[
@@ -704,6 +718,19 @@ class RatingOptions(Options):
         Field(
             description="The column with the person who rated a row, in files with one row for each rating: rows with "
             "the same texts are merged. Absent: every row is a text of its own."
+        ),
+    ] = None
+    ratings: Annotated[
+        str | None,
+        Flag(metavar="FILE", panel=READING),
+        Field(description="A second file, which holds the ratings. Absent: the rows hold them themselves."),
+    ] = None
+    on: Annotated[
+        str | None,
+        Flag(metavar="COLUMN", panel=READING),
+        Field(
+            description="The key that both files share, such as id, or id=trace if it is called trace in the second. "
+            "`rank` joins ratings by document and system without it."
         ),
     ] = None
 

@@ -577,6 +577,7 @@ def compare_systems(
             smallest=max(run.rounding(name) for run in scored),
             seed=seed,
             direction=scored[0].direction(name),
+            ends=scored[0].ends(name),
         )
         for name in names
     }

@@ -54,6 +54,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.results import numbered
+from geval_local.runs.addresses import local_results
 from geval_local.statistics.coefficients import Coefficient
 from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.levels import Level
@@ -82,11 +83,13 @@ def sources_of(
     *,
     metric: str | None = None,
     human: HumanFields | None = None,
-    ratings: Path | None = None,
     prefers: Mapping[str, str] | None = None,
     **reading: Unpack[Reading],
 ) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two sources, its distributions and its scores."""
+    ratings = None if reading.get("on") else reading.pop("ratings", None)
+    if ratings is not None and human is None:
+        raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
     runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in results]
     system = reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
@@ -99,11 +102,12 @@ def sources_of(
     for rating_field in fields if of_pairs is None else ():
         # Pairs say nothing about the rating scale of single outputs.
         scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
-        scales = scales or [RatingScale.of(runs[0][0].human_scale, skip_outside=runs[0][0].skip_outside)]
+        scales = scales or [runs[0][0].people.scale(None)]
         given = [(run.rows, run.path, run.rule) for run, key in runs if key is None]
         if ratings is not None:  # what pairs record is a column of theirs
             rule = runs[0][0].rule
-            given = [(read_rows(ratings), ratings, rule if runs[0][1] is None else replace(rule, used=None))]
+            rule = rule if runs[0][1] is None else replace(rule, used=None)
+            given = [(read_rows(local_results(str(ratings))), Path(ratings), rule)]
         for (rows, path, rule), rated_on in zip(given, scales, strict=False):
             people |= _ratings(rows, path, rating_field, rule, system, rated_on)
     sources: list[Source] = []
@@ -242,7 +246,6 @@ def rank(
     *,
     metric: str | None = None,
     human: HumanFields | None = None,
-    ratings: str | Path | None = None,
     prefers: Mapping[str, str] | None = None,
     coefficient: Coefficient = "spearman",
     coefficients: Columns = "one",
@@ -260,10 +263,8 @@ def rank(
     metric : str, optional
         The metric, if the results have several.
     human : str, optional
-        Field of the human rating.
-    ratings : path, optional
-        Rows with the ratings; not needed for results of `score`, which have them. Without them, `human` is a field of
-        pairs, which says which output people prefer.
+        Field of the human rating. Without `ratings`, a field of pairs says which output people prefer; `ratings`
+        without `on` are joined by document and system.
     prefers : mapping, optional
         What the values of that field mean: ``{"left": "a", "right": "b"}``, see `geval_local.io.pairs.sides_of`.
     coefficient, target
@@ -280,10 +281,7 @@ def rank(
     ConfigurationError, DataError
         If the results cannot be used, or name no systems or documents.
     """
-    if ratings is not None and human is None:
-        raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
-    place = None if ratings is None else Path(ratings)
-    sources = sources_of(results, metric=metric, human=human, ratings=place, prefers=prefers, **reading)
+    sources = sources_of(results, metric=metric, human=human, prefers=prefers, **reading)
     rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
     levels: tuple[Level, ...] = ("summary", "system")
     correlations: dict[str, Correlation] = {}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.results import ScoredRun, figures_of
-from geval_local.direction import Direction
+from geval_local.direction import Better, Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import field_value
 from geval_local.io.pairs import SIDES, sides_of
@@ -78,7 +78,7 @@ def read_preferences(
     """Read results of ``geval-local pairs``, with people's preference from a field; see `sides_of` for `words`."""
     figures = figures_of(run.rows, metric, run.path)
     return [
-        preference_of(row, own, f"{run.path}, row {number}", human, words)
+        preference_of(row, own, f"{run.path}, row {number}", human, words, run.people.human_better)
         for (number, row), own in zip(numbered(run.rows), figures, strict=True)
     ]
 
@@ -89,6 +89,7 @@ def preference_of(
     where: str,
     human: str | None = None,
     words: Mapping[str, str] | None = None,
+    better: Better | None = None,
 ) -> Preference:
     """Read one comparison from a row of results and its figures; error messages begin with `where`."""
     found = Preference(
@@ -108,7 +109,7 @@ def preference_of(
         )
     orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
     try:
-        sides = sides_of(row, human or "human", words)
+        sides = sides_of(row, human or "human", words, None if human is None else better)
     except (ValueError, ConfigurationError) as error:
         if human is not None:
             raise DataError(f"{where}: {error}", hint=getattr(error, "hint", None)) from error
@@ -121,7 +122,7 @@ def preference_of(
         masses=tuple(map(float, masses)),
         thought_error=float(figures.get("thought_error") or math.nan),
         human=sum(people) / len(people) if people else math.nan,
-        people=tuple(people) if isinstance(decoded(field_value(row, human or "human")), list) else (),
+        people=tuple(people) if isinstance(decoded(field_value(row, human or "human")), list) and not better else (),
         both_bad=sides.count("both_bad"),
     )
 

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from geval_local.analysis.example_rows import without_examples
-from geval_local.analysis.ratings.merged import merge_raters
+from geval_local.analysis.ratings.merged import rated_rows
 from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
+    AS_SCORED,
     HumanFields,
+    RatingReading,
+    RatingRules,
     RatingScale,
     no_ratings,
     number_at,
@@ -220,8 +223,8 @@ def together(runs: Sequence[ScoredRun]) -> list[Grouped]:
     return [one._replace(told=first.counts.told) for one in found]
 
 
-class Reading(TypedDict, total=False):
-    """How to read results; every analysis accepts these keyword arguments.
+class Reading(RatingReading, total=False):
+    """How to read results; every analysis accepts these keyword arguments, and those of `RatingReading`.
 
     Attributes
     ----------
@@ -233,21 +236,12 @@ class Reading(TypedDict, total=False):
         Field of a metric -> its column.
     estimator : Estimator or str
         Recompute the scores from the stored distributions.
-    human_scale : Scale or str
-        The scale of the human ratings; by default the metric's.
-    skip_outside : bool
-        Skip ratings outside of this scale; by default they are an error.
-    rater_column : str
-        The column with the person who rated a row; rows with the same texts are merged.
     """
 
     group_by: str | None
     system: str | None
     fields: Mapping[str, str] | None
     estimator: Estimator | str | None
-    human_scale: Scale | str | None
-    skip_outside: bool
-    rater_column: str | None
 
 
 #: Column of results with the system of a row that comes from a wide row, see `RunOptions.system_columns`.
@@ -288,11 +282,8 @@ class ScoredRun:
     #: Fields of the document and of the system, if named.
     group_by: str | None = None
     system: str | None = None
-    #: The scale of the human ratings, if it is not the metric's, and whether to skip ratings outside of it.
-    human_scale: Scale | str | None = None
-    skip_outside: bool = False
-    #: The column with the person who rated a row; rows with the same texts are merged.
-    rater_column: str | None = None
+    #: How people's ratings are read.
+    people: RatingRules = AS_SCORED
     #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
@@ -302,6 +293,9 @@ class ScoredRun:
         from geval_local.runs.completion import RunResult  # imports the registry of models
 
         named: dict[str, Any] = {**reading, "fields": reading.get("fields") or {}}
+        named["people"] = RatingRules(
+            **{name: named.pop(name) for name in RatingReading.__annotations__ if name in named}
+        )
         if isinstance(estimator := reading.get("estimator"), str):
             named["estimator"] = Estimator.parse(estimator)
         if isinstance(given, RunResult):
@@ -330,7 +324,7 @@ class ScoredRun:
     @property
     def given(self) -> ResultsInput:
         """The file, or the rows that were given instead."""
-        if self.held is None and self.rater_column is None:
+        if self.held is None and self.people.rater_column is None and self.people.ratings is None:
             return self.path
         return self.rows
 
@@ -342,10 +336,8 @@ class ScoredRun:
             known = (name for one in self.manifest.metrics.values() for name in one.definition.fields)
             check_mapping(self.fields, ["output", *known])
         check_columns((Sample(row) for row in rows), self.fields)
-        if self.rater_column is None:
-            return rows
         fields = self.rule.fields or ("output",)
-        return merge_raters(rows, self.rater_column, fields, self.mapping, self.path, self.system)
+        return rated_rows(rows, self.people, fields, self.mapping, self.path, self.system)
 
     @cached_property
     def documents(self) -> Grouped:
@@ -480,11 +472,11 @@ class ScoredRun:
 
     def rating_scale(self, metric: str) -> RatingScale:
         """Return the scale of a metric's human ratings: the named one, else that of the metric's labels."""
-        return RatingScale.of(self._rated_on(metric), skip_outside=self.skip_outside)
+        return self.people.scale(self._rated_on(metric), self.direction(metric))
 
     def _rated_on(self, metric: str) -> Scale | str | None:
-        if self.human_scale is not None:
-            return self.human_scale
+        if self.people.human_scale is not None:
+            return self.people.human_scale
         if self.is_described(metric):
             return self.origin(metric).definition.scale
         # Rows of a data frame have no manifest: numeric labels in their probabilities give the scale.
@@ -505,6 +497,13 @@ class ScoredRun:
     def direction(self, metric: str) -> Direction:
         """Return which scores of a metric are good; high ones, unless its description says otherwise."""
         return self.origin(metric).definition.direction if self.is_described(metric) else Direction.HIGH
+
+    def ends(self, metric: str) -> tuple[float, float] | None:
+        """Return the lowest and highest value of a metric's scale; None without a description."""
+        if not self.is_described(metric):
+            return None
+        scale = self.origin(metric).definition.scale
+        return scale.low, scale.high
 
     def rounding(self, metric: str) -> float:
         """Return the largest difference between scores of a metric that rounding alone makes, see `rounding_of`."""
@@ -545,7 +544,8 @@ class ScoredRun:
                 )
             seen[key] = number
             rows[places[key]] |= {name: own[at] for name, own in ratings.items() if math.isfinite(own[at])}
-        return replace(self, held=rows, fields=self.mapping, human_scale=self._rated_on(metric))
+        people = RatingRules(self._rated_on(metric), skip_outside=self.people.skip_outside)  # these are read already
+        return replace(self, held=rows, fields=self.mapping, people=people)
 
     def outputs(self) -> dict[str, str | None]:
         """Return the key of every row -> the text of its output; None if there is none."""

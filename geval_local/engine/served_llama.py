@@ -30,7 +30,7 @@ from geval_local.engine.lifted import lifted_logprobs, restored
 from geval_local.engine.served_client import Server, ServerRefusal, UnreadableAnswer
 from geval_local.errors import JudgeError
 from geval_local.models.fingerprint import weights_digest
-from geval_local.models.gguf_file import is_gguf
+from geval_local.models.gguf.file import is_gguf
 from geval_local.tokens.requests import Ids, common_prefix
 
 #: Fewer tokens at once go through other kernels of llama.cpp; and most tokens that it computes at once, if it was

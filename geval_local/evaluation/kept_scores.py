@@ -81,7 +81,7 @@ class RatedJudges:
     @property
     def _is_part(self) -> bool:
         """Whether not all rows of the file are asked about."""
-        return len(self.asked) < len(self.rows.rows) or self.rows.rater_column is not None
+        return len(self.asked) < len(self.rows.rows) or self.rows.people.rater_column is not None
 
     @property
     def samples(self) -> list[Sample]:

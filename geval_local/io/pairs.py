@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from geval_local.conversation import is_messages
+from geval_local.direction import Better, Direction
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError, code_of
 from geval_local.fields import SYSTEM_FIELDS, field_value, lookup, nearest, offered
 from geval_local.grouping import DocumentCounts, DocumentRule, Documents
@@ -40,15 +42,28 @@ _WORDS = {
 #: Columns of which one is 1.
 _ONE_OF = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
 
+#: Two ratings in one cell.
+_BOTH = re.compile(r"[\[(]?\s*(-?\d+(?:\.\d+)?)[\s,;/|]+(-?\d+(?:\.\d+)?)\s*[\])]?")
 
-def sides_of(row: _Row, field: str, words: Mapping[str, str] | None = None) -> list[float | str]:
+
+def sides_of(
+    row: _Row, field: str, words: Mapping[str, str] | None = None, better: Better | None = None
+) -> list[float | str]:
     """Read whom people prefer: a preference for A of each, 0 to 1, or ``both_bad``.
 
     `words` says what the values mean, or the columns of which one is 1; ``+`` and ``-`` are all numbers of a sign.
+    `better` says which of two ratings in one cell is good, ``low`` of ranks: those of A and B, or by their systems.
     """
     words = {name.casefold(): side for name, side in (words or {}).items()}
     columns = {str(name): str(name).casefold() for name in row if str(name).casefold() in (words or _ONE_OF)}
     held = decoded(field_value(row, field))
+    if better is not None and held not in (None, ""):
+        both = [held.get(str(row.get(f"system_{side}"))) for side in "ab"] if isinstance(held, Mapping) else held
+        found = _BOTH.fullmatch(str(both).strip())
+        if found is None:
+            raise ValueError(f"{field} is {held!r}, and not the two ratings of A and B, which `human_better` compares")
+        first, second = (Direction(better).sign * float(one) for one in found.groups())
+        return [SIDES["a" if first > second else "b" if first < second else "tie"]]
     if held in (None, "") and len(columns) > 1:
         chosen = [name for name in columns if str(row[name]).strip().casefold() in ("1", "1.0", "true")]
         if len(chosen) != 1:

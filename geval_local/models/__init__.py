@@ -3,7 +3,7 @@
 - `registry`: the known judges and the location of their files; `fetch` downloads them from the hub
 - `load`: model and tokenizer from local files; `options`: arguments for transformers; `precision`: the dtype
 - `config_checks`: checks of a judge, before and after its weights are loaded
-- `gguf_file`, `gguf_model`: judges from GGUF files
+- `gguf`: judges from GGUF files
 - `progress`: reports how much of the weights has been read
 - `adapter`: LoRA adapters, merged into the weights
 - `chat_template`, `render_template`: the text around a prompt, up to the start of the answer

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from geval_local.errors import WeightsError
 from geval_local.files import home_directory, private_home, write_atomically
 from geval_local.io.ownership import file_sha256
-from geval_local.models.gguf_file import gguf_files
+from geval_local.models.gguf.file import gguf_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

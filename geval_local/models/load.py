@@ -58,8 +58,8 @@ from geval_local.models.fingerprint import (
     tokenizer_hash,
     weight_files,
 )
-from geval_local.models.gguf_file import gguf_files
-from geval_local.models.gguf_model import (
+from geval_local.models.gguf.file import gguf_files
+from geval_local.models.gguf.model import (
     check_gguf,
     check_gguf_complete,
     gguf_config,

@@ -18,8 +18,8 @@ import torch
 from geval_local.errors import JudgeError
 from geval_local.files import readable
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
-from geval_local.models.gguf_blocks import BLOCK_TYPES
-from geval_local.models.gguf_model import kept_tensors, read_headers, tensor_size
+from geval_local.models.gguf.blocks import BLOCK_TYPES
+from geval_local.models.gguf.model import kept_tensors, read_headers, tensor_size
 from geval_local.models.reading import DTYPES, stored_tensors
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import SLICE, are_few, is_kept_narrow, release_buffers

@@ -28,7 +28,7 @@ from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.config_checks import numbers_in
-from geval_local.models.gguf_file import read_header
+from geval_local.models.gguf.file import read_header
 from geval_local.models.head import Head, Trunk, input_device
 from geval_local.models.memory import default_device, release_memory
 from geval_local.models.products import about_processor

@@ -24,7 +24,7 @@ from geval_local.backends import BACKENDS
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.files import expanded, home_directory, no_such_file
 from geval_local.models.fingerprint import ADAPTER_CONFIG, check_pointers, resume_hint
-from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.models.gguf.file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.options import Dtype, JudgeOptions, Style
 from geval_local.yaml_model import parse_file, read_file, validate
 from geval_local.yaml_text import line_of

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_iter, tree_map
 
-from geval_local.models.gguf_blocks import BlockType
+from geval_local.models.gguf.blocks import BlockType
 from geval_local.models.products import linear
 
 #: Most weights of one product that are widened at once; a larger matrix (a head) is widened in slices of its rows.

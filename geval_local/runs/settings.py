@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.grouping import DocumentRule
 from geval_local.io.pairs import PairPlan
 from geval_local.metric import Metric
-from geval_local.options import FORMER, Format, Positive, RunOptions, jsonl
+from geval_local.options import Format, Positive, RunOptions, jsonl
 from geval_local.prompt import REASON_REQUEST
 from geval_local.questions.question import parse_questions
 from geval_local.runs.input_file import ManifestPart, Sha256
@@ -110,18 +109,6 @@ class Settings(RunOptions):
     inputs: list[str] = Field(default_factory=list)
     #: Rows of the windows at which shares begin; None if these go by size.
     block_rows: Positive | None = None
-
-    @classmethod
-    def _of_now(cls, data: Any) -> Any:
-        """Read the manifests of earlier versions, but those of runs on Ray."""
-        if not isinstance(data, Mapping):
-            return data
-        if any(data.get(name) is not None for name in FORMER):
-            raise ConfigurationError(
-                "it is a run on Ray by an earlier version, which kept blocks and parts instead of shares",
-                hint="Finish and merge it by that version, or score into another directory.",
-            )
-        return {name: value for name, value in data.items() if name not in FORMER}
 
     @property
     def stem(self) -> str:

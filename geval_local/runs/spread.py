@@ -25,7 +25,7 @@ from geval_local.runs.manifest import JudgeRecord, RunManifest, read_manifest
 from geval_local.runs.run import Identity, Run, meet
 from geval_local.runs.store import StoredShare
 from geval_local.runs.target import shard_name
-from geval_local.runs.workers import Scheduler, Task, local_workers
+from geval_local.runs.workers import Task, Workers, local_workers
 
 if TYPE_CHECKING:
     from geval_local.runs.completion import Completion
@@ -83,7 +83,7 @@ class Spread:
     retry_errors: bool = False
     accept_version: bool = False
     #: Starts the workers, given their number and the judges that each loads.
-    start: Callable[[str, Sequence[JudgeOptions]], Scheduler] = local_workers
+    start: Callable[[str, Sequence[JudgeOptions]], Workers] = local_workers
 
     def score(self, completion: Completion) -> None:
         """Bring a run to its outcomes, unless it has some: what is missing then, it computes itself."""
@@ -107,7 +107,7 @@ class Spread:
 class _Work:
     """The work of workers on the shares of a run."""
 
-    def __init__(self, spread: Spread, completion: Completion, place: Path, start: Callable[[], Scheduler]) -> None:
+    def __init__(self, spread: Spread, completion: Completion, place: Path, start: Callable[[], Workers]) -> None:
         self._spread = spread
         self._completion = completion
         self._place = place
@@ -127,7 +127,7 @@ class _Work:
         self._done: dict[tuple[int, int], int] = {}
 
     @cached_property
-    def _workers(self) -> Scheduler:
+    def _workers(self) -> Workers:
         return self._start()  # which takes seconds, and nothing may be left to do
 
     def _new_count(self) -> int:
@@ -173,6 +173,7 @@ class _Work:
                 self._settings.model_copy(update={"shard": f"{number}/{self._count}"}),
                 [one.model_copy(deep=True) for one in self._run.manifest.judges],
                 judge,
+                self._run.manifest.run,
                 retry_errors=self._spread.retry_errors and judge == 0,
                 accept_version=self._spread.accept_version,
             )

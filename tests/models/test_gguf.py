@@ -18,9 +18,9 @@ from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, U
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint
-from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
-from geval_local.models.gguf_model import gguf_config
-from geval_local.models.gguf_rope import ROTARY_KEYS
+from geval_local.models.gguf.file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.models.gguf.model import gguf_config
+from geval_local.models.gguf.rope import ROTARY_KEYS
 from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
 from geval_local.models.progress import watch_work
@@ -561,7 +561,7 @@ def test_another_version_is_named(file):
 
 
 def test_without_the_package_the_error_names_it(file, monkeypatch):
-    monkeypatch.setattr("geval_local.models.gguf_model.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("geval_local.models.gguf.model.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="needs the package gguf") as caught:
         load_model(find_judge(file))
     assert "geval-local[gguf]" in caught.value.hint

@@ -19,7 +19,7 @@ from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models import products, reading, stored
 from geval_local.models.fingerprint import weight_files
-from geval_local.models.gguf_blocks import BLOCK_TYPES
+from geval_local.models.gguf.blocks import BLOCK_TYPES
 from geval_local.models.load import load_model
 from geval_local.models.memory import memory_needed
 from geval_local.models.registry import find_judge

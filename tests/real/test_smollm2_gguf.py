@@ -9,7 +9,7 @@ gguf = pytest.importorskip("gguf")
 
 from geval_local import Judge, Metric  # noqa: E402 - needs gguf
 from geval_local.engine.transformers_backend import TransformersBackend  # noqa: E402
-from geval_local.models.gguf_file import read_header  # noqa: E402
+from geval_local.models.gguf.file import read_header  # noqa: E402
 from geval_local.models.load import load_model  # noqa: E402
 from geval_local.models.registry import find_judge  # noqa: E402
 from geval_local.models.stored import Stored  # noqa: E402

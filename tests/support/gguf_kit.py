@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from tiny import byte_tokenizer
 
-from geval_local.models.gguf_blocks import BLOCK_TYPES, BlockType
+from geval_local.models.gguf.blocks import BLOCK_TYPES, BlockType
 
 __all__ = ["random_blocks", "write_any_gguf", "write_gguf", "write_gpt_oss"]
 

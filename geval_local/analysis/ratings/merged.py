@@ -1,34 +1,120 @@
-"""Rows that are one rating each: the rows of a text become one, which holds what every person said of it."""
+"""Ratings in rows of their own: the rows of a text become one, and those of a second file join the rows of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from geval_local.analysis.ratings.values import ByRater
-from geval_local.errors import DataError, UnscorableError, nearest
-from geval_local.fields import SYSTEM_FIELDS, lookup
-from geval_local.io.results import numbered
+from geval_local.analysis.ratings.values import ByRater, RatingRules
+from geval_local.errors import ConfigurationError, DataError, UnscorableError, nearest
+from geval_local.fields import SYSTEM_FIELDS, counted, lookup
+from geval_local.io.results import numbered, read_result_rows
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
+from geval_local.runs.addresses import local_results
+from geval_local.runs.directory import result_file
+
+logger = logging.getLogger("geval_local")
 
 #: Most people who are told apart; of more, each text has a first, a second, ... rater.
 MOST_RATERS = 12
 
 
-def merge_raters(
+def rated_rows(
     rows: Sequence[Mapping[str, Any]],
-    column: str,
+    people: RatingRules,
     fields: Sequence[str],
     mapping: Mapping[str, str],
     path: object,
     system: str | None = None,
-) -> list[Mapping[str, Any]]:
-    """Merge rows that are equal in all fields of the metric; columns that differ in them become `ByRater`.
+) -> Sequence[Mapping[str, Any]]:
+    """Add the ratings of a second file to rows, and merge rows that are one rating each.
 
-    `column` names the person of each row. A merged row has the place of its first row, whose scores it keeps. If a
-    person rated a text twice, the second rating counts as another person's.
+    Rows with the same texts in all `fields` become one, at the place of the first, whose scores it keeps; columns that
+    differ in them become `ByRater`. `rater_column` names the person of each row, of the second file if there is one. If
+    a person rated a text twice, the second rating counts as another person's.
     """
+    if people.ratings is not None or people.on is not None:
+        return _joined(rows, people, path)
+    if people.rater_column is None:
+        return rows
+
+    def text(number: int, row: Mapping[str, Any]) -> Any:
+        names = SYSTEM_FIELDS if system is None else (system,)
+        try:
+            return *Sample(row, mapping=mapping).texts(fields).values(), *(str(lookup(row, name)) for name in names)
+        except UnscorableError:
+            return number
+
+    return _merge(rows, people.rater_column, path, text)
+
+
+def _joined(rows: Sequence[Mapping[str, Any]], people: RatingRules, path: object) -> list[Mapping[str, Any]]:
+    """Add the columns of a second file to the row with the same key."""
+    if people.ratings is None or people.on is None:
+        raise ConfigurationError(
+            "a second file with ratings needs both `ratings=FILE` and `on=COLUMN`, the key that both files share"
+        )
+    own, _, other = people.on.partition("=")
+    filled: Sequence[Mapping[str, Any]] = read_result_rows(result_file(local_results(str(people.ratings))))
+    if people.rater_column is not None:
+        filled = _merge(filled, people.rater_column, people.ratings, lambda number, row: _key(row, other or own))
+    ratings = _by_key(filled, other or own, people.ratings)
+    joined = []
+    for key, (number, row) in _by_key(rows, own, path).items():
+        _, found = ratings.pop(key, (0, {}))
+        for name in found.keys() & row.keys() - {other or own}:
+            if row[name] not in (None, "", found[name]) and str(row[name]) != str(found[name]):
+                raise DataError(
+                    f"{path}, row {number}: {name} is {row[name]!r}, and {found[name]!r} in {people.ratings}",
+                    hint="Rename or remove the column in the file with the ratings.",
+                )
+        made = Row({**row, **{name: value for name, value in found.items() if name != "geval"}, own: row.get(own)})
+        made.number = number
+        joined.append((bool(found), made))
+    matched = sum(is_rated for is_rated, _ in joined)
+    if not matched:
+        raise DataError(f"{people.ratings}: no row has a key {other or own!r} of a row of {path}")
+    more = f"; {counted(len(ratings), 'key')} of it, such as {next(iter(ratings))}, are of no row" if ratings else ""
+    _say(f"{people.ratings} rates {matched} of {counted(len(rows), 'row')} of {path} by {people.on}{more}")
+    return [made for _, made in joined]
+
+
+def _key(row: Mapping[str, Any], column: str) -> str:
+    value = lookup(row, column)
+    return "" if value is None else str(value).strip()
+
+
+def _by_key(rows: Sequence[Mapping[str, Any]], column: str, path: object) -> dict[str, tuple[int, Mapping[str, Any]]]:
+    """List rows with their numbers by a key, which every row has to itself."""
+    found: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    for number, row in numbered(rows):
+        key = _key(row, column)
+        if not key:
+            raise DataError(
+                f"{path}, row {number}: no key in {column!r}{nearest(column, map(str, row))}",
+                hint="`on` names the column that both files share, as `on=id`; id=trace if it has two names.",
+            )
+        if key in found:
+            raise DataError(
+                f"{path}, row {number}: the key {key!r} in {column!r} is also that of row {found[key][0]}",
+                hint="Name a column whose values are distinct; `rater_column` names the person, where the file with "
+                "the ratings has a row for each.",
+            )
+        found[key] = number, row
+    return found
+
+
+@cache
+def _say(told: str) -> None:
+    logger.info("%s", told)
+
+
+def _merge(
+    rows: Sequence[Mapping[str, Any]], column: str, path: object, text: Callable[[int, Mapping[str, Any]], Any]
+) -> list[Mapping[str, Any]]:
     texts: dict[Any, list[tuple[str, Mapping[str, Any]]]] = {}
     people: dict[str, None] = {}
     for number, row in numbered(rows):
@@ -40,7 +126,7 @@ def merge_raters(
             )
         name = str(who).replace(".", "_")  # a dot would lead into it
         people[name] = None
-        texts.setdefault(_key(row, number, fields, mapping, system), []).append((name, row))
+        texts.setdefault(text(number, row), []).append((name, row))
     whole = [_merged(own, column, by_name=len(people) <= MOST_RATERS) for own in texts.values()]
     varying = {name for row in whole for name, value in row.items() if isinstance(value, ByRater)}
     for row, own in zip(whole, texts.values(), strict=True):
@@ -48,16 +134,6 @@ def merge_raters(
             if not isinstance(row[name], ByRater):
                 row[name] = ByRater(_named([(who, one.get(name)) for who, one in own], len(people) <= MOST_RATERS))
     return list(whole)
-
-
-def _key(
-    row: Mapping[str, Any], number: int, fields: Sequence[str], mapping: Mapping[str, str], system: str | None
-) -> Any:
-    names = SYSTEM_FIELDS if system is None else (system,)
-    try:
-        return *Sample(row, mapping=mapping).texts(fields).values(), *(str(lookup(row, name)) for name in names)
-    except UnscorableError:
-        return number
 
 
 def _merged(own: Sequence[tuple[str, Mapping[str, Any]]], column: str, *, by_name: bool) -> Row:

@@ -11,12 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from geval_local.analysis.example_rows import without_examples
 from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark, published_table
-from geval_local.analysis.ratings.merged import merge_raters
+from geval_local.analysis.ratings.merged import rated_rows
 from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
+    AS_SCORED,
     HumanFields,
+    RatingReading,
+    RatingRules,
     RatingScale,
     members_of,
     number_at,
@@ -31,7 +36,6 @@ from geval_local.io.results import numbered
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file
 from geval_local.runs.directory import result_file
-from geval_local.scale import Scale
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
 
@@ -72,11 +76,8 @@ class Rated:
     raters: tuple[str, ...] = ()
     #: Results over these rows: the file itself, if it holds scores, and those that were named.
     results: tuple[Path, ...] = ()
-    #: The scale that people rated on, where it is not the metric's, and whether ratings outside of it are left out.
-    human_scale: Scale | str | None = None
-    skip_outside: bool = False
-    #: The column with the person who rated a row, of rows that were merged.
-    rater_column: str | None = None
+    #: How the ratings are read.
+    people: RatingRules = AS_SCORED
 
     @property
     def coefficient(self) -> str:
@@ -138,15 +139,14 @@ class Rated:
 
     def rating_scale(self, dimension: str) -> RatingScale:
         """Return the scale of a dimension's ratings: the one named, else that of its preset, else the metric's."""
-        scale: Scale | str | None = self.human_scale
-        preset = None if self.benchmark is None else self.benchmark.dimensions.get(dimension)
-        if scale is None and self.benchmark is not None:
-            scale = self.benchmark.rated_on.get(dimension) or (preset and Metric.load(preset).scale)
-        elif scale is None and dimension in self.metrics:
-            scale = self.metrics[dimension].scale
-        if scale is None:  # a dimension without a metric, which nothing is compared with
-            return ANY_NUMBER
-        return RatingScale.of(scale, skip_outside=self.skip_outside)
+        metric, scale = self.metrics.get(dimension), None
+        if self.benchmark is not None:
+            scale, preset = self.benchmark.rated_on.get(dimension), self.benchmark.dimensions.get(dimension)
+            metric = metric if preset is None else Metric.load(preset)
+        if metric is not None:
+            return self.people.scale(scale or metric.scale, metric.direction)
+        # Nothing is compared with a dimension without a metric.
+        return ANY_NUMBER if scale is None and self.people.human_scale is None else self.people.scale(scale)
 
     def ratings(self) -> dict[str, list[float]]:
         """Read the ratings of single people, of the only dimension."""
@@ -158,9 +158,9 @@ class Rated:
             own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
         else:
             rows = read_rows(path)
-            how = (self.human, self.rule, self.system, self.fields, self.limit_groups, self.rater_column)
+            how = (self.human, self.rule, self.system, self.fields, self.limit_groups, self.people)
             own = _of_rows(rows, path, *how)
-        return replace(own, metrics=self.metrics, human_scale=self.human_scale, skip_outside=self.skip_outside)
+        return replace(own, metrics=self.metrics, people=self.people)
 
 
 def read_rated(
@@ -175,23 +175,22 @@ def read_rated(
     fields: Mapping[str, str] | None = None,
     limit_groups: int | None = None,
     steps: bool = True,
-    human_scale: Scale | str | None = None,
-    skip_outside: bool = False,
-    rater_column: str | None = None,
     results: Sequence[str | Path] = (),
+    **reading: Unpack[RatingReading],
 ) -> Rated:
     """Read rated rows: a published benchmark file, unmodified, or rows of your own.
 
     With two or more `raters`, fields of single people's ratings, there is a human ceiling. If the field of the ratings
-    leads into a list of objects, these are the raters. Ratings outside of the metric's scale, or of `human_scale`, are
-    refused, or left out with `skip_outside`. A file that holds scores is one of its own `results`. Metrics, mapping and
-    documents are those of the results, as far as they are not given; without `metrics`, those that have a rating.
+    leads into a list of objects, these are the raters. `RatingReading` says how ratings are read. A file that holds
+    scores is one of its own `results`. Metrics, mapping and documents are those of the results, as far as they are not
+    given; without `metrics`, those that have a rating.
     """
+    people = RatingRules(**reading)
     if benchmark is not None:
-        if human or raters or group_by or system or fields or rater_column:
+        if human or raters or group_by or system or fields or people.rater_column or people.ratings:
             raise ConfigurationError(
-                "`human`, `fields`, `raters`, `rater_column`, `group_by` and `system` are for your own rows; "
-                "`benchmark` brings them"
+                "`human`, `fields`, `raters`, `rater_column`, `ratings`, `group_by` and `system` are for your own "
+                "rows; `benchmark` brings them"
             )
         own = tuple(dict.fromkeys(map(Path, results)))
         rated = replace(read_benchmark(file, benchmark, limit_groups=limit_groups), results=own)
@@ -213,7 +212,7 @@ def read_rated(
             group_by=scored.group_by if scored is not None and group_by is None else group_by,
             used=None if scored is None else scored.documents,
         )
-        rated = _of_rows(rows, file, ratings, rule, system, mapping, limit_groups, rater_column)
+        rated = _of_rows(rows, file, ratings, rule, system, mapping, limit_groups, people)
         dimensions = tuple(chosen)
         rated = replace(rated, results=tuple(dict.fromkeys(paths)))
         if raters and len(chosen) != 1:
@@ -222,7 +221,7 @@ def read_rated(
             raters = members_of(rated.rows, *ratings.values())
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
-    rated = replace(rated, metrics=chosen, human_scale=human_scale, skip_outside=skip_outside)
+    rated = replace(rated, metrics=chosen, people=people)
     for dimension in chosen:
         # Find ratings that are not numbers, or off the scale, now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
@@ -278,14 +277,12 @@ def _of_rows(
     system: str | None,
     fields: Mapping[str, str],
     limit_groups: int | None,
-    rater_column: str | None,
+    people: RatingRules,
 ) -> Rated:
     """Take rows with human ratings, or the first `limit_groups` of their documents (rows, if they are not grouped)."""
-    if rater_column is not None:
-        rows = merge_raters(rows, rater_column, rule.fields, fields, path, system)
+    rows = rated_rows(rows, people, rule.fields, fields, path, system)
     chosen, documents = _first_groups(rows, path, rule, limit_groups)
-    own = Rated(str(path), chosen, human, documents, system, fields, rule, limit_groups)
-    return replace(own, rater_column=rater_column)
+    return Rated(str(path), chosen, human, documents, system, fields, rule, limit_groups, people=people)
 
 
 def _first_groups(

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
+from geval_local.direction import Better, Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, lookup, nearest
 from geval_local.io.results import LARGEST, decoded, numbered
@@ -58,9 +60,11 @@ class RatingScale:
     skip_outside: bool = False
     #: Words in lower case -> what they mean, if its labels are no numbers.
     words: Mapping[str, float] = field(default_factory=dict)
+    #: Whether its other end is the good one, unlike that of the scores.
+    is_turned: bool = False
 
     @classmethod
-    def of(cls, scale: Scale | str | None, *, skip_outside: bool = False) -> RatingScale:
+    def of(cls, scale: Scale | str | None, *, skip_outside: bool = False, is_turned: bool = False) -> RatingScale:
         """Take the ends of a scale; None where nobody knows it."""
         if scale is None:
             if skip_outside:
@@ -68,17 +72,72 @@ class RatingScale:
                     "nothing says which scale the ratings are on, so none is outside of it",
                     hint="Name the scale: `human_scale=1-5`.",
                 )
-            return cls()
+            return cls(is_turned=is_turned)
         found = Scale.parse(scale)
         ends = "" if found.is_numeric else f" ({found.low:g} to {found.high:g})"
         labels = zip(found.labels, found.values, strict=True)
         words = {} if found.is_numeric else {label.strip().casefold(): value for label, value in labels}
-        return cls(found.low, found.high, f"{found.text}{ends}", skip_outside, words)
+        return cls(found.low, found.high, f"{found.text}{ends}", skip_outside, words, is_turned)
 
     def holds(self, rating: float) -> bool:
         """Whether a rating is on the scale, up to the rounding of a mean."""
         margin = 1e-9 * max(1.0, abs(rating))
         return self.low - margin <= rating <= self.high + margin
+
+    def mean(self, ratings: Sequence[float], *, is_share: bool = False) -> float:
+        """Return the mean of ratings, from the end that the scores call good: 1 of ranks 1 to 3 is 3; NaN of none."""
+        mean = _mean(ratings)
+        if not self.is_turned:
+            return mean
+        return 1 - mean if is_share else -mean if math.isinf(self.high) else self.low + self.high - mean
+
+
+class RatingReading(TypedDict, total=False):
+    """How people's ratings are read.
+
+    Attributes
+    ----------
+    human_scale : Scale or str
+        The scale of the human ratings; by default the metric's.
+    human_better : ``high`` or ``low``
+        Which ratings are good: ``low`` for ranks. By default those that are good scores of the metric.
+    skip_outside : bool
+        Skip ratings outside of this scale; by default they are an error.
+    rater_column : str
+        The column with the person who rated a row; rows with the same texts are merged.
+    ratings : path
+        A second file that holds the ratings.
+    on : str
+        The column that both files share: a key. ``id=trace`` if it is called ``trace`` in the second.
+    """
+
+    human_scale: Scale | str | None
+    human_better: Better | None
+    skip_outside: bool
+    rater_column: str | None
+    ratings: str | Path | None
+    on: str | None
+
+
+@dataclass(frozen=True)
+class RatingRules:
+    """How people's ratings are read, see `RatingReading`."""
+
+    human_scale: Scale | str | None = None
+    human_better: Better | None = None
+    skip_outside: bool = False
+    rater_column: str | None = None
+    ratings: str | Path | None = None
+    on: str | None = None
+
+    def scale(self, metric: Scale | str | None, direction: Direction = Direction.HIGH) -> RatingScale:
+        """Return the scale of ratings: the named one, else that of the metric."""
+        is_turned = self.human_better not in (None, direction.value)
+        return RatingScale.of(self.human_scale or metric, skip_outside=self.skip_outside, is_turned=is_turned)
+
+
+#: In the rows that were scored, on the metric's scale.
+AS_SCORED = RatingRules()
 
 
 class ByRater(dict[str, Any]):
@@ -127,8 +186,12 @@ def read_ratings(
         _say(f"the ratings in {field!r} are read so: {told}{', ...' if len(written) > _NAMED else ''}")
     ratings = [rating for own in found for rating in own]
     outside = Counter(rating for rating in ratings if not scale.holds(rating))
-    if not outside or set(ratings) <= {0.0, 1.0}:
-        return [*map(_mean, found)]
+    if is_share := set(ratings) <= {0.0, 1.0}:
+        outside.clear()
+    if scale.is_turned:
+        _say(f"the good end of the ratings in {field!r} is not that of the scores: they are counted from the other end")
+    if not outside:
+        return [scale.mean(own, is_share=is_share) for own in found]
     first = next(number for number, own in zip(numbers, found, strict=True) if not all(map(scale.holds, own)))
     values = [f"{rating:g} ({count} times)" if count > 1 else f"{rating:g}" for rating, count in outside.most_common()]
     more = f" and {len(values) - _NAMED} other values" if len(values) > _NAMED else ""
@@ -143,7 +206,7 @@ def read_ratings(
             "nobody rated, `skip_outside=True` leaves it out.",
         )
     _say_skipped(f"{told}; they are left out")
-    return [_mean([rating for rating in own if scale.holds(rating)]) for own in found]
+    return [scale.mean([rating for rating in own if scale.holds(rating)]) for own in found]
 
 
 def _numbers_at(

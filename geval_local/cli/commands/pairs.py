@@ -135,16 +135,8 @@ def rank(
     ],
     *,
     asked: AnalysisOptions,
-    ratings: Annotated[
-        Path | None,
-        typer.Option(
-            parser=options.here,
-            metavar="FILE",
-            help="Rows that hold the ratings; results of `score` hold them themselves.",
-        ),
-    ] = None,
     as_json: options.Json = False,
-    scale: RatingOptions,
+    rated_on: RatingOptions,
     people: PreferenceOptions,
 ) -> None:
     """Rank systems by comparisons, side by side where several runs are given; with ratings also against people.
@@ -154,5 +146,5 @@ def rank(
     from geval_local.analysis.pairs import rank as find
     from geval_local.cli.output.tables import show_study
 
-    study = options.analyse(find, runs, asked=asked, ratings=ratings, prefers=people.prefers, **scale.model_dump())
+    study = options.analyse(find, runs, asked=asked, prefers=people.prefers, **rated_on.model_dump())
     show_study(study, as_json=as_json)

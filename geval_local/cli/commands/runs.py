@@ -303,7 +303,7 @@ def report(
         str | None, typer.Option(help="Heading of the page; absent: the name of the file that was scored.")
     ] = None,
     overwrite: options.Overwrite = False,
-    ratings: RatingOptions,
+    rated_on: RatingOptions,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.fields import counted
@@ -321,7 +321,7 @@ def report(
         rows=rows,
         title=title,
         overwrite=overwrite,
-        **ratings.model_dump(),
+        **rated_on.model_dump(),
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")

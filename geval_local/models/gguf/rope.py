@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-from geval_local.models.gguf_file import GGUFHeader
-from geval_local.models.gguf_keys import refuse_key
+from geval_local.models.gguf.file import GGUFHeader
+from geval_local.models.gguf.keys import refuse_key
 
 _FACTORS = ("scaling.factor", "scale_linear")
 #: Keys of YaRN -> names in configurations.

@@ -1,7 +1,7 @@
 """Keys of GGUF files about a model: each is read, set, known to change no figure, or refused by name.
 
 Transformers skips what it does not know. A file that caps its logits, scales its embeddings or looks forward would then
-be loaded as another model. Rotary embeddings have a module of their own, `geval_local.models.gguf_rope`.
+be loaded as another model. Rotary embeddings have a module of their own, `geval_local.models.gguf.rope`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.gguf_file import GGUFHeader
+from geval_local.models.gguf.file import GGUFHeader
 
 #: Keys whose numbers the shapes of the tensors contradict if the configuration has others, and keys that compute
 #: nothing.

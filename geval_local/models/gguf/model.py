@@ -26,10 +26,10 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenize
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
 from geval_local.models.config_checks import MOST_COUNTED
-from geval_local.models.gguf_blocks import BLOCK_TYPES
-from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
-from geval_local.models.gguf_keys import set_keys
-from geval_local.models.gguf_rope import check_rotary, scaling_type, set_rotary
+from geval_local.models.gguf.blocks import BLOCK_TYPES
+from geval_local.models.gguf.file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
+from geval_local.models.gguf.keys import set_keys
+from geval_local.models.gguf.rope import check_rotary, scaling_type, set_rotary
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import Stored, kept_narrow, rows_in_turn, turned
