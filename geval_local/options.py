@@ -76,6 +76,7 @@ class Flag:
 
 #: Former options, and what takes their place.
 FORMER = {
+    "accept_version": "Install the versions that the run began with; or score anew, with what the cache has.",
     "distributed": "Write `workers=ray`.",
     "gather_by": "Sort the rows by that column: a share keeps rows of a document that follow each other together.",
 }

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from geval_local.engine.window import window_sizes
 from geval_local.errors import OutputError
-from geval_local.io.shares import Share, shares_of
+from geval_local.io.shares import Share, share_name, shares_of
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.runs.directory import SHARES_NAME, STORE_NAME, remove_shares, shares_in
 from geval_local.runs.manifest import JudgeRecord, RunManifest, read_manifest
-from geval_local.runs.run import Identity, Run, meet
+from geval_local.runs.run import Run, meet
 from geval_local.runs.store import StoredShare
-from geval_local.runs.target import shard_name
 from geval_local.runs.workers import Task, Workers, local_workers
 
 if TYPE_CHECKING:
@@ -35,20 +34,20 @@ SHARES_EACH = 4
 #: Least bytes of a share, if there are so many for every worker: each share computes its first texts anew.
 LEAST_BYTES = 1 << 18
 #: What a run learns of a judge from its shares.
-_LEARNT = ("fingerprint", "engine", "batch_tokens", "signatures", "earlier_versions", "definitions")
+_LEARNT = ("fingerprint", "engine", "batch_tokens", "signatures", "definitions")
 
 
-class Shard(NamedTuple):
+class ScoredShare(NamedTuple):
     """A share that has been scored."""
 
     directory: Path
     manifest: RunManifest
 
 
-def fill(run: Run, shards: Sequence[Shard]) -> None:
+def fill(run: Run, shares: Sequence[ScoredShare]) -> None:
     """Bring the outcomes of shares into a run, and say that its judges have done their work."""
     rows, stored = 0, []
-    for directory, manifest in shards:
+    for directory, manifest in shares:
         stored.append(StoredShare(directory / STORE_NAME, manifest.run, rows))
         rows += manifest.input.rows or 0
     # What only the whole input tells: an id that a row of an earlier share has.
@@ -57,7 +56,7 @@ def fill(run: Run, shards: Sequence[Shard]) -> None:
     run.manifest.input.rows = rows
     for place, record in enumerate(run.manifest.judges):
         its = next(
-            (shard.manifest.judges[place] for shard in shards if shard.manifest.judges[place].fingerprint is not None),
+            (share.manifest.judges[place] for share in shares if share.manifest.judges[place].fingerprint is not None),
             None,
         )
         if its is None:
@@ -81,7 +80,6 @@ class Spread:
     #: Number of workers, or ``auto``.
     count: str
     retry_errors: bool = False
-    accept_version: bool = False
     #: Starts the workers, given their number and the judges that each loads.
     start: Callable[[str, Sequence[JudgeOptions]], Workers] = local_workers
 
@@ -99,7 +97,7 @@ class Spread:
             self._score_all(completion)
             stack.close()
             found = [self._directory(number) for number in self._shares]
-            fill(run, [Shard(one, manifest) for one in found if (manifest := read_manifest(one)) is not None])
+            fill(run, [ScoredShare(one, manifest) for one in found if (manifest := read_manifest(one)) is not None])
             remove_shares(self._place)
         completion.write()
 
@@ -134,7 +132,7 @@ class Spread:
         return min(SHARES_EACH * workers, max(workers, self._run.manifest.input.bytes // LEAST_BYTES))
 
     def _directory(self, number: int) -> Path:
-        return self._place / shard_name(f"{number}/{self._of}")
+        return self._place / share_name(f"{number}/{self._of}")
 
     def _is_finished(self, number: int, judge: int) -> bool:
         manifest = None if self.retry_errors else read_manifest(self._directory(number))
@@ -155,7 +153,6 @@ class Spread:
                 judge,
                 self._run.manifest.run,
                 retry_errors=self.retry_errors and judge == 0,
-                accept_version=self.accept_version,
             )
 
     def _score(self, completion: Completion, judge: int, shares: dict[int, Share]) -> None:
@@ -180,11 +177,7 @@ class Spread:
 
     def _meet(self, record: JudgeRecord, found: JudgeRecord) -> None:
         """Record the judge of the first worker, and check that the others have the same."""
-        if record.fingerprint is not None and not self.accept_version:
-            assert found.fingerprint is not None
-            assert found.engine is not None
-            assert found.batch_tokens is not None
-            meet(record, Identity(found.fingerprint, found.engine, found.batch_tokens, found.signatures))
-        if not record.definitions or self.accept_version:
+        meet(record, found)
+        if not record.definitions:
             _learn(record, found)
             self._run.save()
