@@ -672,6 +672,14 @@ class BaselineOptions(Options):
             "or a share. Absent: 10%."
         ),
     ] = MAX_UNPAIRED
+    undecided: Annotated[
+        Literal["fail", "pass"],
+        Flag(metavar="fail|pass"),
+        Field(
+            description="A gate that cannot decide, such as one of two documents: whether it fails, or is skipped and "
+            "says so. Absent: fail."
+        ),
+    ] = "fail"
 
 
 class RatingOptions(Options):

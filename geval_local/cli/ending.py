@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -178,6 +179,8 @@ class Verbs(TyperGroup):
             except GevalError as error:
                 show_error(error)
                 code = EXIT_CONFIGURATION
+            if code not in (0, 1):
+                _end_without_verdict(arguments)
         raise SystemExit(code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -220,6 +223,17 @@ def _interruption(error: BaseException) -> KeyboardInterrupt | None:
     while found is not None and not isinstance(found, KeyboardInterrupt):
         found = found.__context__  # the error in progress, whatever the code names as cause
     return found
+
+
+def _end_without_verdict(arguments: Sequence[str]) -> None:
+    """Let no JUnit file of an earlier run stay green, also if the options cannot be read."""
+    from geval_local.evaluation.reports import begin
+
+    for place, argument in enumerate(arguments):
+        name, equals, file = argument.partition("=")
+        if name == "--junit" and (files := [file] if equals else arguments[place + 1 : place + 2]):
+            with contextlib.suppress(GevalError):
+                begin(None, Path(files[0]), "geval-local")
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:

@@ -222,6 +222,9 @@ def _run(plan: Plan, update: Mapping[str, bool], events: Callable[[DataRun], Run
         found += own
         if run.page is not None:
             reports[run.name] = _write_page(run, result, own)
+    for name in dict.fromkeys(one for run in plan.data if run.baseline is not None for one in run.baseline.removed):
+        told = "the baseline has these data and this file has not: nothing of them is compared"
+        found.append(GateOutcome(Gate(NOT_WORSE), "skipped", told, data=name))
     baselines = {run.name: run.baseline.path for run in plan.data if run.baseline is not None}
     done = EvaluationResult(plan.file, runs, reports, found, baselines)
     identifiers = {name: one.manifest.run for name, one in runs.items()}
