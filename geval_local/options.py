@@ -80,6 +80,7 @@ FORMER = {
     "new": "Write `target`.",
     "from_responses": "Write `responses`.",
     "cache": "Write `use_cache`.",
+    "accept_version": "Install the versions that the run began with; or score anew, with what the cache has.",
     "distributed": "Write `workers=ray`.",
     "gather_by": "Sort the rows by that column: a share keeps rows of a document that follow each other together.",
 }

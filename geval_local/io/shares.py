@@ -91,6 +91,18 @@ class Share(_Record):
     samples: tuple[Count, Count] | None = None
 
 
+def share_numbers(text: str | None) -> tuple[int, int]:
+    """Read the number of a share, from 1, and how many there are: ``3/8``."""
+    number, count = map(int, str(text).split("/"))
+    return number, count
+
+
+def share_name(text: str) -> str:
+    """Name the directory of a share: ``shard-0003-of-0008``."""
+    number, count = share_numbers(text)
+    return f"shard-{number:04d}-of-{count:04d}"
+
+
 class _Cut(NamedTuple):
     """Place in the input."""
 
@@ -136,7 +148,7 @@ def share_of(
     EmptyShareError
         If no row is left for this share.
     """
-    number, count = map(int, str(options.shard).split("/"))
+    number, count = share_numbers(options.shard)
     found = shares_of(paths, options, count, [number], sizes=sizes, pairs=pairs, documents=documents)
     if not found:
         raise EmptyShareError(

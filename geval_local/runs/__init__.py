@@ -6,7 +6,7 @@
 - `directory`, `own_files`: its directory and results, and the files that it may replace or remove
 - `run`: its judges and rows; `executor`: windows of rows, read ahead and executed unit by unit
 - `store`: finished rows, in SQLite; `cache`: outcomes across runs
-- `spread`: a run over its shares; `workers`: processes that score them; `shards`: shares that were scored apart, merged
+- `spread`: a run over its shares; `workers`: processes that score them; `merging`: shares that were scored apart
 - `exporter`: result files; `input_file`: the identity of the input
 - `reasons`: which rows of a result file are explained, and what lets a judge write why
 """

@@ -23,7 +23,6 @@ from geval_local.runs.manifest import RunManifest, is_run_directory, read_manife
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
 from geval_local.runs.store import MemoryStore, Store
-from geval_local.runs.versions import check_versions
 
 logger = logging.getLogger("geval_local")
 
@@ -45,9 +44,8 @@ def open_run(
     *,
     retry_errors: bool = False,
     overwrite: bool = False,
-    accept_version: bool = False,
 ) -> Iterator[Run]:
-    """Start a run, or continue the existing one; for `accept_version` see `geval_local.runs.versions`."""
+    """Start a run, or continue the existing one."""
     if directory is None:
         assert wanted is not None
         yield Run(wanted, MemoryStore(), None)
@@ -59,14 +57,7 @@ def open_run(
     made = make(directory)
     with hold(directory):
         try:
-            with _held(
-                directory,
-                wanted,
-                replaces,
-                overwrite=overwrite,
-                retry_errors=retry_errors,
-                accept_version=accept_version,
-            ) as run:
+            with _held(directory, wanted, replaces, overwrite=overwrite, retry_errors=retry_errors) as run:
                 yield run
         finally:
             if not is_run_directory(directory):
@@ -82,7 +73,6 @@ def _held(
     *,
     overwrite: bool,
     retry_errors: bool,
-    accept_version: bool,
 ) -> Iterator[Run]:
     """Start or continue a run in a directory that this process has locked."""
     for path in leftovers(directory):
@@ -121,8 +111,6 @@ def _held(
                 for judge in manifest.judges:
                     judge.complete = False
                 write_manifest(directory, manifest)
-            check_versions(directory, manifest, accept=accept_version)
-            run.accepts_version = accept_version
             try:
                 yield run
             except BaseException:

@@ -121,14 +121,6 @@ class Settings(RunOptions):
         fields = [tuple(metric.get("fields", ())) for metric in self.metrics]
         return DocumentRule.of(fields, mapping=self.fields, group_by=self.group_by)
 
-    @property
-    def shard_numbers(self) -> tuple[int, int] | None:
-        """The number of the share, from 1, and how many there are."""
-        if self.shard is None:
-            return None
-        number, count = map(int, self.shard.split("/"))
-        return number, count
-
     def _checked(self) -> Self:
         names = [metric["name"] for metric in self.metrics]
         if len(set(names)) < len(names) or len(set(self.formats)) < len(self.formats):

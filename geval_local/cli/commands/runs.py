@@ -32,14 +32,6 @@ def resume(
         ),
     ],
     retry_errors: options.RetryErrors = False,
-    accept_version: Annotated[
-        bool,
-        typer.Option(
-            "--accept-version",
-            help="Go on with other versions of geval-local, torch or transformers than the run began with; the "
-            "signature then names both.",
-        ),
-    ] = False,
     *,
     gates: options.Gates,
     as_json: options.Json = False,
@@ -57,11 +49,7 @@ def resume(
     limits = gates.read(manifest.settings.by)
     follow(
         lambda events: run_file.resume(
-            run,
-            retry_errors=retry_errors,
-            accept_version=accept_version,
-            load_calibration=read_calibration,
-            events=events,
+            run, retry_errors=retry_errors, load_calibration=read_calibration, events=events
         ),
         manifest.input.name,
         limits,
@@ -102,11 +90,11 @@ def merge(
     """
     from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
-    from geval_local.runs.shards import merge_shards
+    from geval_local.runs.merging import merge_shares
 
     limits = gates.read()
     follow(
-        lambda events: merge_shards(run, output, run_options, load_calibration=read_calibration, events=events),
+        lambda events: merge_shares(run, output, run_options, load_calibration=read_calibration, events=events),
         output,
         limits,
         results=1,
