@@ -56,7 +56,7 @@ COMMANDS = {
     "jury": ["jury", "one.jsonl", "two.jsonl", "--human", "rating"],
     "calibrate": ["calibrate", "one.jsonl", "--human", "rating", "-o", "c.json"],
     "bias": ["bias", "one.jsonl", "--side", "system", "--human", "rating"],
-    "preferences": ["preferences", "one.jsonl", "--human", "rating"],
+    "rank": ["rank", "one.jsonl", "--human", "rating"],
 }
 
 
