@@ -14,7 +14,7 @@ from __future__ import annotations
 __all__ = ["main"]
 
 
-def _run() -> None:
+def run_verb() -> None:
     from geval_local.cli.app import app
 
     app(prog_name="geval-local")
@@ -34,9 +34,9 @@ def main() -> None:
         from geval_local.cli.guarded import guarded, is_on_ray
 
         if is_on_ray(sys.argv[1:]):
-            guarded(_run, sys.argv[1:])
+            guarded(run_verb, sys.argv[1:])
         else:
-            _run()
+            run_verb()
     except KeyboardInterrupt:  # during start-up, or again while a command ends
         print("interrupted", file=sys.stderr)
         raise SystemExit(3) from None

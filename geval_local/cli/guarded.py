@@ -21,7 +21,7 @@ from geval_local.cli.ending import EXIT_INTERRUPTED
 
 _ON_RAY = re.compile(r'"workers":\s*"ray')
 #: Seconds to end after a signal: a driver that waits for a hanging process of Ray does not handle signals.
-_ENDING_SECONDS = 60
+ENDING_SECONDS = 60
 #: Makes a Linux process die with its parent (prctl(2)).
 _PR_SET_PDEATHSIG = 1
 
@@ -60,7 +60,7 @@ def guarded(work: Callable[[], None], arguments: Sequence[str]) -> None:
 
     def forward(number: int, frame: Any) -> None:
         os.kill(child, number)
-        signal.alarm(_ENDING_SECONDS)
+        signal.alarm(ENDING_SECONDS)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, forward)

@@ -89,7 +89,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
             ) from error
         options: dict[str, Any] = {"address": address or "local"}
         if address is not None:
-            _check_answers(address)
+            check_answers(address)
         else:
             _confine(stack)
             options |= {"include_dashboard": False, "_temp_dir": str(stack.enter_context(_private_directory()))}
@@ -125,7 +125,7 @@ def _shut_down() -> None:
     is_over.set()
 
 
-def _check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
+def check_answers(address: str, seconds: float = _ANSWER_SECONDS) -> None:
     """Try the connection in another process first: Ray waits forever for some clusters that do not answer."""
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
     try:

@@ -20,7 +20,7 @@ from geval_local.signature import LIBRARIES, signature_parts, written_signature
 _DISTRIBUTIONS = {"transformers": "transformers", "torch": "torch"}
 
 
-def _installed(library: str) -> str | None:
+def version_now(library: str) -> str | None:
     """Return an installed version without importing anything; None if it cannot be told."""
     if library not in _DISTRIBUTIONS:
         return __version__
@@ -40,7 +40,7 @@ def changed_versions(record: JudgeRecord) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for signature in record.signatures.values():
         for library, before in _libraries(signature).items():
-            now = _installed(library)
+            now = version_now(library)
             if before != "none" and now is not None and _release(before) != _release(now):
                 found[library] = (before, now)
     return found

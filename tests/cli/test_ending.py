@@ -124,7 +124,7 @@ def work():
         exec("os.kill(os.getpid(), signal.SIGTERM)", globals())
     except KeyboardInterrupt:
         raise SystemExit(3) from None
-cli._run = work
+cli.run_verb = work
 cli.main()
 """,
         encoding="utf-8",

@@ -246,7 +246,7 @@ MOUNTS = """\
 )
 def test_a_network_disk_is_known_by_how_it_is_mounted(tmp_path, monkeypatch, path, kind):
     (tmp_path / "mounts").write_text(MOUNTS)
-    monkeypatch.setattr(files, "_MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mounts")
     assert files.network_disk(Path(path)) == kind
 
 

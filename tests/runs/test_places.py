@@ -117,10 +117,10 @@ class NewJudge(OldJudge):
 def other_versions(file, tmp_path, monkeypatch):
     """A run that was stopped with versions that are not installed any more; where it lies."""
     installed = {"torch": "2.12.1", "transformers": "5.20.2", "version": "0.1.0"}
-    monkeypatch.setattr(versions, "_installed", VERSIONS.get)
+    monkeypatch.setattr(versions, "version_now", VERSIONS.get)
     with pytest.raises(Interrupted):
         score(file, tmp_path / "run", OldJudge(engine()), events=StopAfter(30))
-    monkeypatch.setattr(versions, "_installed", installed.get)
+    monkeypatch.setattr(versions, "version_now", installed.get)
     monkeypatch.setattr(Judge, "load", lambda *_, **__: NewJudge(engine()))
     monkeypatch.setattr("geval_local.runs.completion.entry_of", lambda choice: None)
     return tmp_path / "run"
@@ -164,7 +164,7 @@ def test_what_is_accepted_are_versions_and_nothing_else(other_versions, monkeypa
 
 
 def test_a_build_of_the_same_version_is_no_other_version(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(versions, "_installed", {"torch": "2.12.0", "transformers": "5.20.1", "version": "0.0.9"}.get)
+    monkeypatch.setattr(versions, "version_now", {"torch": "2.12.0", "transformers": "5.20.1", "version": "0.0.9"}.get)
     with pytest.raises(Interrupted):
         score(file, tmp_path / "run", OldJudge(engine()), events=StopAfter(30))
     assert score(file, tmp_path / "run", OldJudge(engine())).files
@@ -172,5 +172,5 @@ def test_a_build_of_the_same_version_is_no_other_version(file, tmp_path, monkeyp
 
 def test_a_run_that_is_complete_needs_no_versions(file, tmp_path, monkeypatch):
     expected = score(file, tmp_path / "run", OldJudge(engine()))
-    monkeypatch.setattr(versions, "_installed", {"version": "9.9.9"}.get)
+    monkeypatch.setattr(versions, "version_now", {"version": "9.9.9"}.get)
     assert resume(tmp_path / "run").files == expected.files

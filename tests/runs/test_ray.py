@@ -191,7 +191,7 @@ def test_whether_a_raylet_lives_is_seen(tmp_path):
 
 def test_a_cluster_that_never_answers_is_given_up(monkeypatch):
     with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1:6379 has not answered for 0\.05 s") as caught:
-        connection._check_answers("10.0.0.1:6379", seconds=0.05)
+        connection.check_answers("10.0.0.1:6379", seconds=0.05)
     assert "ray status" in caught.value.hint
 
 
@@ -221,7 +221,7 @@ def command(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     code = (
         "import os, signal, sys, geval_local.cli as cli\n"
         f"def work():\n    {body}\n"
-        "cli._run = work\ncli.main()"  # the verbs would import torch
+        "cli.run_verb = work\ncli.main()"  # the verbs would import torch
     )
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
@@ -256,7 +256,7 @@ def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_star
         "def work():\n"
         "    try:\n        print(os.getpid(), flush=True)\n        time.sleep(60)\n"
         "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n        sys.exit(3)\n"
-        "cli._run = work\ncli.main()"
+        "cli.run_verb = work\ncli.main()"
     )
     command = [sys.executable, "-c", code, "score", "in.jsonl", "--workers=ray"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -279,12 +279,12 @@ def test_a_guarded_command_ends_although_its_driver_takes_no_signal():
     code = (
         "import signal, time, geval_local.cli as cli\n"
         "from geval_local.cli import guarded\n"
-        "guarded._ENDING_SECONDS = 1\n"
+        "guarded.ENDING_SECONDS = 1\n"
         "def work():\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "    print('begun', flush=True)\n"
         "    time.sleep(60)\n"
-        "cli._run = work\ncli.main()"
+        "cli.run_verb = work\ncli.main()"
     )
     command = [sys.executable, "-c", code, "score", "in.jsonl", "--workers=ray", "-o", "runs/one/"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
