@@ -140,7 +140,7 @@ def meta_eval(
         limit_groups=limit_groups,
         steps=not beside.no_steps,
         results=results or (),
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     is_named = any(one.name is not None for one in chosen_judges)
     chosen = chosen_judges if is_named or not (rows.results or responses) else []
@@ -249,7 +249,7 @@ def compare(
         **asdict(systems),
         **asdict(rows),
         **asdict(agreement),
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     if written.page is not None:
         note(f"wrote {write_compared(study, written.page)}; open it in any browser")
@@ -310,7 +310,7 @@ def estimate(
     from geval_local.cli.output.tables import show_study
 
     people = {"raters": raters or (), "metric": metric, "system": system, "group_by": group_by, "fields": fields}
-    people |= rated_on.model_dump()
+    people |= dict(rated_on)
     if sheet.plan is None:
         if sheet.output is not None:
             raise ConfigurationError("--output is the sheet to rate", hint="Say with --plan N how many documents.")
@@ -372,7 +372,7 @@ def bias(
         between=between,
         fields=fields,
         seed=seed,
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     show_study(study, as_json=as_json)
 
@@ -422,7 +422,7 @@ def calibrate(
         method=method,
         folds=folds,
         seed=seed,
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     save_calibration(study.calibration, output)
     show_study(study, as_json=as_json)
@@ -475,7 +475,7 @@ def jury(
         fields=fields,
         largest=count,
         **asdict(agreement),
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     if output is not None:
         save_jury(study, output)

@@ -181,6 +181,6 @@ def preferences(
         target=new,
         every_pair=every_pair,
         prefers=people.prefers,
-        **scale.model_dump(),
+        **dict(scale),
     )
     show_study(study, as_json=as_json)
