@@ -4,8 +4,8 @@
     python benchmarks/scale.py --rows 2000000 --workers 2 --lines    # JSONL
 
 Rows are made up: sixteen candidates of about 50 words for every source of about 300. The judge is the mock, which costs
-about what tokenizing and packing cost. Each run is a process of its own; `scale_faults.py` disturbs them. The last line
-of the output is JSON.
+about what tokenizing and packing cost. Each run is a process of its own; `scale_faults.py` disturbs them. Those of Ray
+need a cluster that runs here (`ray start --head`). The last line of the output is JSON.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def one(given: Path, output: Path, workers: str) -> None:
     count = int(workers.rpartition(":")[2])
     mine = [{"OMP_NUM_THREADS": "1"}] * count
     run_file.Spread = partial(Spread, start=lambda *_: LocalWorkers(mine, scale.load_mock))
-    scheduler.ray_workers = lambda text, judges, address: scheduler.RayWorkers(count, judges, load=scale.load_mock)
+    scheduler.ray_workers = lambda text, judges, address: scheduler.RayWorkers(count, judges, address, scale.load_mock)
     run_file.Spread = Spread if workers.startswith("ray") else run_file.Spread
     run_file.score_file(given, metric, "nano", output, use_cache=False, workers=workers)
 

@@ -3,9 +3,9 @@
     python benchmarks/scale_faults.py --trials 3            # one fault a run
     python benchmarks/scale_faults.py --kinds worker head
 
-Workers, drivers, raylets and heads are killed, of the command's own cluster and of one that it joined, and processes
-stop for a while or for good. A command that cannot finish has to end by itself with code 3 and name the command that
-continues it, which has to give the bytes of an undisturbed run. The last line of the output is JSON.
+Workers, commands, raylets and heads of a cluster that the command joined are killed, or stop for a while or for good. A
+command that cannot finish has to end by itself with code 3 and name the command that continues it, which has to give
+the bytes of an undisturbed run, on another cluster. The last line of the output is JSON.
 """
 
 from __future__ import annotations
@@ -61,25 +61,22 @@ def wait_for(driver: subprocess.Popen[str], is_time: Callable[[], bool]) -> bool
     return False
 
 
-#: Fault of a command -> the process that it strikes, and its signal. Those of `joined` strike a cluster that it joined.
+#: Fault -> the process that it strikes, and its signal. The driver is the command's process that talks to Ray.
 FAULTS = {
     "worker": ("_Actor", signal.SIGKILL),
+    "command": ("command", signal.SIGKILL),
+    "ended": ("command", signal.SIGTERM),
     "driver": ("driver", signal.SIGKILL),
-    "ended": ("driver", signal.SIGTERM),
     "raylet": ("raylet", signal.SIGKILL),
     "head": ("gcs_server", signal.SIGKILL),
     "slow raylet": ("raylet", signal.SIGSTOP),
     "slow head": ("gcs_server", signal.SIGSTOP),
-    "slow start": ("raylet", signal.SIGSTOP),
     "hung raylet": ("raylet", signal.SIGSTOP),
     "hung head": ("gcs_server", signal.SIGSTOP),
-    "joined head": ("gcs_server", signal.SIGKILL),
-    "joined raylet": ("raylet", signal.SIGKILL),
-    "joined slow raylet": ("raylet", signal.SIGSTOP),
 }
 
 
-class JoinedCluster:
+class Cluster:
     """A cluster as `ray start --head` begins it; its processes are known by their directory."""
 
     def __init__(self, place: Path) -> None:
@@ -109,84 +106,69 @@ class JoinedCluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def find(run: subprocess.Popen[str], joined: JoinedCluster | None, name: str) -> list[psutil.Process]:
-    """Find the processes of a run by a word of their command lines; the driver is the command's child."""
-    if name == "driver":
-        return psutil.Process(run.pid).children()[:1]
+def find(run: subprocess.Popen[str], cluster: Cluster, name: str) -> list[psutil.Process]:
+    """Find the processes of a run, and of its cluster, by a word of their command lines."""
+    if name in ("command", "driver"):
+        command = psutil.Process(run.pid)
+        return [command] if name == "command" else command.children()[:1]
     found = []
-    with suppress(psutil.Error):
-        for process in joined.processes() if joined else psutil.Process(run.pid).children(recursive=True):
-            with suppress(psutil.Error):
-                words = process.cmdline()
-                if words and (name in words[0] or (name == "_Actor" and name in " ".join(words))):
-                    found.append(process)
+    for process in cluster.processes():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if words and (name in words[0] or (name == "_Actor" and name in " ".join(words))):
+                found.append(process)
     return found
 
 
-def strike(run: subprocess.Popen[str], joined: JoinedCluster | None, kind: str, seconds: float) -> bool:
-    """Send the signal of a fault; a slow process continues after some seconds. False if there is no such process."""
-    name, number = FAULTS[kind]
-    found = find(run, joined, name)
+def strike(found: list[psutil.Process], kind: str, seconds: float) -> None:
+    """Send the signal of a fault; a slow process continues after some seconds."""
     for process in found[:1]:
         with suppress(psutil.Error):
-            process.send_signal(number)
+            process.send_signal(FAULTS[kind][1])
             if "slow" in kind:
                 time.sleep(seconds)
                 process.send_signal(signal.SIGCONT)
-    return bool(found)
 
 
 def command_trial(arguments: argparse.Namespace, kind: str, rng: random.Random, place: Path) -> dict[str, object]:
-    """Do one run by the command line with one fault, and continue it to its end."""
-    output = place / f"out {kind}.jsonl"
-    joined = JoinedCluster(place) if kind.startswith("joined") else None
-    environment = environment_of(place / "out") | (TOKEN if joined else {})
+    """Do one run by the command line with one fault, and continue it on another cluster."""
+    output, cluster = place / f"out {kind}.jsonl", Cluster(place)
+    environment = environment_of(place / "out") | TOKEN
     command = [sys.executable, "-m", "geval_local"]
     score = [*command, "score", str(place / "in"), "-m", METRIC, "-j", arguments.judge, "-o", str(output), "--no-cache"]
-    score += ["--window", str(arguments.block), "--workers", "ray:2"]
-    score += ["--address", joined.address] if joined else []
+    score += ["--window", str(arguments.block), "--workers", "ray:2", "--address", cluster.address]
     least, seconds = rng.randint(1, STORED_BYTES), rng.uniform(*arguments.pause)
     begin = time.monotonic()
     run = subprocess.Popen(score, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
                            start_new_session=True)  # fmt: skip
     try:
-        if kind == "slow start":
-            struck = wait_for(run, lambda: bool(find(run, joined, "raylet")))
-        else:
-            struck = wait_for(run, lambda: stored(output) >= least)
+        found = find(run, cluster, FAULTS[kind][0]) if wait_for(run, lambda: stored(output) >= least) else []
         at = stored(output)
-        hanging = find(run, joined, FAULTS[kind][0]) if struck and "hung" in kind else []
-        struck = struck and strike(run, joined, kind, seconds)
+        strike(found, kind, seconds)
         fault = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
             run.wait(HANGING_SECONDS)
         hung, took = run.poll() is None, time.monotonic() - fault
         if hung:
             run.kill()
-        for process in hanging:
-            with suppress(psutil.Error):
-                process.kill()
         told = run.communicate()[1]
         code, resumed = run.returncode, 0
-        if joined:
-            joined.end()
-            joined = JoinedCluster(place)
-            score[score.index("--address") + 1] = joined.address
+        cluster.end()
+        cluster = Cluster(place)
+        score[score.index("--address") + 1] = cluster.address
         while run.returncode and resumed < 3:
             resumed += 1
-            again = [*command, "resume", str(output)] if joined is None else score
-            run = subprocess.Popen(again, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            run = subprocess.Popen(score, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             last = run.communicate()[1]
     finally:
-        if joined:
-            joined.end()
-    result = {"fault": kind, "struck": struck, "at": at, "stopped_for": round(seconds) if "slow" in kind else None}
+        cluster.end()
+    result = {"fault": kind, "struck": bool(found), "at": at, "stopped_for": round(seconds) if "slow" in kind else None}
     result |= {"code": code, "hung": hung, "seconds_to_end": round(took), "seconds": round(time.monotonic() - begin)}
     result |= {"names_resume": "geval-local resume" in told, "traceback": "Traceback" in told, "resumed": resumed}
     if run.returncode:
         result["last_words"] = last[-600:]
-    result["right"] = not hung and code in ((0, 3, -9) if kind == "driver" else (0, 3)) and not run.returncode
-    result["right"] = result["right"] and (code == 0 or result["names_resume"]) and not result["traceback"]
+    result["right"] = not hung and code in ((-9,) if kind == "command" else (0, 3)) and not run.returncode
+    result["right"] = result["right"] and (code in (0, -9) or result["names_resume"]) and not result["traceback"]
     if not result["right"]:
         result["words"] = told[-600:]
     return result
@@ -198,7 +180,7 @@ def commands(place: Path, arguments: argparse.Namespace) -> list[dict[str, objec
     for path in sorted((place / "in").iterdir())[::2]:
         write_lines(path, path.with_suffix(".jsonl"))
         path.unlink()
-    common = ["-m", METRIC, "-j", arguments.judge, "--window", str(arguments.block), "--workers", "ray:2"]
+    common = ["-m", METRIC, "-j", arguments.judge, "--window", str(arguments.block)]
     command = [sys.executable, "-m", "geval_local", "score", str(place / "in"), *common]
     whole = [*command, "--no-cache", "-o", str(place / "whole.jsonl")]
     subprocess.run(whole, check=True, env=environment_of(place / "out"), stdout=subprocess.DEVNULL, stderr=-3)

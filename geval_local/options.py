@@ -74,8 +74,13 @@ class Flag:
     is_negative: bool = False
 
 
-#: Former options, and what takes their place.
+#: Former names of verbs, and of options with what takes their place.
+FORMER_VERBS = {"preferences": "rank"}
 FORMER = {
+    "new": "Write `target`.",
+    "from_responses": "Write `responses`.",
+    "cache": "Write `use_cache`.",
+    "accept_version": "Install the versions that the run began with; or score anew, with what the cache has.",
     "distributed": "Write `workers=ray`.",
     "gather_by": "Sort the rows by that column: a share keeps rows of a document that follow each other together.",
 }
@@ -607,10 +612,7 @@ class RunOptions(Options):
     cluster: Annotated[
         str | None,
         Flag(("--address",), metavar="ADDRESS", panel=SPREADING),
-        Field(
-            description="The Ray cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this "
-            "machine alone."
-        ),
+        Field(description="The Ray cluster, HOST:PORT. Absent: the one that RAY_ADDRESS names, or this machine is in."),
     ] = None
 
     def _checked(self) -> Self:
@@ -672,6 +674,14 @@ class BaselineOptions(Options):
             "or a share. Absent: 10%."
         ),
     ] = MAX_UNPAIRED
+    undecided: Annotated[
+        Literal["fail", "pass"],
+        Flag(metavar="fail|pass"),
+        Field(
+            description="A gate that cannot decide, such as one of two documents: whether it fails, or is skipped and "
+            "says so. Absent: fail."
+        ),
+    ] = "fail"
 
 
 class RatingOptions(Options):
@@ -720,7 +730,7 @@ class RatingOptions(Options):
         Flag(metavar="COLUMN", panel=READING),
         Field(
             description="The key that both files share, such as id, or id=trace if it is called trace in the second. "
-            "`preferences` joins ratings by document and system without it."
+            "`rank` joins ratings by document and system without it."
         ),
     ] = None
 

@@ -102,7 +102,6 @@ def judge_less_people(
         found,
         1.0 if is_between else p,
         math.nan,
-        found.detectable(),
         "t (judge less people)",
         figures.units,
         0,

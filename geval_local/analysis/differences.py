@@ -24,9 +24,9 @@ from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.signature import rounding_of
-from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
-from geval_local.statistics.noninferiority import missed
-from geval_local.statistics.records import ScoredItem, mean_mass
+from geval_local.statistics.interval import Ends, Interval, mean_interval, t_interval, t_test
+from geval_local.statistics.noninferiority import p_of_mean
+from geval_local.statistics.records import ScoredItem, labels_of, mean_mass
 from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
 from geval_local.statistics.significance import LEVEL, corrected, how_corrected
 
@@ -37,6 +37,8 @@ WELCH, ADJUSTED = "Welch t", "t (adjusted means)"
 Floats = NDArray[np.float64]
 #: Scores that differ by less are equal, unless the run's own rounding is larger.
 ROUNDING = rounding_of("")
+#: Why the leading system is not called better.
+_FEW = "no winner is named: so few documents may lack rare scores that would undo the lead"
 #: With more pairs than this, a short table lists only the most informative ones.
 MOST_PAIRS = 15
 
@@ -81,8 +83,6 @@ class Gap:
     p: float
     #: The p-value adjusted for all tests of its table; NaN for a single test.
     p_adjusted: float
-    #: Smallest true gap that the test would have found with 80 % probability.
-    detectable: float
     #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation), ``t (adjusted means)``
     #: or ``Welch t`` (documents not shared).
     test: str
@@ -100,6 +100,9 @@ class Gap:
     significance: float = field(default=LEVEL, repr=False)
     #: Which scores are good.
     direction: Direction = Direction.HIGH
+    #: How probably so few documents lack what would undo the lead, such as rare failures of the better side: Gaffke's p
+    #: of a lead, if one side's score may be any on the scale; 0 if unpaired.
+    hidden: float = 0.0
 
     @property
     def name(self) -> str:
@@ -118,8 +121,8 @@ class Gap:
 
     @property
     def better(self) -> str | None:
-        """The significantly better side; None if the test separates neither."""
-        if not self.is_told_apart:
+        """The significantly better side; None if the test separates neither, or rare scores may undo the lead."""
+        if not self.is_told_apart or self.hidden >= LEVEL:
             return None
         return self.first if self.lead > 0 else self.second
 
@@ -218,12 +221,14 @@ def gap(
     tie: float = 0.0,
     smallest: float = ROUNDING,
     seed: int = 0,
+    ends: Ends | None = None,
 ) -> Gap:
     """Test whether one side (a system of the items) scores higher than another.
 
     If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel: it flips the
     signs of the documents' differences at random. Otherwise it is Welch's t test of the documents' means. A document is
-    tied if its scores differ by at most `tie`; differences up to `smallest` are 0.
+    tied if its scores differ by at most `tie`; differences up to `smallest` are 0. `ends` are those of the scale;
+    without them no score is taken to be beyond those of both sides.
     """
     means = [document_means(items, side) for side in (first, second)]
     for side, own in zip((first, second), means, strict=True):
@@ -237,12 +242,14 @@ def gap(
         difference = _welch(a, b)
         p = t_test(difference.value, difference.error, difference.units)
         ends = float(a.mean()), float(b.mean())
-        return Gap(first, second, ends, difference, p, math.nan, difference.detectable(), WELCH, documents, 0)
+        return Gap(first, second, ends, difference, p, math.nan, WELCH, documents, 0)
     a, b = (np.array([own[name] for name in shared]) for own in means)
     apart = np.where(np.abs(a - b) <= smallest, 0.0, a - b)
     by_document = dict(zip(shared, apart.tolist(), strict=True))
     difference = mean_interval(apart)
     p, test = paired_test(by_document, difference, seed=seed)
+    low, high = ends or (float(min(a.min(), b.min())), float(max(a.max(), b.max())))
+    worst = min(low - float(b.mean()), float(a.mean()) - high, -abs(difference.value))
     wins, losses = int((apart > tie + smallest).sum()), int((-apart > tie + smallest).sum())
     return Gap(
         first,
@@ -251,7 +258,6 @@ def gap(
         difference,
         p,
         math.nan,
-        difference.detectable(),
         test,
         len(shared),
         documents - len(shared),
@@ -259,7 +265,13 @@ def gap(
         len(shared) - wins - losses,
         losses,
         by_document,
+        hidden=hidden(apart, worst),
     )
+
+
+def hidden(differences: Floats, worst: float) -> float:
+    """Bound the probability that so few documents lack the differences against a lead, down to `worst`."""
+    return p_of_mean(math.copysign(1.0, float(differences.mean())) * differences, worst, 0.0)
 
 
 def document_means(
@@ -337,10 +349,12 @@ def rank_systems(
     smallest: float = ROUNDING,
     seed: int = 0,
     direction: Direction = Direction.HIGH,
+    ends: Ends | None = None,
 ) -> Ranking:
     """Compare systems by the scores of one judge on one metric; `direction` says which scores are good.
 
-    Differences up to `smallest` are rounding, and count as 0.
+    Differences up to `smallest` are rounding, and count as 0. `ends` are those of the scale, by default of its labels,
+    see `gap`.
     """
     nameless = [item.key for item in items if not item.system]
     if nameless:
@@ -370,11 +384,14 @@ def rank_systems(
         raise ConfigurationError(
             f"there is no system {baseline!r} with a score", hint=f"The systems are: {', '.join(ranked)}."
         )
+    if ends is None and len(labels := labels_of(items)) > 1:
+        ends = labels[0], labels[-1]
     by_system = {name: [item for item in items if item.system == name] for name in ranked}
     tests = []
     for one, other in combinations(ranked, 2):
         if baseline in (None, one, other):
-            test = gap([*by_system[one], *by_system[other]], one, other, tie=tie, smallest=smallest, seed=seed)
+            two = [*by_system[one], *by_system[other]]
+            test = gap(two, one, other, tie=tie, smallest=smallest, seed=seed, ends=ends)
             test = _adjusted(test, adjusted) if adjusted and test.test == WELCH else test
             tests.append(test.judged(direction))
     holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"
@@ -409,7 +426,7 @@ def _adjusted(test: Gap, means: Mapping[str, tuple[Interval, Floats]]) -> Gap:
     (one, drew), (other, drew_too) = means[test.first], means[test.second]
     difference = _drawn_interval(one.value - other.value, drew - drew_too, min(one.units, other.units))
     p = t_test(difference.value, difference.error, difference.units)
-    return replace(test, means=(one.value, other.value), difference=difference, p=p, test=ADJUSTED)
+    return replace(test, means=(one.value, other.value), difference=difference, p=p, test=ADJUSTED, hidden=0.0)
 
 
 def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
@@ -438,6 +455,7 @@ def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None, wor
             outcomes[_outcome(pair, anchor)].append(pair.second if pair.first == anchor else pair.first)
     told = {
         "better": ("it is better than {}", "{} {is} worse than {anchor}"),
+        "few": (f"it is ahead of {{}}, but {_FEW}", f"{{}} {{differ}} from {{anchor}}, but {_FEW}"),
         "even": ("it is not told apart from {}", "{} {is} not told apart from {anchor}"),
         "equal": ("it has the same scores as {}", "{} {has} the same scores as {anchor}"),
         "worse": ("on the documents that both answered it is worse than {}", "{} {is} better than {anchor}"),
@@ -446,22 +464,24 @@ def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None, wor
     parts = []
     for outcome in ("worse", "better", "even", "equal", "apart") if baseline else told:
         if names := outcomes.get(outcome):
-            be = {"is": "is", "has": "has"} if len(names) == 1 else {"is": "are", "has": "have"}
+            be = {"is": "is", "has": "has", "differ": "differs"}
+            be = be if len(names) == 1 else {"is": "are", "has": "have", "differ": "differ"}
             parts.append(told[outcome][baseline is not None].format(", ".join(names), anchor=anchor, **be))
     how = f"({how_corrected(pairs)}, p < {LEVEL:g})"
-    unseen = missed(min(pair.documents for pair in pairs)) if any(pair.better for pair in pairs) else ""
     if baseline is not None:
-        return f"By this judge, {'; '.join(parts)} {how}{unseen}."
+        return f"By this judge, {'; '.join(parts)} {how}."
     apart = sum(pair.is_told_apart for pair in pairs)
     return (
         f"By this judge {anchor} {words[0]} of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
-        f"{len(pairs)} pairs are told apart {how}{unseen}."
+        f"{len(pairs)} pairs are told apart {how}."
     )
 
 
 def _outcome(pair: Gap, anchor: str) -> str:
     if pair.test == WELCH:
         return "apart"
+    if pair.is_told_apart and pair.better is None:
+        return "few"
     return "equal" if pair.is_equal else {None: "even", anchor: "better"}.get(pair.better, "worse")
 
 
@@ -487,15 +507,10 @@ def _told_pair(pair: Gap, unit: str) -> str:
         won, lost = (pair.wins, pair.losses) if pair.lead >= 0 else (pair.losses, pair.wins)
         counted = f"; {ahead} wins {won}, ties {pair.ties} and loses {lost}"
     if pair.better is not None:
-        return f"By this judge {ahead} is better than {behind}, by {size} {unit} {on}{counted}{missed(pair.documents)}."
-    found = ""
-    if math.isfinite(pair.detectable):
-        least = number(pair.detectable, digits(d))
-        found = f" Only a true difference above {least} would have been found with 80 % probability."
-    return (
-        f"By this judge {ahead} and {behind} cannot be told apart: {ahead} is ahead by {size} {unit} "
-        f"{on}{counted}.{found}"
-    )
+        return f"By this judge {ahead} is better than {behind}, by {size} {unit} {on}{counted}."
+    if pair.is_told_apart:
+        return f"By this judge {ahead} is ahead of {behind} by {size} {unit} {on}{counted}, but {_FEW}."
+    return f"By this judge {ahead} and {behind} cannot be told apart: {ahead} is ahead by {size} {unit} {on}{counted}."
 
 
 def ranking_table(
@@ -526,6 +541,8 @@ def ranking_table(
             "warning: systems answered different documents: ranks are by means adjusted for documents (additive "
             f"model), tests are on the documents that two systems share{few}"
         )
+    if any(pair.is_told_apart and pair.better is None for pair in ranking.pairs):
+        notes.append(f"{_FEW} (the bound of Gaffke, 2005, for any scores on the scale, is above {LEVEL:g})")
     if any(pair.test == WELCH for pair in ranking.pairs):
         notes.append(
             "warning: no winner is named of systems that share no documents (Welch's t): what differs may be these"
@@ -567,15 +584,13 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
         "p": lambda own: p_value(own.p),
         "p (adjusted)": lambda own: p_value(own.p_adjusted),
         "win / tie / loss": lambda own: "-" if own.wins is None else f"{own.wins} / {own.ties} / {own.losses}",
-        "detectable": lambda own: number(own.detectable, digits(own.difference)),
         "documents": lambda own: f"{own.documents} ({own.left_out} left out)" if own.left_out else own.documents,
     }
     del columns["gap" if of_systems else "win / tie / loss"]
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
     notes = [
         f"p: two-sided, {tests}, and no smaller than by t with the skewness of the differences; p (adjusted): for "
-        f"{what} ({how_corrected(gaps.values())}); detectable: "
-        "smaller true differences are found with less than 80 % probability by the adjusted test"
+        f"{what} ({how_corrected(gaps.values())})"
     ]
     if any(own.left_out for own in gaps.values()):
         notes.append("left out: documents that one of the two did not answer")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.differences import Ranking, gap, ranking_of, ranking_table, side_means
+from geval_local.analysis.differences import Ranking, gap, hidden, ranking_of, ranking_table, side_means
 from geval_local.analysis.preferences import Preference, Ratings, outputs_of
 from geval_local.analysis.tables import Table, as_record, mean_warnings, number
 from geval_local.errors import DataError
@@ -156,7 +156,9 @@ def study_pairs(found: Sequence[Preference], ratings: Ratings | None = None) -> 
     tests = []
     for first, second in sorted(pairs, key=lambda pair: (place[pair[0]], place[pair[1]])):
         test = gap(outputs_of(pairs[first, second], {}), first, second)
-        tests.append(replace(test, difference=within(test.difference, -1.0, 1.0)))
+        apart = np.array(list(test.by_document.values()))  # a preference moves both sides
+        rare = hidden(apart, -1.0) if apart.size else 0.0
+        tests.append(replace(test, difference=within(test.difference, -1.0, 1.0), hidden=rare))
     words = ("ranks first", "of net preference, where 1 is always,")
     holds_for = f"new documents from the same {len(sides)} systems, not for new systems"
     ranking = ranking_of(sides, tests, holds_for, doubt_of(own), words=words)

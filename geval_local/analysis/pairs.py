@@ -170,7 +170,7 @@ def _ratings(
     if len({rating for own in several for rating in own}) > 1 and all(len(set(own)) == 1 for own in several):
         raise DataError(
             f"{path}: {human!r} is the same for all systems of every document: it rates a pair, not each output",
-            hint=f"Judge the pairs with `pairs`, and read it there: geval-local preferences PAIRS --human {human}.",
+            hint=f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}.",
         )
     return found
 

@@ -498,6 +498,13 @@ class ScoredRun:
         """Return which scores of a metric are good; high ones, unless its description says otherwise."""
         return self.origin(metric).definition.direction if self.is_described(metric) else Direction.HIGH
 
+    def ends(self, metric: str) -> tuple[float, float] | None:
+        """Return the lowest and highest value of a metric's scale; None without a description."""
+        if not self.is_described(metric):
+            return None
+        scale = self.origin(metric).definition.scale
+        return scale.low, scale.high
+
     def rounding(self, metric: str) -> float:
         """Return the largest difference between scores of a metric that rounding alone makes, see `rounding_of`."""
         if not self.is_described(metric):

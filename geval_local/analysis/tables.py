@@ -226,15 +226,13 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
         "difference": lambda one: one.difference,
         "p": lambda one: p_value(one.p),
         "p (adjusted)": lambda one: p_value(one.p_adjusted),
-        "detectable": lambda one: number(one.detectable, digits(one.difference)),
         "items / documents": lambda one: f"{one.n} / {one.groups}",
         "kept by each": lambda one: f"{one.kept[0]} / {one.kept[1]}",
     }
     notes = [
         *(f"{result.level} {result.coefficient}: {result.why}" for result in results.values()),
         *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
-        "detectable: smaller true differences are found with less than 80 % probability by the adjusted test; p "
-        f"(adjusted): for all tests of this table ({how_corrected(results.values())})",
+        f"p (adjusted): for all tests of this table ({how_corrected(results.values())})",
         *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
     return Table.over(results, columns, dict.fromkeys(notes))

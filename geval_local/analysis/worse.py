@@ -9,11 +9,10 @@ Rows that are missing fail it too: most rows of both runs, and of every slice, n
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from typing_extensions import Unpack
@@ -27,11 +26,12 @@ from geval_local.analysis.gates import (
     GateOutcome,
     Limit,
     ShownRow,
+    Verdict,
     parse_limit,
 )
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
-from geval_local.errors import ConfigurationError, DataError, GevalError
+from geval_local.errors import ConfigurationError, DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup, output_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
@@ -98,7 +98,7 @@ class WorseStudy(Study):
 
     def shown(self) -> Iterator[Table]:
         """Give a row for every question."""
-        headers = ("", "documents", "new / old", "new - old", "p", "could be found", "verdict")
+        headers = ("", "documents", "new / old", "new - old", "p", "verdict")
         rows = [
             (
                 asked.place,
@@ -106,13 +106,12 @@ class WorseStudy(Study):
                 f"{number(change.new)} / {number(change.old)}",
                 "-" if change.change is None else interval(change.change),
                 "-" if change.test is None else p_value(change.test.p),
-                "-" if change.test is None else number(change.test.detectable, 2),
                 _verdict(change),
             )
             for asked, change in self.changes.items()
         ]
         margins = {asked.margin for asked in self.changes}
-        notes = ["95 % intervals over documents; could be found: a loss, or a margin, found with 80 % probability"]
+        notes = ["95 % intervals over documents"]
         if None in margins:
             notes.append("worse: a one-sided test shows it; its level of .05 is shared by all rows of this table")
         if margins - {None}:
@@ -125,10 +124,11 @@ def is_worse(
     old: ResultsGiven | ScoredRun,
     *,
     metrics: Sequence[str] = (),
-    margin: float | None = None,
+    not_worse: float | None = None,
     by: Sequence[str] = (),
     across: Sequence[str] = (),
     max_unpaired: str = MAX_UNPAIRED,
+    undecided: Literal["fail", "pass"] = "fail",
     sequential: bool = False,
     **reading: Unpack[Reading],
 ) -> WorseStudy:
@@ -140,9 +140,9 @@ def is_worse(
         The run, and its baseline.
     metrics : sequence of str
         Names of the metrics to test; by default all of the new run. One that the baseline lacks is skipped.
-    margin : float, optional
-        How much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the test shows
-        that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
+    not_worse : float, optional
+        A margin: how much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the
+        test shows that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
     by : sequence of str
         Columns of the new rows; every slice by their values is tested too. A slice that only the baseline has fails.
     across : sequence of str
@@ -150,6 +150,8 @@ def is_worse(
     max_unpaired : str
         Most rows of either run, and of a slice, that may have no partner with a score: a count, or a share such as
         ``10%``.
+    undecided : {"fail", "pass"}
+        Whether a gate that cannot decide, such as one of two documents, fails or is skipped.
     sequential : bool
         Use the sequential test, whose error level covers repeated looks at a growing file. The order of the rows must
         not depend on their scores. The baseline may have more rows.
@@ -168,11 +170,13 @@ def is_worse(
     slicings = find_slicings(run.rows, by, run.mapping) if by else []
     columns = [None, *(one.column for one in slicings)]
     asked = [
-        Gate(NOT_WORSE, metric=name, by=column, margin=margin) for name in metrics or run.metrics for column in columns
+        Gate(NOT_WORSE, metric=name, by=column, margin=not_worse)
+        for name in metrics or run.metrics
+        for column in columns
     ]
     for one in (run, before):
         check_own(one)
-    options = BaselineOptions(across=list(across), max_unpaired=max_unpaired)
+    options = BaselineOptions(across=list(across), max_unpaired=max_unpaired, undecided=undecided)
     return changes(run, before, asked, options, slicings=slicings, sequential=sequential)
 
 
@@ -207,10 +211,22 @@ def changes(
             raise ConfigurationError(f"a margin is 0 or more, not {margin:g}", hint="In units of the scale.")
     found: dict[Gate, GateOutcome] = {}
     for gate in gates:
-        if gate.metric not in old.metrics:
+        if gate.metric in old.metrics:
+            continue
+        base = gate.metric.partition("@")[0]
+        if same := [name for name in old.metrics if name.partition("@")[0] == base]:
+            # A judge was added or taken away, and a drop must not pass for that.
+            own = Gate(NOT_WORSE, metric=gate.metric)
+            told = (
+                f"the baseline has {', '.join(same)} and no {gate.metric}: results are named METRIC@JUDGE if several "
+                "judges score. Compare this change with the judges of the baseline first, or accept this run as the "
+                "next baseline (`accept: true` below `baseline`)"
+            )
+            found[own] = GateOutcome(own, "failed", told)
+        else:
             told = f"{old.path} has no scores of it, only of {', '.join(old.metrics)}"
             found[gate] = GateOutcome(gate, "skipped", f"{told}: the comparison begins with the next run")
-    asked = [one for gate in gates if gate not in found for one in each_slice(gate, columns)]
+    asked = [one for gate in gates if gate.metric in old.metrics for one in each_slice(gate, columns)]
     names = list(dict.fromkeys(gate.metric for gate in asked))
     if not names:
         return WorseStudy((new, old), {}, "no metric is in both runs", "", found, list(slicings))
@@ -230,6 +246,7 @@ def changes(
         parse_limit("unscored", f"<= {options.max_unpaired}"),
         level,
         sequential,
+        "skipped" if options.undecided == "pass" else "failed",
     )
     found |= {gate: comparison.outcome(gate) for gate in asked}
     for gate in gates:
@@ -274,11 +291,11 @@ def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> Ga
     """Fail a gate by the error that makes the two runs incomparable; say in words what changed."""
     hint = " ".join((error.hint or "").split())
     told = f"it cannot be compared with the baseline {old.path}: {error.message}{hint and f'. {hint}'}"
-    if keys := re.findall(r"`across=(\w+)`", hint):
+    if isinstance(error, NotComparableError):
         told = (
-            f"it cannot be compared with the baseline: {_changed(gate.metric, keys, new, old)}. If that is wanted, "
-            "accept this run as the next baseline (`accept: true` below `baseline`), or compare all the same "
-            f"(`across: [{', '.join(keys)}]`)"
+            f"it cannot be compared with the baseline: {_changed(gate.metric, error.keys, new, old)}. If that is "
+            "wanted, accept this run as the next baseline (`accept: true` below `baseline`), or compare all the same "
+            f"(`across: [{', '.join(error.keys)}]`)"
         )
     return GateOutcome(gate, "failed", told)
 
@@ -340,9 +357,8 @@ def _texts(run: ScoredRun, row: Mapping[str, Any], fields: Sequence[str]) -> str
 
 def _span(run: ScoredRun, metric: str, items: Iterable[Iterable[ScoredItem]]) -> float:
     """Return the length of the metric's scale; without a manifest, the range of the scores of both runs."""
-    if run.is_described(metric):
-        scale = run.origin(metric).definition.scale
-        return scale.high - scale.low
+    if ends := run.ends(metric):
+        return ends[1] - ends[0]
     found = [item.predicted for own in items for item in own if math.isfinite(item.predicted)]
     return max(found) - min(found) if found else math.nan
 
@@ -363,6 +379,8 @@ class _Comparison:
     level: float
     #: Whether the new run grows: the baseline may then have more rows.
     sequential: bool
+    #: Verdict of a gate that cannot decide.
+    undecided: Verdict
 
     def outcome(self, gate: Gate) -> GateOutcome:
         """Check one gate of one slice: whether enough rows are paired, whether the judge answers, and the test."""
@@ -418,13 +436,14 @@ class _Comparison:
         gains, span = direction.sign * differences, _span(self.runs[0], gate.metric, items)
         level = self.level if gate.margin is None else LEVEL
         test = not_worse(gains, gate.margin, span=span, level=level)
-        passed, so_far = bool(test.passed), None
+        passed, so_far = test.passed, None
         if self.sequential:
             so_far = not_worse_so_far(gains, gate.margin or 0.0, span=span, level=level)
-            passed = so_far.verdict != "failed" if gate.margin is None else so_far.verdict == "passed"
+            passed = {"passed": True, "failed": False}.get(so_far.verdict, True if gate.margin is None else None)
         new, old = means.mean(axis=0).tolist()
         counts = {"scored": rows, "documents": len(differences), "new": new, "old": old}
-        made = GateOutcome(gate, "holds" if passed else "failed", "", float(differences.mean()), **counts)
+        verdict: Verdict = self.undecided if passed is None else "holds" if passed else "failed"
+        made = GateOutcome(gate, verdict, "", float(differences.mean()), **counts)
         made = replace(made, test=test, so_far=so_far, direction=direction)
         return replace(made, told=_sentence(made))
 
@@ -456,13 +475,15 @@ def _means(keys: Sequence[str], items: Sequence[ScoredItem], places: Iterable[in
 def _verdict(change: GateOutcome) -> str:
     if change.test is None:
         return "new" if change.verdict == "skipped" else "not known"
+    if change.verdict == "skipped" or change.test.passed is None:
+        return "cannot decide"
     if change.gate.margin is None:
-        return "not shown to be worse" if change.passed else "worse" if change.test.passed is False else "cannot decide"
+        return "not shown to be worse" if change.passed else "worse"
     return "not worse" if change.passed else "not shown"
 
 
 def _sentence(change: GateOutcome) -> str:
-    """State the result, and the smallest change that the test could find."""
+    """State the result."""
     test, direction = change.test, change.direction
     assert test is not None
     places = max(2, digits(test.difference))
@@ -470,11 +491,7 @@ def _sentence(change: GateOutcome) -> str:
     on = f"on {counted(change.documents, 'shared document')}"
     d = f"{change.found:+.{places}f}"
     p = f", p {p_value(test.p)}" if math.isfinite(test.p) else ""
-    found, could, few = number(test.detectable, places), "", ""
-    if math.isfinite(test.detectable) and change.gate.margin is None:
-        could = f"; a {direction.loss} of {found} would be found with 80 % probability"
-    elif math.isfinite(test.detectable):
-        could = f"; a margin of {found} could be shown with 80 % probability"
+    few = ""
     if change.documents < FEW_UNITS:
         few = f"; with only {counted(change.documents, 'document')}, smaller changes go unseen"
     if change.so_far is not None:
@@ -482,12 +499,12 @@ def _sentence(change: GateOutcome) -> str:
     if test.passed is None:
         return (
             f"cannot decide: the mean changed by {d} ({means}) {on}, and no test of so few can show a "
-            f"{direction.loss}; at least {TOO_FEW + 1} are needed"
+            f"{direction.loss}; at least {TOO_FEW + 1} are needed{_undecided(change)}"
         )
     if change.gate.margin is None:
         if change.passed:
             unseen = missed(change.documents)
-            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{could}{few}{unseen}"
+            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{few}{unseen}"
         by = number(abs(change.found), places)
         doubt = f"; not certain: {test.difference.warning}" if test.difference.warning else missed(change.documents)
         return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}{doubt}"
@@ -497,7 +514,14 @@ def _sentence(change: GateOutcome) -> str:
     told = f"the mean changed by {d} ({means}), {worst}, {on}"
     if change.passed:
         return f"not {direction.behind} by {change.gate.margin:g} or more: {told}{p}"
-    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}{could}{few}"
+    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}{few}"
+
+
+def _undecided(change: GateOutcome) -> str:
+    """Say what becomes of a gate that cannot decide."""
+    return {"failed": " (`undecided: pass` lets it pass)", "skipped": "; it passes: `undecided: pass`"}.get(
+        change.verdict, ""
+    )
 
 
 def _sentence_so_far(change: GateOutcome, told: str) -> str:
@@ -505,7 +529,7 @@ def _sentence_so_far(change: GateOutcome, told: str) -> str:
     found = change.so_far
     assert found is not None
     if found.verdict == "open":
-        return f"not decided yet: {told}; add rows and look again"
+        return f"not decided yet: {told}; add rows and look again{_undecided(change)}"
     than = "" if change.gate.margin is None else f" by {change.gate.margin:g} or more"
     behind = change.direction.behind
     shown = f"{behind}{than}" if found.verdict == "failed" else f"not {behind}{than}"

@@ -3,7 +3,6 @@
 - `app`, `ending`: the verbs with their examples, and how a command ends, also if nobody reads its output
 - `commands`: one module per verb, or per group of verbs; `output`: what they print
 - `options`: made from `geval_local.options` and shared by verbs; shell completion
-- `guarded`: a command that Ray may end
 - `scoring`: the work around ``score``, ``resume`` and ``decide``, and their signals; `standard_input`; `progress`
 
 Importing this package imports neither torch nor transformers; the verbs do when they run.
@@ -14,7 +13,7 @@ from __future__ import annotations
 __all__ = ["main"]
 
 
-def run_verb() -> None:
+def _run() -> None:
     from geval_local.cli.app import app
 
     app(prog_name="geval-local")
@@ -31,12 +30,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         open_closed_streams()
-        from geval_local.cli.guarded import guarded, is_on_ray
-
-        if is_on_ray(sys.argv[1:]):
-            guarded(run_verb, sys.argv[1:])
-        else:
-            run_verb()
+        _run()
     except KeyboardInterrupt:  # during start-up, or again while a command ends
         print("interrupted", file=sys.stderr)
         raise SystemExit(3) from None

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,7 +19,7 @@ from geval_local import __version__
 from geval_local.cli.output.console import note, show_error
 from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError, first_line, is_panic
 from geval_local.fields import visible
-from geval_local.options import FORMER
+from geval_local.options import FORMER_VERBS
 
 #: Terminal sequences that help texts and progress bars of libraries need.
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m|\r)")
@@ -178,6 +179,8 @@ class Verbs(TyperGroup):
             except GevalError as error:
                 show_error(error)
                 code = EXIT_CONFIGURATION
+            if code not in (0, 1):
+                _end_without_verdict(arguments)
         raise SystemExit(code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -222,12 +225,22 @@ def _interruption(error: BaseException) -> KeyboardInterrupt | None:
     return found
 
 
+def _end_without_verdict(arguments: Sequence[str]) -> None:
+    """Let no JUnit file of an earlier run stay green, also if the options cannot be read."""
+    from geval_local.evaluation.gate_reports import begin
+
+    for place, argument in enumerate(arguments):
+        name, equals, file = argument.partition("=")
+        if name == "--junit" and (files := [file] if equals else arguments[place + 1 : place + 2]):
+            with contextlib.suppress(GevalError):
+                begin(None, Path(files[0]), "geval-local")
+
+
 def _check_surroundings(arguments: Sequence[str]) -> None:
-    """Reject unusable paths, and options of earlier versions, before anything is done."""
-    given = {argument.partition("=")[0] for argument in arguments}
-    for name, now in FORMER.items():
-        if f"--{name.replace('_', '-')}" in given:
-            raise ConfigurationError(f"--{name.replace('_', '-')} is an option no more", hint=now)
+    """Reject unusable paths, and verbs of earlier versions, before anything is done."""
+    verb = next((one for one in arguments if not one.startswith("-")), "")
+    if verb in FORMER_VERBS:
+        raise ConfigurationError(f"the verb {verb} is called {FORMER_VERBS[verb]} now")
     try:
         directory = os.getcwd()
     except OSError as error:

@@ -106,6 +106,8 @@ class Earlier:
     #: First digits of its commit, and its end, in ISO 8601 and UTC; empty if not known.
     commit: str = ""
     ended: str = ""
+    #: Names of data that only it has.
+    removed: tuple[str, ...] = ()
 
     @property
     def told(self) -> str:
@@ -194,9 +196,9 @@ def last_good(
         else:
             good.append((record["ended"], str(directory), record))
     for ended, path, record in sorted(good, key=lambda one: one[:2], reverse=True):
-        place = Path(path) / name
+        place, gone = Path(path) / name, sorted(set(record["runs"]) - set(names))
         if name not in record["runs"]:
-            if gone := sorted(set(record["runs"]) - set(names)):
+            if gone:
                 raise ConfigurationError(
                     f"the last run in {path} has no data {name!r}, and this file no data {gone[0]!r}: was it renamed?",
                     hint=f"Keep the name {gone[0]}; or give {name} `baseline={place.with_name(gone[0])}`.",
@@ -209,7 +211,7 @@ def last_good(
                 hint=f"Put it back as it was, or delete {path}.",
             )
         if manifest.settings.limit in (None, limit):
-            return Earlier(result_file(place), record["commit"].replace(NO_COMMIT, ""), ended), ""
+            return Earlier(result_file(place), record["commit"].replace(NO_COMMIT, ""), ended, tuple(gone)), ""
         left["has another limit"] += 1
     why = "; ".join(f"{count} {text}" for text, count in left.items() if count)
     return None, f"no earlier run is a baseline ({f'of {left.total()} runs {why}' if why else 'there is none'})"

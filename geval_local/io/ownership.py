@@ -1,8 +1,8 @@
 """Is this file ours, and unchanged? Every verb that replaces or removes a file asks this; other files are the user's.
 
-A file is ours if a digest of its content is on record: in another file of this tool (the manifest of a run, a site or
-results), or in the file itself, as the checksum of a JSON record or as the last line of a text. A link, a file with a
-second name (a hard link), a directory and a pipe are never ours.
+A file, on this machine or at an address, is ours if a digest of its content is on record: in another file of this tool
+(the manifest of a run, a site or results), or in the file itself, as the checksum of a JSON record or as the last line
+of a text. A link, a file with a second name (a hard link), a directory and a pipe are never ours.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any
 
 from geval_local.errors import OutputError
 from geval_local.files import kind_of_special
+from geval_local.io.places import File, Place
 
 _KEY = "checksum"
 
 
-def file_sha256(path: str | Path) -> str:
+def file_sha256(path: str | File) -> str:
     """Hash a file's content, 64 hex digits."""
-    with Path(path).open("rb") as file:
+    with path.lines_file() if isinstance(path, Place) else Path(path).open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
@@ -65,8 +66,18 @@ def is_lone_file(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # some file systems do not count names
 
 
-def owned(path: Path, form: str | None = None, *, digests: Collection[str | None] = ()) -> bool:
-    """Whether this tool wrote a file, and nobody has changed it since."""
+def digest_of(file: File) -> str | None:
+    """Hash a file's content; None if there is none."""
+    try:
+        return file_sha256(file)
+    except FileNotFoundError:
+        return None
+
+
+def owned(path: File, form: str | None = None, *, digests: Collection[str | None] = ()) -> bool:
+    """Whether this tool wrote a file, and nobody has changed it since; an address has no other form than `digests`."""
+    if isinstance(path, Place):
+        return digest_of(path) in digests
     if not is_lone_file(path):
         return False
     try:
@@ -92,8 +103,10 @@ def _is_sealed(path: Path, form: str) -> bool:
     return content[start:] == _seal(content[:start], form)
 
 
-def check_place(path: Path) -> None:
+def check_place(path: File) -> None:
     """Check that a path is free or a file with one name; no verb replaces a link, a directory or a pipe."""
+    if isinstance(path, Place):
+        return
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -117,13 +130,24 @@ def check_place(path: Path) -> None:
 
 
 def check_replaceable(
-    path: Path, form: str | None = None, *, digests: Collection[str | None] = (), overwrite: bool = False
+    path: File, form: str | None = None, *, digests: Collection[str | None] = (), overwrite: bool = False
 ) -> None:
     """Check that a file may be written: there is none, or it is ours, or the user allows it with `overwrite`."""
     check_place(path)
-    if not os.path.lexists(path) or overwrite or owned(path, form, digests=digests):
+    is_there = path.exists() if isinstance(path, Place) else os.path.lexists(path)
+    if not is_there or overwrite or owned(path, form, digests=digests):
         return
     raise OutputError(
         f"{path} exists, and is not an unchanged result of this tool",
         hint="Name another file, or add `overwrite=True` to replace it.",
     )
+
+
+def check_own(path: File, digests: Collection[str | None]) -> None:
+    """Check that a file may be written whatever the user allows: there is none, or it is as this tool made it."""
+    check_place(path)
+    if path.exists() and not owned(path, digests=digests):
+        raise OutputError(
+            f"{path} exists, and is not as this tool made it",
+            hint="Move it to another place, then try again; nothing was changed.",
+        )

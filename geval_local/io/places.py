@@ -24,7 +24,8 @@ from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import parse_qsl
 
 from geval_local.errors import ConfigurationError, DataError, ReadError, first_line
-from geval_local.files import check_is_file, replacing, state_of
+from geval_local.files import check_is_file, replacing
+from geval_local.io.text_files import state_of
 from geval_local.wording import without_secrets
 
 #: File systems that show an object only when it is complete, and on which renaming copies it.

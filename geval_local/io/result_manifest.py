@@ -17,7 +17,15 @@ from pydantic import AliasPath, Field, TypeAdapter, ValidationError
 from geval_local.errors import DataError, OutputError
 from geval_local.files import write_atomically
 from geval_local.grouping import DocumentRule
-from geval_local.io.ownership import check_place, check_replaceable, checksummed, owned
+from geval_local.io.ownership import (
+    check_own,
+    check_place,
+    check_replaceable,
+    checksummed,
+    digest_of,
+    is_unedited,
+    owned,
+)
 from geval_local.io.places import File, Place, unreachable
 from geval_local.metric import Metric
 
@@ -110,14 +118,12 @@ def document_rule(
 
 def rows_path(results: str | Path) -> Path:
     """Return the path of a CSV file's full rows, as JSONL: its name followed by ``.rows.jsonl``."""
-    results = Path(results)
-    return results.with_name(f"{results.name}{ROWS_ENDING}")
+    return Path(str(_beside(results, ROWS_ENDING)))
 
 
 def manifest_path(results: str | Path) -> Path:
     """Return the manifest's path: the result file's name plus ``.meta.json``."""
-    results = Path(results)
-    return results.parent / f"{results.name}{ENDING}"  # of `/` too, which has no name
+    return Path(str(_beside(results, ENDING)))
 
 
 def manifest_text(manifest: ResultManifest) -> str:
@@ -156,55 +162,54 @@ def manifest_text(manifest: ResultManifest) -> str:
 
 def write_manifest(results: str | Path, manifest: ResultManifest) -> None:
     """Write the manifest of a result file atomically; its permissions follow the user's umask, as for the file."""
-    path = check_manifest(results, overwrite=True)
+    check_manifest(results, overwrite=True)
+    path = manifest_path(results)
     try:
         write_atomically(path, manifest_text(manifest), private=False)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def check_manifest(results: str | Path, *, overwrite: bool = False) -> Path:
-    """Check that the manifest of a result file may be written; return its path."""
-    path = manifest_path(results)
+def _beside(results: str | File, ending: str) -> File:
+    """Return the file next to a result file whose name has this ending."""
+    if isinstance(results, Place):
+        return results.with_ending(ending)
+    results = Path(results)
+    return results.parent / f"{results.name}{ending}"  # of `/` too, which has no name
+
+
+def check_manifest(results: str | File, *, overwrite: bool = False) -> None:
+    """Check that the manifest of a result file may be written."""
+    path = _beside(results, ENDING)
     check_place(path)
     record = None
     with suppress(OSError, ValueError, RecursionError):
-        record = json.loads(path.read_bytes())
+        record = json.loads(path.read() if isinstance(path, Place) else path.read_bytes())
     if path.exists() and not (isinstance(record, dict) and record.get("format") == FORMAT):
         raise OutputError(
-            f"{path} exists and is not a manifest of this tool; the manifest of {Path(results).name} has that name",
+            f"{path} exists and is not a manifest of this tool; the manifest of the results has that name",
             hint="Name another output file, or move it to another place.",
         )
-    check_replaceable(path, FORMAT, overwrite=overwrite)
-    return path
+    digests = [digest_of(path)] if isinstance(record, dict) and is_unedited(record) else []
+    check_replaceable(path, digests=digests, overwrite=overwrite)
 
 
-def check_results(results: str | Path, *, digests: Collection[str | None] = (), overwrite: bool = False) -> None:
+def check_results(results: str | File, *, digests: Collection[str | None] = (), overwrite: bool = False) -> None:
     """Check that results may be written: they may only replace an unchanged result of this tool."""
+    results = Path(results) if isinstance(results, str) else results
     check_manifest(results, overwrite=overwrite)
-    check_replaceable(Path(results), digests=[*digests, *_recorded(results)], overwrite=overwrite)
-    if Path(results).suffix.lower() == ".csv":
-        check_rows_place(results, digests=digests)
-
-
-def check_rows_place(results: str | Path, *, digests: Collection[str | None] = ()) -> Path:
-    """Check that the full rows of a CSV file may be written next to it; return their path."""
-    path = rows_path(results)
-    check_place(path)
-    if path.exists() and not owned(path, digests=[*digests, *_recorded(results)]):
-        raise OutputError(
-            f"{path} exists, and is not as this tool made it; all figures of {Path(results).name} are kept there",
-            hint="Move it to another place, or name another output file.",
-        )
-    return path
+    digests = [*digests, *recorded_digests(results)]
+    check_replaceable(results, digests=digests, overwrite=overwrite)
+    if results.name.lower().endswith(".csv"):
+        check_own(_beside(results, ROWS_ENDING), digests)
 
 
 def is_own_result(results: Path) -> bool:
     """Whether a file is an unmodified result of this tool: its manifest contains its hash."""
-    return owned(results, digests=_recorded(results))
+    return owned(results, digests=recorded_digests(results))
 
 
-def _recorded(results: str | Path) -> list[str]:
+def recorded_digests(results: File) -> list[str]:
     """Return the hashes in the manifest of a result file: its own, and that of the full rows next to it."""
     try:
         manifest = read_manifest(results)
@@ -215,7 +220,7 @@ def _recorded(results: str | Path) -> list[str]:
 
 def read_manifest(results: str | File) -> ResultManifest | None:
     """Read the manifest of a result file; None if there is none."""
-    path = results.with_ending(ENDING) if isinstance(results, Place) else manifest_path(results)
+    path = _beside(results, ENDING)
     remedy = f"Score again; {path.name} is written beside the results by `geval-local score`."
     try:
         record = json.loads(path.read() if isinstance(path, Place) else path.read_bytes())

@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple
 
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
 from geval_local.fields import field_value, nearest
-from geval_local.files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text, state_of
 from geval_local.io.places import File, check_is_there, parquet_source
+from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text, state_of
 from geval_local.options import Quoting
 
 #: The csv module rejects cells above 128 KiB by default; a source document may be longer.
@@ -420,7 +420,7 @@ def read_rows(
 
     `rows` says where they are inside of a file that holds more than rows: a path in JSON, a sheet of a spreadsheet.
     `quoting` says whether quotes in a table enclose cells; without it the lines tell, see `_look_at`. Without
-    `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see `geval_local.files.is_western`.
+    `encoding`, texts are UTF-8 or UTF-16; tables may also be Windows-1252, see `io.text_files.is_western`.
     Undecodable bytes become lone surrogates, for the caller to detect.
     """
     check_is_there(path)

@@ -1,6 +1,4 @@
-"""Runs on a Ray cluster: Ray schedules the shares of a run, as processes of one machine do.
+"""Runs over a Ray cluster; nothing outside of this folder imports Ray.
 
-- `scheduler`: actors that load a judge once and bring shares to their outcomes
-- `resources`: a cluster divided among workers
-- `connection`: finds, starts and watches the cluster
+- `scheduler`: actors as workers, and the process that talks to Ray; `resources`: the cluster divided among them
 """

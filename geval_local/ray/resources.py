@@ -64,14 +64,9 @@ def _largest_share(counts: Sequence[int], workers: int | None) -> int:
     return next((share for share in shares if sum(count // share for count in counts) >= workers), 0)
 
 
-def check_gpus(share: WorkerShare, options: JudgeOptions, address: str | None, gpus: float) -> None:
-    """Log that a judge runs on CPUs because there is no GPU; refuse to wait for GPUs that nobody would add."""
-    if share.gpus and not gpus and address is None:
-        raise ConfigurationError(
-            f"`{_wanted_gpus(options)}` asks for GPUs, and this machine has none",
-            hint="Leave it out to compute on CPUs.",
-        )
-    if not share.gpus and options.device is None and address is not None and options.backend.uses_devices:
+def warn_of_cpus(share: WorkerShare, options: JudgeOptions) -> None:
+    """Log that a judge runs on CPUs because there is no GPU, unless that was asked for."""
+    if not share.gpus and options.device is None and options.backend.uses_devices:
         logger.warning(
             "no machine of the cluster has a GPU: the judge computes on CPUs. If an autoscaler is to bring GPUs, add "
             "`%s` and `workers`%s",

@@ -7,8 +7,6 @@ unchanged result of this tool, by the description next to it or by the manifest 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import mmap
 import shutil
 import tempfile
@@ -17,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from geval_local.errors import DataError, OutputError, first_line
 from geval_local.files import home_directory, private_home, safe_file_name
-from geval_local.io.ownership import is_unedited
+from geval_local.io.ownership import check_own, digest_of, owned
 from geval_local.io.places import RIGHTS, Place, is_address
-from geval_local.io.result_manifest import ENDING, FORMAT, ROWS_ENDING, manifest_path, rows_path
+from geval_local.io.result_manifest import ENDING, ROWS_ENDING, check_results, manifest_path, rows_path
 from geval_local.options import Format
 from geval_local.runs.manifest import MANIFEST_NAME, RunManifest, parse_manifest
 
@@ -115,10 +113,12 @@ def check_address(asked: RunManifest, on_record: RunManifest | None, *, overwrit
     as a result at the address.
     """
     place = Place(str(asked.settings.address))
-    check = _check_directory if asked.settings.output is None else _check_file
     try:
         _check_bucket(place)
-        return check(place, asked, on_record, overwrite=overwrite)
+        if asked.settings.output is None:
+            return _check_directory(place, asked, on_record, overwrite=overwrite)
+        check_results(place, digests=_known(on_record), overwrite=overwrite)
+        return digest_of(place)
     except OSError as error:
         raise OutputError(f"cannot use {place}: {first_line(error)}", hint=RIGHTS) from error
 
@@ -131,38 +131,13 @@ def _check_bucket(place: Place) -> None:
 
 def _known(manifest: RunManifest | None) -> set[str | None]:
     """Return the hashes of contents that a run made or may replace; None is that of a file that does not exist."""
-    if manifest is None:
-        return {None}
-    return {None, manifest.replaces, *(digest for digests in manifest.made.values() for digest in digests)}
-
-
-def _check_file(place: Place, asked: RunManifest, on_record: RunManifest | None, *, overwrite: bool) -> str | None:
-    described = place.with_ending(ENDING)
-    text = _content(described)
-    record = _record(text)
-    if text is not None and record.get("format") != FORMAT:
-        raise OutputError(
-            f"{described} exists and is not a manifest of this tool; the manifest of {place.name} has that name",
-            hint="Name another file, or move it to another place.",
-        )
-    if text is not None and not is_unedited(record) and not overwrite:
-        raise OutputError(f"{described} was edited", hint=_REPLACE)
-    described_here = (record[kind] for kind in ("results", "rows") if isinstance(record.get(kind), dict))
-    known = _known(on_record) | {one.get("sha256") for one in described_here}
-    digest = _digest(place)
-    if digest not in known and not overwrite:
-        raise OutputError(f"{place} exists, and is not an unchanged result of this tool", hint=_REPLACE)
-    rows = place.with_ending(ROWS_ENDING)
-    if asked.settings.formats == ["csv"] and _digest(rows) not in known:
-        raise _changed(rows)
-    return digest
+    return {None} if manifest is None else {None, *manifest.digests}
 
 
 def _check_directory(place: Place, asked: RunManifest, on_record: RunManifest | None, *, overwrite: bool) -> str | None:
     from geval_local.runs.run import planned_names
 
-    text, former = _content(place.child(MANIFEST_NAME)), _manifest_at(place)
-    digest = None if text is None else hashlib.sha256(text).hexdigest()
+    digest, former = digest_of(place.child(MANIFEST_NAME)), _manifest_at(place)
     found = [] if former is not None or on_record is not None else place.entries(recursive=True)
     if names := [entry.place.name for entry in found if entry.is_file]:
         raise OutputError(
@@ -177,47 +152,16 @@ def _check_directory(place: Place, asked: RunManifest, on_record: RunManifest | 
             hint=f"Continue it on the machine where it began. {_REPLACE}",
         )
     for name in planned_names(asked):
-        if _digest(place.child(name)) not in known:
-            raise _changed(place.child(name))
+        check_own(place.child(name), known)
     return digest
 
 
-def _changed(place: Place) -> OutputError:
-    return OutputError(
-        f"{place} exists, and is not as this tool made it",
-        hint="Move it to another place, then try again; nothing was changed.",
-    )
-
-
 def _manifest_at(place: Place) -> RunManifest | None:
-    text = _content(place.child(MANIFEST_NAME))
-    return None if text is None else parse_manifest(text.decode(errors="replace"), place.child(MANIFEST_NAME))
-
-
-def _content(place: Place) -> bytes | None:
     try:
-        return place.read()
+        text = place.child(MANIFEST_NAME).read().decode(errors="replace")
     except FileNotFoundError:
         return None
-
-
-def _record(text: bytes | None) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        record = json.loads(text or b"")
-        return record if isinstance(record, dict) else {}
-    return {}
-
-
-def _digest(place: Place) -> str | None:
-    """Hash a file; None if there is none."""
-    digest = hashlib.sha256()
-    try:
-        with place.lines_file() as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-    except FileNotFoundError:
-        return None
-    return digest.hexdigest()
+    return parse_manifest(text, place.child(MANIFEST_NAME))
 
 
 def upload(run: Run, files: Iterable[Path]) -> list[Place]:
@@ -253,7 +197,7 @@ def _upload_directory(run: Run, place: Place, files: list[Path]) -> list[Place]:
     former = _manifest_at(place)
     if former is not None and former.run != run.manifest.run:
         for name, digests in former.made.items():
-            if name not in made and _digest(place.child(name)) in digests:
+            if name not in made and owned(place.child(name), digests=digests):
                 place.child(name).delete()
     # The manifest last: until then the one that is there says whose the files are.
     for name in [*(name for name, digests in made.items() if digests), MANIFEST_NAME]:

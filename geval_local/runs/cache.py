@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 from geval_local.errors import OutputError
 from geval_local.files import home_directory, home_folder, network_disk
 from geval_local.runs.store import (
-    Migration,
     checksum,
     connect,
     from_columns,
-    migrate,
+    make_tables,
     plain_errors,
     thought_checksum,
     thought_columns,
@@ -46,19 +45,13 @@ READOUT_VERSION = 1
 #: Incremented whenever the same settings, prompt and number give another thought.
 THOUGHT_VERSION = 1
 _AT_ONCE = 500
-_MIGRATIONS: tuple[Migration, ...] = (
-    (
-        """CREATE TABLE entries (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, other TEXT, sample_key INTEGER
-            NOT NULL) WITHOUT ROWID""",
-    ),
-    (  # what an earlier version kept is sealed as it is found
-        "ALTER TABLE entries ADD COLUMN checksum INTEGER",
-        "UPDATE entries SET checksum = entry_checksum(key, logprobs, other, sample_key)",
-    ),
-    (
-        """CREATE TABLE IF NOT EXISTS thoughts (key BLOB PRIMARY KEY, tokens BLOB NOT NULL, text TEXT NOT NULL,
-            ending TEXT NOT NULL, checksum INTEGER) WITHOUT ROWID""",
-    ),
+#: Incremented whenever the tables change.
+_SCHEMA = 3
+_STATEMENTS = (
+    """CREATE TABLE entries (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, other TEXT, sample_key INTEGER
+        NOT NULL, checksum INTEGER) WITHOUT ROWID""",
+    """CREATE TABLE thoughts (key BLOB PRIMARY KEY, tokens BLOB NOT NULL, text TEXT NOT NULL,
+        ending TEXT NOT NULL, checksum INTEGER) WITHOUT ROWID""",
 )
 
 
@@ -231,8 +224,7 @@ class OutcomeCache:
         if self._connection is None:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             connection = connect(self.path)
-            connection.create_function("entry_checksum", 4, entry_checksum, deterministic=True)
-            migrate(connection, _MIGRATIONS, self.path)
+            make_tables(connection, _STATEMENTS, _SCHEMA, self.path)
             self._connection = connection
         return self._connection
 

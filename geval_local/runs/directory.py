@@ -14,7 +14,7 @@ from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
 from geval_local.files import check_is_file
-from geval_local.io.ownership import file_sha256, is_lone_file
+from geval_local.io.ownership import digest_of
 from geval_local.io.result_manifest import check_results
 from geval_local.runs.addresses import check_address, local_results
 from geval_local.runs.input_file import InputFile
@@ -23,15 +23,12 @@ from geval_local.runs.manifest import RunManifest, is_run_directory, read_manife
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
 from geval_local.runs.store import MemoryStore, Store
-from geval_local.runs.versions import check_versions
 
 logger = logging.getLogger("geval_local")
 
 STORE_NAME = "scores.sqlite"
 #: Directory of the shares of a run that is spread over workers.
 SHARES_NAME = "shares"
-#: Begins the name of an empty file by which workers tell whether they see the directory of shares.
-MARK = ".geval-mark-"
 _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_NAME}-journal")
 
 
@@ -47,9 +44,8 @@ def open_run(
     *,
     retry_errors: bool = False,
     overwrite: bool = False,
-    accept_version: bool = False,
 ) -> Iterator[Run]:
-    """Start a run, or continue the existing one; for `accept_version` see `geval_local.runs.versions`."""
+    """Start a run, or continue the existing one."""
     if directory is None:
         assert wanted is not None
         yield Run(wanted, MemoryStore(), None)
@@ -61,14 +57,7 @@ def open_run(
     made = make(directory)
     with hold(directory):
         try:
-            with _held(
-                directory,
-                wanted,
-                replaces,
-                overwrite=overwrite,
-                retry_errors=retry_errors,
-                accept_version=accept_version,
-            ) as run:
+            with _held(directory, wanted, replaces, overwrite=overwrite, retry_errors=retry_errors) as run:
                 yield run
         finally:
             if not is_run_directory(directory):
@@ -84,7 +73,6 @@ def _held(
     *,
     overwrite: bool,
     retry_errors: bool,
-    accept_version: bool,
 ) -> Iterator[Run]:
     """Start or continue a run in a directory that this process has locked."""
     for path in leftovers(directory):
@@ -119,16 +107,10 @@ def _held(
         with open_directory(directory, manifest, is_new=is_new) as run:
             if not is_new:
                 _take_damage_back(run)
-                labels = [len(metric.scale.labels) for metric in run.metrics]
-                rows = manifest.input.rows
-                due = [[(rows or 0) * each for each in run.outcomes(judge)] for judge in range(len(manifest.judges))]
-                run.store.verify(labels, [judge.complete for judge in manifest.judges], None if rows is None else due)
             if retry_errors and run.store.take_errors_back():
                 for judge in manifest.judges:
                     judge.complete = False
                 write_manifest(directory, manifest)
-            check_versions(directory, manifest, accept=accept_version)
-            run.accepts_version = accept_version
             try:
                 yield run
             except BaseException:
@@ -243,10 +225,9 @@ def _checked_output(
         return check_address(asked, on_record, overwrite=overwrite)
     if asked.settings.output is None:
         return None
-    known = set() if on_record is None else {on_record.replaces, *(d for made in on_record.made.values() for d in made)}
     output = directory.parent / asked.settings.output
-    check_results(output, digests=known, overwrite=overwrite)
-    return file_sha256(output) if output.exists() else None
+    check_results(output, digests=on_record.digests if on_record is not None else (), overwrite=overwrite)
+    return digest_of(output)
 
 
 def _no_run(directory: Path) -> OutputError:
@@ -304,9 +285,6 @@ def remove_shares(directory: Path) -> None:
         manifest = read_manifest(share)
         if manifest is not None:
             remove_run(share, manifest)
-    for mark in filter(is_lone_file, directory.glob(f"{MARK}*")):  # of a command that was killed
-        if not mark.stat().st_size:
-            mark.unlink()
     for left in directory.glob("shard-*-of-*"):
         clean_directory(left, made=not is_run_directory(left))
     with suppress(OSError):

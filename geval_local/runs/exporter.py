@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, get_args
 
 from geval_local.errors import OutputError
-from geval_local.io.ownership import file_sha256, owned
+from geval_local.io.ownership import check_own, file_sha256, owned
 from geval_local.io.result_manifest import (
     ResultManifest,
     check_manifest,
-    check_rows_place,
     manifest_path,
     manifest_text,
+    recorded_digests,
     rows_path,
     write_manifest,
 )
@@ -111,17 +111,18 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     run.finish([file.name for file in files] if output is None else [output.name])
     if output is None:
         return list(files)
-    known = {run.manifest.replaces, *(digest for made in run.manifest.made.values() for digest in made)}
-    if os.path.lexists(output) and not owned(output, digests=known):
+    if os.path.lexists(output) and not owned(output, digests=run.manifest.digests):
         raise OutputError(
             f"{output} was created or changed during this run",
             hint=f"Move it to another place and resume; the results are in {files[0]}.",
         )
     try:
         if rows_path(files[0]).exists():  # first: while the former description is there, the former rows are ours
-            os.replace(rows_path(files[0]), check_rows_place(output, digests=known))
+            check_own(rows_path(output), [*run.manifest.digests, *recorded_digests(output)])
+            os.replace(rows_path(files[0]), rows_path(output))
         # From here on the results rather have no description than another run's.
-        check_manifest(output, overwrite=True).unlink(missing_ok=True)
+        check_manifest(output, overwrite=True)
+        manifest_path(output).unlink(missing_ok=True)
         os.replace(files[0], output)
     except OSError as error:
         raise OutputError(

@@ -22,8 +22,6 @@ from geval_local.runs.settings import Definition, FileName, Settings, checked_na
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "geval-local run"
-#: What earlier versions kept of runs on Ray.
-_FORMER = ("results", "columns")
 #: 2: has a checksum and lists the files that the run made.
 SCHEMA_VERSION = 2
 _REMEDY = (
@@ -55,8 +53,6 @@ class JudgeRecord(ManifestPart):
     batch_tokens: Positive | None = None
     #: Metric -> signature.
     signatures: dict[str, str] = Field(default_factory=dict)
-    #: Versions of libraries that earlier scores were computed with, where others were accepted since.
-    earlier_versions: list[dict[str, str]] = Field(default_factory=list)
     #: Metric -> definition with the evaluation steps in use.
     definitions: dict[str, Definition] = Field(default_factory=dict)
     #: Whether every row has its outcome.
@@ -114,6 +110,11 @@ class RunManifest(ManifestPart):
     def has_begun(self) -> bool:
         """Whether a judge has been loaded, so that there may be outcomes."""
         return any(judge.fingerprint is not None for judge in self.judges)
+
+    @property
+    def digests(self) -> set[str | None]:
+        """Hashes of the contents that the run made or may replace."""
+        return {self.replaces, *(digest for digests in self.made.values() for digest in digests)}
 
     @classmethod
     def new(cls, file: InputFile, settings: Settings, judges: list[JudgeRecord]) -> RunManifest:
@@ -200,7 +201,7 @@ def parse_manifest(text: str, path: object) -> RunManifest | None:
     if not is_unedited(record):
         raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
     try:
-        rest = {key: value for key, value in record.items() if key not in ("checksum", *_FORMER)}
+        rest = {key: value for key, value in record.items() if key != "checksum"}
         return RunManifest.model_validate_json(json.dumps(rest), strict=True)
     except (ValidationError, GevalError) as error:
         problems = [str(error)]

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from geval_local.errors import OutputError
 from geval_local.files import file_system
-from geval_local.io.ownership import check_place, is_lone_file, owned
+from geval_local.io.ownership import check_own, check_place, is_lone_file, owned
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, RunManifest, write_manifest, write_private
 
 LOCK_NAME = ".geval-local.lock"
@@ -101,14 +101,6 @@ def leftovers(directory: Path) -> list[Path]:
     return found
 
 
-def changed_since(path: object) -> OutputError:
-    """Say that a file of a run is not what the run wrote."""
-    return OutputError(
-        f"{path} exists, and is not as this run made it",
-        hint="Move it to another place, then try again; nothing was changed.",
-    )
-
-
 class OwnFiles:
     """The files that a run may replace and remove in its directory."""
 
@@ -122,9 +114,8 @@ class OwnFiles:
             path = self._directory / name
             if path.parent != self._directory and path.parent.is_symlink():
                 check_place(path.parent)
-            check_place(path)
-            if path.exists() and not self._is_own(name):
-                raise changed_since(path)
+            if not self._is_own(name):
+                check_own(path, ())
 
     def claim(self, name: str, *digests: str) -> None:
         """Record a file before the run makes it."""

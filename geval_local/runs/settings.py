@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.grouping import DocumentRule
 from geval_local.io.pairs import PairPlan
 from geval_local.metric import Metric
-from geval_local.options import FORMER, Format, Positive, RunOptions, jsonl
+from geval_local.options import Format, Positive, RunOptions, jsonl
 from geval_local.prompt import REASON_REQUEST
 from geval_local.questions.question import parse_questions
 from geval_local.runs.input_file import ManifestPart, Sha256
@@ -92,7 +91,7 @@ class Settings(RunOptions):
     output: FileName | None = None
     #: Address that the results are uploaded to, of the file or the directory; None if they stay on this machine.
     address: str | None = None
-    #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.asked`.
+    #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.forms`.
     metrics: Annotated[list[Definition], Field(min_length=1)]
     #: Their names or files as given.
     metric_names: list[str] = Field(default_factory=list)
@@ -111,18 +110,6 @@ class Settings(RunOptions):
     #: Rows of the windows at which shares begin; None if these go by size.
     block_rows: Positive | None = None
 
-    @classmethod
-    def _of_now(cls, data: Any) -> Any:
-        """Read the manifests of earlier versions, but those of runs on Ray."""
-        if not isinstance(data, Mapping):
-            return data
-        if any(data.get(name) is not None for name in FORMER):
-            raise ConfigurationError(
-                "it is a run on Ray by an earlier version, which kept blocks and parts instead of shares",
-                hint="Finish and merge it by that version, or score into another directory.",
-            )
-        return {name: value for name, value in data.items() if name not in FORMER}
-
     @property
     def stem(self) -> str:
         """How the result files of a run directory are called, without their endings."""
@@ -133,14 +120,6 @@ class Settings(RunOptions):
         """What decides which rows are one document."""
         fields = [tuple(metric.get("fields", ())) for metric in self.metrics]
         return DocumentRule.of(fields, mapping=self.fields, group_by=self.group_by)
-
-    @property
-    def shard_numbers(self) -> tuple[int, int] | None:
-        """The number of the share, from 1, and how many there are."""
-        if self.shard is None:
-            return None
-        number, count = map(int, self.shard.split("/"))
-        return number, count
 
     def _checked(self) -> Self:
         names = [metric["name"] for metric in self.metrics]

@@ -30,9 +30,6 @@ from geval_local.thinking import Ending, Thought
 
 logger = logging.getLogger("geval_local")
 
-#: The statements. Migrations are only ever appended: ``user_version`` counts those applied.
-Migration = tuple[str, ...]
-
 DAMAGE_REMEDY = (
     "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
     "where that is in use."
@@ -97,8 +94,6 @@ def connect(path: Path | None) -> sqlite3.Connection:
     else:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.create_function("checksum", 10, checksum, deterministic=True)
-    connection.create_function("plan_checksum", 5, plan_checksum, deterministic=True)
     return connection
 
 
@@ -154,30 +149,6 @@ def thought_of(tokens: bytes, text: str, ending: Ending) -> Thought:
     return Thought(tuple(np.frombuffer(tokens, "<i4").tolist()), text, ending)
 
 
-def committed_pages(log: Path) -> int:
-    """Count the pages of a write-ahead log up to its last commit, by the marks of its present generation.
-
-    SQLite reads a log up to the first page that is damaged, and says nothing: so this is what it is compared with.
-    See https://www.sqlite.org/fileformat2.html#walformat.
-    """
-    last = 0
-    try:
-        with log.open("rb") as file:
-            head = file.read(32)
-            size = int.from_bytes(head[8:12], "big") or 1
-            number = 0
-            while len(frame := file.read(24)) == 24:
-                number += 1
-                if frame[8:16] != head[16:24]:
-                    return max(last, 1) if number == 1 else last  # the first page is always of this generation
-                if any(frame[4:8]):
-                    last = number
-                file.seek(size, os.SEEK_CUR)
-    except OSError:
-        return 0
-    return last
-
-
 def _make_private(path: Path) -> None:
     """Create the file for the user alone, or remove others' permissions; SQLite reports any errors."""
     with suppress(OSError):
@@ -202,50 +173,38 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], path: Path) -> None:
-    """Upgrade a database to the current schema, one transaction per migration."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > len(migrations):
-        raise OutputError(
-            f"{path} has schema {version}, this version of geval-local knows {len(migrations)}",
-            hint="Use the version that wrote it, or a newer one; nothing was changed.",
-        )
-    for number, statements in enumerate(migrations[version:], start=version + 1):
-        with transaction(connection):
-            if int(connection.execute("PRAGMA user_version").fetchone()[0]) >= number:
-                continue  # another process was first
+def make_tables(connection: sqlite3.Connection, statements: Sequence[str], version: int, path: Path) -> None:
+    """Make the tables of a new database; refuse one whose tables are those of another version."""
+    with transaction(connection):
+        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if found not in (0, version):
+            raise OutputError(
+                f"{path} has schema {found}, this version of geval-local has {version}",
+                hint="Use the version that wrote it; nothing was changed.",
+            )
+        if found == 0:
             for statement in statements:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute(f"PRAGMA user_version = {version}")
 
 
-#: The tables. Migrations are only ever appended.
-_MIGRATIONS: tuple[Migration, ...] = (
-    (
-        "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-        """CREATE TABLE outcomes (
-            judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
-            logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
-            sample_key INTEGER NOT NULL, error TEXT,
-            PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
-        """CREATE TABLE plans (
-            judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
-            prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
-            PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
-    ),
-    (  # what an earlier version stored is sealed as it is found
-        "ALTER TABLE outcomes ADD COLUMN checksum INTEGER",
-        "ALTER TABLE plans ADD COLUMN checksum INTEGER",
-        """UPDATE outcomes SET checksum = checksum(judge, metric, row, origin, logprobs, other, prompt_tokens,
-            dropped_tokens, sample_key, error)""",
-        "UPDATE plans SET checksum = plan_checksum(judge, metric, window, prompt_tokens, planned_tokens)",
-    ),
-    (
-        """CREATE TABLE IF NOT EXISTS thoughts (
-            judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL,
-            tokens BLOB NOT NULL, text TEXT NOT NULL, ending TEXT NOT NULL, checksum INTEGER,
-            PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
-    ),
+#: Incremented whenever the tables change.
+_SCHEMA = 3
+_STATEMENTS = (
+    "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE outcomes (
+        judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
+        logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
+        sample_key INTEGER NOT NULL, error TEXT, checksum INTEGER,
+        PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
+    """CREATE TABLE plans (
+        judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL, checksum INTEGER,
+        PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
+    """CREATE TABLE thoughts (
+        judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL,
+        tokens BLOB NOT NULL, text TEXT NOT NULL, ending TEXT NOT NULL, checksum INTEGER,
+        PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
 )
 
 
@@ -276,7 +235,7 @@ _ROWS_AT_ONCE = 32
 _SEALED = f"judge, metric, row, origin, {_COLUMNS}"
 _INSERT = f"INSERT OR IGNORE INTO outcomes ({_SEALED}, checksum) VALUES"
 _MARKS = "(?,?,?,?,?,?,?,?,?,?,?)"
-#: Rows that `Store.verify` looks at together.
+#: Rows that are looked at together.
 _VERIFIED_AT_ONCE = 4096
 
 
@@ -323,8 +282,6 @@ class Store:
             raise OutputError(
                 f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun", hint=DAMAGE_REMEDY
             )
-        self._had_log = self._log.is_file() and self._log.stat().st_size > 0
-        self._log_pages = committed_pages(self._log)
         with plain_errors(self.path):
             self._connection = connect(path)
             try:
@@ -334,58 +291,28 @@ class Store:
                 raise
 
     def _open(self, run: str, is_new: bool) -> None:
-        lost = None if is_new else self._lost_log(self._log_pages)
         if not is_new:
             for (problem,) in self._connection.execute("PRAGMA quick_check(1)"):
                 if problem != "ok":
                     raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
-        if not is_new and self._about("run") is None:
-            raise OutputError(
-                f"{self.path} has lost its write-ahead log, {self._log.name}: nothing of the run is in the file itself",
-                hint=f"Put {self._log.name} back: until a run ends, it holds what is finished. {DAMAGE_REMEDY}",
-            )
-        migrate(self._connection, _MIGRATIONS, self.path)
+        make_tables(self._connection, _STATEMENTS, _SCHEMA, self.path)
         if is_new:
             self._connection.execute("INSERT INTO about VALUES ('run', ?)", (run,))
-        if self._about("run") != run:
+        if self._connection.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (run,):
             raise OutputError(
-                f"{self.path} belongs to another run than the manifest beside it",
-                hint="Put back the file that belongs here, or delete the directory and run again.",
+                f"{self.path} belongs to another run than the manifest beside it, or has lost its write-ahead log",
+                hint="Put back the file, or the log, that belongs here; or delete the directory and run again.",
             )
-        if lost is not None or (not is_new and self._about("log") == "open" and not self._had_log):
-            logger.warning(
-                "%s, the write-ahead log of a run that did not end, is %s: rows that only it held are computed again",
-                self._log,
-                lost or "gone",
-            )
-        self._connection.execute("INSERT OR REPLACE INTO about VALUES ('log', ?)", ("open" if self._has_log() else "",))
-        # Now the file itself says whose it is, and that it has a log, whatever happens to the log.
+        # Now the file itself says whose it is, whatever happens to the log.
         self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
-
-    def _about(self, key: str) -> str | None:
-        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone():
-            return None
-        found = self._connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
-        return None if found is None else str(found[0])
 
     @property
     def _log(self) -> Path:
         return self.path.with_name(f"{self.path.name}-wal")
 
-    def _has_log(self) -> bool:
-        return bool(self._connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
-
-    def _lost_log(self, pages: int) -> str | None:
-        """Say what is wrong with a log of so many committed pages, if SQLite takes fewer of them."""
-        self._connection.execute("SELECT 1 FROM sqlite_master").fetchall()  # SQLite reads the log now
-        _, read, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        return f"damaged (SQLite reads {read} of {pages} pages)" if 0 <= read < pages else None
-
     def close(self) -> None:
         """Close the file."""
         self.is_closed = True
-        with suppress(sqlite3.Error):
-            self._connection.execute("INSERT OR REPLACE INTO about VALUES ('log', '')")
         with suppress(sqlite3.Error):  # on a full disk the log cannot be merged; it stays next to the file
             self._connection.close()
 
@@ -514,32 +441,6 @@ class Store:
                         # Not by the index: a damaged key is not where the index looks for it.
                         self._connection.executemany(f"DELETE FROM {name} NOT INDEXED WHERE +{where}", keys)
         return damaged["outcomes"]
-
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[Sequence[int]] | None) -> None:
-        """Make sure, before a judge is loaded for it, that what is there can be used; see `take_damage_back`.
-
-        `rows` is the number of outcomes that are due, for each judge and metric.
-        """
-        with plain_errors(self.path):
-            found = {
-                (judge, metric): (count, last, sizes)
-                for judge, metric, count, last, *sizes in self._connection.execute(
-                    "SELECT judge, metric, COUNT(*), MAX(row), MIN(length(logprobs)), MAX(length(logprobs)) "
-                    "FROM outcomes GROUP BY judge, metric"
-                )
-            }
-        for (judge, metric), (_, last, sizes) in found.items():
-            if not (judge < len(complete) and metric < len(labels)):
-                raise self._damaged(f"it has rows of no part of this run: judge {judge + 1}, metric {metric + 1}")
-            if other := [size for size in sizes if size not in (None, 8 * labels[metric])]:
-                raise self._damaged(f"a row has {other[0] / 8:g} log-probabilities for {labels[metric]} labels")
-            if complete[judge] and rows is not None and last >= rows[judge][metric]:
-                raise self._damaged(f"it has a row {last + 1} of an input of {rows[judge][metric]}")
-        for judge, is_complete in enumerate(complete):
-            for metric in range(len(labels)):
-                lost = 0 if rows is None else rows[judge][metric] - found.get((judge, metric), (0,))[0]
-                if is_complete and lost and rows is not None:
-                    raise self._damaged(f"{lost} of {rows[judge][metric]} rows are missing, although all were finished")
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
         """Return the origin of every existing row."""
@@ -690,7 +591,7 @@ class MemoryStore(Store):
         self._synced = time.monotonic()
         self._connection = connect(None)
         weakref.finalize(self, self._connection.close)
-        migrate(self._connection, _MIGRATIONS, self.path)
+        make_tables(self._connection, _STATEMENTS, _SCHEMA, self.path)
 
 
 def is_intact(table: str, values: Sequence[Any], seal: Any) -> bool:
@@ -724,11 +625,9 @@ def _sealed_cause(error: str) -> str:
 
 
 def _cause_of(stored: str) -> Cause:
-    """Read a reason; those that an earlier version stored have no code."""
-    code, mark, text = stored.partition(": ")
-    known = ErrorCode.read(code) if mark else ErrorCode.UNKNOWN
-    has_code = known is not ErrorCode.UNKNOWN or code == ErrorCode.UNKNOWN
-    return Cause(text if has_code else stored, known)
+    """Read a reason behind its code."""
+    code, _, text = stored.partition(": ")
+    return Cause(text, ErrorCode.read(code))
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:

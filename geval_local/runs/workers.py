@@ -17,11 +17,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import ConfigurationError, GevalError, Interrupted, JudgeError
 from geval_local.io.shares import Share
@@ -50,7 +52,8 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 _THREADS = "OMP_NUM_THREADS"
 #: What a worker's process does first: it finds modules as the command does.
 _BEGIN = (
-    "import sys, pickle; sys.path[:] = pickle.load(sys.stdin.buffer); from geval_local.runs.workers import work; work()"
+    "import sys, pickle; sys.path[:] = pickle.load(sys.stdin.buffer); from geval_local.runs.workers import serve; "
+    "serve()"
 )
 
 
@@ -66,8 +69,9 @@ class Task:
     judges: Sequence[JudgeRecord]
     #: Which of the judges.
     judge: int
+    #: Identifier of the whole run.
+    run: str
     retry_errors: bool = False
-    accept_version: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Told:
     """A message of a worker."""
 
     #: ``met``: the judge is loaded, with its record and precision; ``done``: so many outcomes of the share; ``ended``:
-    #: the share is finished; ``failed``: with the error; ``log``: level and text; ``died``: the process is gone.
+    #: the share is finished; ``died``: the worker is gone, and how; ``lost``: so is its machine; ``failed``: with the
+    #: error; ``log``: level and text; ``size``: there are so many workers from now on.
     kind: str
     value: Any = None
 
@@ -137,22 +142,25 @@ def _devices() -> list[str]:
 
 
 #: Asks a worker to end after its batch.
-_STOP = "stop"
+STOP = "stop"
 
 
-class LocalWorker:
-    """A process that scores shares; what it says comes into a queue, with the worker itself."""
+class Process:
+    """A process that works for this one.
+
+    Parameters
+    ----------
+    work : callable
+        What it does; it gets a `Command`.
+    environment : mapping of str to str
+        Variables of its environment besides those of this process.
+    hear : callable
+        Is called, in a thread, with what it tells, and at last with `Told` of its death.
+    """
 
     def __init__(
-        self,
-        load: Callable[[JudgeRecord], Judge] | None,
-        environment: Mapping[str, str],
-        told: queue.SimpleQueue[tuple[LocalWorker, Told]],
+        self, work: Callable[[Command], None], environment: Mapping[str, str], hear: Callable[[Any], object]
     ) -> None:
-        self.environment = environment
-        self.task: Task | None = None
-        #: Whether it has loaded its judge.
-        self.is_ready = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BEGIN],
@@ -162,37 +170,34 @@ class LocalWorker:
             env=os.environ | {"HF_HUB_OFFLINE": "1"} | dict(environment),
             start_new_session=True,  # a terminal's Ctrl-C is for the command, which then stops its workers
         )
-        assert self._process.stdin is not None
-        pickle.dump(sys.path, self._process.stdin)
-        self._send(load)
-        threading.Thread(target=self._listen, args=(told,), daemon=True).start()
+        self.send(sys.path)
+        self.send(work)
+        threading.Thread(target=self._listen, args=(hear,), daemon=True).start()
 
-    def _send(self, item: object) -> None:
+    def send(self, item: object) -> None:
+        """Send something that its `Command` gives out."""
         assert self._process.stdin is not None
         with suppress(OSError):  # it is gone, as `_listen` says
             pickle.dump(item, self._process.stdin)
             self._process.stdin.flush()
 
-    def _listen(self, told: queue.SimpleQueue[tuple[LocalWorker, Told]]) -> None:
+    def _listen(self, hear: Callable[[Any], object]) -> None:
         assert self._process.stdout is not None
         with suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
-                told.put((self, pickle.load(self._process.stdout)))
-        told.put((self, Told("died", self._process.wait())))
+                hear(pickle.load(self._process.stdout))
+        code = self._process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        with suppress(ValueError):  # it was closed
+            self._stderr.seek(0)
+            words = self._stderr.read()[-_SHOWN:].decode(errors="replace").strip()
+            hear(Told("died", f"{how}; it wrote: {words}" if words else how))
 
-    def begin(self, task: Task) -> None:
-        """Hand out a task."""
-        self.task = task
-        self._send(task)
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
 
-    def stop(self) -> None:
-        """Ask for the end after the current batch; one that is loading its judge is ended at once."""
-        if self.is_ready:
-            self._send(_STOP)
-        else:
-            self._process.kill()
-
-    def close(self, seconds: float) -> None:
+    def close(self, seconds: float = 0.0) -> None:
         """Wait for the end, and bring it about if it does not come."""
         assert self._process.stdin is not None
         with suppress(OSError):
@@ -204,18 +209,48 @@ class LocalWorker:
             self._process.wait()
         self._stderr.close()
 
-    @property
-    def last_words(self) -> str:
-        """The end of what it wrote to stderr."""
-        self._stderr.seek(0)
-        return self._stderr.read()[-_SHOWN:].decode(errors="replace").strip()
 
+class Workers:
+    """Workers that do tasks, each in a place of its own; whoever drives them knows nothing else of where they are.
 
-class Scheduler(Protocol):
-    """Has tasks done; whoever drives it knows nothing else of where and by whom."""
+    A task whose worker dies is done again by another. Subclasses begin tasks, and hear of them by `hear`.
+    """
 
-    #: Number of workers.
-    size: int
+    def __init__(self, size: int) -> None:
+        #: Number of workers.
+        self.size = size
+        #: What each place is at work on, and the places whose workers have loaded their judge.
+        self.busy: dict[int, Task] = {}
+        self.ready: set[int] = set()
+        self._told: queue.SimpleQueue[tuple[int, Told]] = queue.SimpleQueue()
+
+    def hear(self, place: int, told: Told) -> None:
+        """Take a message, in any thread."""
+        self._told.put((place, told))
+
+    def begin(self, place: int, task: Task) -> None:
+        """Have a task done at a place, by a worker that is there or by a new one."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End all workers: those at work after their batch."""
+        raise NotImplementedError
+
+    def next_told(self) -> tuple[int, Told] | None:
+        """Wait a moment for what is told of a task."""
+        try:
+            place, told = self._told.get(timeout=TELL_SECONDS)
+        except queue.Empty:
+            return None
+        if told.kind == "failed":
+            raise told.value
+        if told.kind == "log":
+            logger.log(*told.value)
+        elif told.kind == "size":
+            self.size = told.value
+        else:
+            return place, told
+        return None
 
     def run(
         self, tasks: Iterator[Task], *, is_alone: Callable[[], bool], should_stop: Callable[[], bool]
@@ -224,19 +259,45 @@ class Scheduler(Protocol):
 
         While `is_alone`, one worker works, and the others wait: for evaluation steps that only one is to write.
         """
-        ...
+        waiting: list[Task] = []
+        deaths: Counter[int] = Counter()
+        while self._hand_out(waiting, tasks, is_alone()):
+            if should_stop():
+                raise Interrupted
+            if (message := self.next_told()) is None:
+                continue
+            place, told = message
+            task = self.busy.get(place)
+            if told.kind in ("died", "lost"):
+                self.ready.discard(place)
+                if task is not None:
+                    deaths[task.number] += told.kind == "died"
+                    _mourn(task, told.value, deaths[task.number])
+                    waiting.append(self.busy.pop(place))
+            elif task is not None:
+                self.ready.add(place)
+                if told.kind == "ended":
+                    del self.busy[place]
+                yield task, told
 
-    def close(self) -> None:
-        """End all workers: those at work after their batch."""
-        ...
+    def _hand_out(self, waiting: list[Task], tasks: Iterator[Task], alone: bool) -> bool:
+        """Give tasks to places without one, as long as there are tasks for them; say whether any is at work."""
+        for place in range(1 if alone else self.size):
+            task = None if place in self.busy else waiting.pop(0) if waiting else next(tasks, None)
+            if task is not None:
+                self.busy[place] = task
+                self.begin(place, task)
+        return bool(self.busy)
 
 
-def given_up(deaths: int, task: Task, how: str) -> JudgeError:
-    """Say that a share has cost too many workers, and how the last one ended."""
-    return JudgeError(
-        f"{deaths} workers died over the same share of the rows, number {task.number}; the last {how}",
-        hint="A killed worker has often run out of memory: fewer `workers`, or smaller `batch_tokens`, may help.",
-    )
+def _mourn(task: Task, how: str, deaths: int) -> None:
+    """Say that a worker has died, and how; give up a share that has cost too many."""
+    if deaths >= ATTEMPTS:
+        raise JudgeError(
+            f"{deaths} workers died over the same share of the rows, number {task.number}; the last {how}",
+            hint="A killed worker has often run out of memory: fewer `workers`, or smaller `batch_tokens`, may help.",
+        )
+    logger.warning("a worker %s; its share of the rows, number %d, is run again", how, task.number)
 
 
 def local_workers(workers: str, judges: Sequence[JudgeOptions]) -> LocalWorkers:
@@ -244,86 +305,43 @@ def local_workers(workers: str, judges: Sequence[JudgeOptions]) -> LocalWorkers:
     return LocalWorkers(environments(workers, judges))
 
 
-class LocalWorkers:
-    """Hands tasks to processes on this machine, and starts one again that dies; see `Scheduler`."""
+class LocalWorkers(Workers):
+    """Workers that are processes of this machine, each with its environment."""
 
     def __init__(
         self, environments: Sequence[Mapping[str, str]], load: Callable[[JudgeRecord], Judge] | None = None
     ) -> None:
-        self.size = len(environments)
+        super().__init__(len(environments))
         self._environments = list(environments)
-        self._load = load
-        self._told: queue.SimpleQueue[tuple[LocalWorker, Told]] = queue.SimpleQueue()
-        self._workers: list[LocalWorker] = []
+        self._work = partial(work, load)
+        self._processes: dict[int, Process] = {}
 
-    def run(
-        self, tasks: Iterator[Task], *, is_alone: Callable[[], bool], should_stop: Callable[[], bool]
-    ) -> Iterator[tuple[Task, Told]]:
-        """See `Scheduler.run`."""
-        waiting: list[Task] = []
-        deaths: dict[int, int] = {}
-        self._hand_out(waiting, tasks, is_alone())
-        while any(worker.task for worker in self._workers):
-            if should_stop():
-                raise Interrupted
-            try:
-                worker, told = self._told.get(timeout=TELL_SECONDS)
-            except queue.Empty:
-                continue
-            task = worker.task
-            if told.kind == "log":
-                logger.log(*told.value)
-            elif told.kind == "died":
-                self._workers.remove(worker)
-                if task is not None:
-                    deaths[task.number] = deaths.get(task.number, 0) + 1
-                    self._mourn(worker, task, told.value, deaths[task.number])
-                    waiting.append(task)
-                worker.close(0)
-            elif told.kind == "failed":
-                raise told.value
-            elif task is not None:
-                worker.is_ready = True
-                if told.kind == "ended":
-                    worker.task = None
-                yield task, told
-            self._hand_out(waiting, tasks, is_alone())
+    def begin(self, place: int, task: Task) -> None:
+        """See `Workers.begin`."""
+        if place not in self._processes:
+            self._processes[place] = Process(self._work, self._environments[place], partial(self.hear, place))
+        self._processes[place].send(task)
 
-    def _hand_out(self, waiting: list[Task], tasks: Iterator[Task], alone: bool) -> None:
-        """Give tasks to workers without one, and start workers as long as there are tasks for them."""
-        for environment in self._environments[: 1 if alone else None]:
-            worker = next((one for one in self._workers if one.environment is environment), None)
-            if worker is not None and worker.task is not None:
-                continue
-            task = waiting.pop(0) if waiting else next(tasks, None)
-            if task is None:
-                return
-            if worker is None:
-                worker = LocalWorker(self._load, environment, self._told)
-                self._workers.append(worker)
-            worker.begin(task)
-
-    def _mourn(self, worker: LocalWorker, task: Task, code: int, deaths: int) -> None:
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        words = worker.last_words
-        said = f"; it wrote: {words}" if words else ""
-        if deaths >= ATTEMPTS:
-            raise given_up(deaths, task, f"{how}{said}")
-        logger.warning("a worker %s; its share of the rows, number %d, is run again%s", how, task.number, said)
+    def next_told(self) -> tuple[int, Told] | None:
+        """See `Workers.next_told`."""
+        message = super().next_told()
+        if message is not None and message[1].kind == "died":
+            self._processes.pop(message[0]).close()
+        return message
 
     def close(self) -> None:
-        """See `Scheduler.close`."""
-        for worker in self._workers:
-            if worker.task is not None:
-                worker.stop()
+        """See `Workers.close`; a worker that is loading its judge is ended at once."""
+        for place in self.busy.keys() & self._processes.keys():
+            process = self._processes[place]
+            process.send(STOP) if place in self.ready else process.kill()
         end = time.monotonic() + ENDING_SECONDS
         try:
-            for worker in self._workers:
-                worker.close(max(0.0, end - time.monotonic()))
+            for process in self._processes.values():
+                process.close(max(0.0, end - time.monotonic()))
         finally:  # a second Ctrl-C does not wait
-            for worker in self._workers:
-                worker.close(0)
-            self._workers.clear()
+            for process in self._processes.values():
+                process.close()
+            self._processes.clear()
 
 
 # --- the side of a worker ---------------------------------------------------------------------------------------------
@@ -353,9 +371,7 @@ class ShareScorer:
                 self.tell(Told("done", done))
 
         manifest = RunManifest.new(fingerprint_share(task.share), task.settings, list(task.judges))
-        with open_run(
-            task.directory, manifest, retry_errors=task.retry_errors, accept_version=task.accept_version
-        ) as run:
+        with open_run(task.directory, manifest, retry_errors=task.retry_errors) as run:
             run.compute(
                 task.judge,
                 self._find,
@@ -390,42 +406,56 @@ class _Telling(logging.Handler):
         self._tell(Told("log", (record.levelno, record.getMessage())))
 
 
-def work() -> None:
-    """Be a worker until stdin ends."""
-    tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no message
-    lock = threading.Lock()
+class Command:
+    """The command, as a process that works for it knows it."""
 
-    def tell(told: Told) -> None:
-        with lock, suppress(OSError):
-            pickle.dump(told, out)
-            out.flush()
+    def __init__(self) -> None:
+        #: What the command asks for; None when there is no command any more.
+        self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        #: That it asks for the end.
+        self.is_stopped = threading.Event()
+        self._out = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # what a library prints is no message
+        self._lock = threading.Lock()
+        package = logging.getLogger("geval_local")
+        package.addHandler(_Telling(self.tell))
+        package.propagate = False
+        threading.Thread(target=self._receive, daemon=True).start()
 
-    doing = ShareScorer(pickle.load(sys.stdin.buffer), tell)
-    package = logging.getLogger("geval_local")
-    package.addHandler(_Telling(tell))
-    package.propagate = False
-    threading.Thread(target=_receive, args=(tasks, doing.is_stopped), daemon=True).start()
-    while (task := tasks.get()) is not None:
+    def tell(self, told: object) -> None:
+        """Tell the command something."""
+        with self._lock, suppress(OSError):
+            pickle.dump(told, self._out)
+            self._out.flush()
+
+    def _receive(self) -> None:
+        """Take what the command sends; without a command there is nothing to work for."""
+        with suppress(EOFError, OSError):
+            while True:
+                if (item := pickle.load(sys.stdin.buffer)) == STOP:
+                    self.is_stopped.set()
+                else:
+                    self.asked.put(item)
+        self.asked.put(None)
+        time.sleep(ENDING_SECONDS if self.is_stopped.is_set() else _CLOSING_SECONDS)
+        os._exit(1)  # no commit is lost by that
+
+
+def serve() -> None:
+    """Work for the command that has started this process."""
+    doing = pickle.load(sys.stdin.buffer)
+    doing(Command())
+
+
+def work(load: Callable[[JudgeRecord], Judge] | None, command: Command) -> None:
+    """Do the tasks of a command."""
+    scorer = ShareScorer(load, command.tell, command.is_stopped)
+    while (task := command.asked.get()) is not None:
         try:
-            doing.do(task)
+            scorer.do(task)
         except Interrupted:
             break
         except GevalError as error:
-            tell(Told("failed", error))
-    if doing.judge is not None:
-        doing.judge[1].close()
-
-
-def _receive(tasks: queue.SimpleQueue[Task | None], is_stopped: threading.Event) -> None:
-    """Take what the command sends; without a command there is nothing to work for."""
-    with suppress(EOFError, OSError):
-        while True:
-            if (item := pickle.load(sys.stdin.buffer)) == _STOP:
-                is_stopped.set()
-            else:
-                tasks.put(item)
-    tasks.put(None)
-    time.sleep(ENDING_SECONDS if is_stopped.is_set() else _CLOSING_SECONDS)
-    os._exit(1)  # no commit is lost by that
+            command.tell(Told("failed", error))
+    if scorer.judge is not None:
+        scorer.judge[1].close()

@@ -20,8 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 FEW_UNITS = 10
 #: Documents of so different size that they count like fewer equal ones, and like half of their number, carry a warning.
 FEW_EFFECTIVE = 20
-#: What a test could find is known if so many documents, and half of all, differ.
-FEW_DIFFERING = 5
 #: With fewer than this multiple of the squared skewness the interval of a mean is too short (Cochran, 1977).
 _COCHRAN = 25
 #: Two-sided tests and intervals take the skewness to be so many of its standard errors less favourable than observed.
@@ -47,14 +45,6 @@ class Interval:
     units: int = 0
     #: Reason to distrust the interval; empty if there is none.
     warning: str = ""
-
-    def detectable(self, power: float = 0.8, significance: float = 0.05, skewness: float = math.nan) -> float:
-        """Return the smallest true difference from 0 that a test on this many units would have found; see `t_test`."""
-        from scipy.special import stdtrit
-
-        if self.units < 2 or not (math.isfinite(self.error) and math.isfinite(self.low)):
-            return math.nan
-        return self.error * (critical(significance / 2, self.units, skewness) + float(stdtrit(self.units - 1, power)))
 
 
 def t_interval(

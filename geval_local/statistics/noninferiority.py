@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
-from geval_local.statistics.interval import FEW_DIFFERING, Interval, critical, mean_interval, skewness_of, t_test
+from geval_local.statistics.interval import Interval, mean_interval, skewness_of, t_test
 from geval_local.statistics.resampling import MOST_FLIPPED, PERMUTATIONS, sign_flips
 
 Floats = NDArray[np.float64]
@@ -43,9 +43,6 @@ class NotWorse:
     low: float
     #: One-sided p-value: without a margin, of a drop as large by chance; with one, of "lower by the margin or more".
     p: float
-    #: Without a margin, the smallest drop that would be found with 80 % probability; with one, the smallest margin that
-    #: a candidate as good as the baseline would pass. NaN if too few documents differ to tell.
-    detectable: float
     documents: int
     #: Whether the candidate passes; None if so few documents cannot decide it.
     passed: bool | None
@@ -68,23 +65,16 @@ def not_worse(
     level : float
         Probability of a false alarm; with a margin, of passing a candidate that is lower by the margin.
     """
-    from scipy.special import stdtrit
-
     values = _checked(differences, margin)
     mean, count = mean_interval(values), values.size
-    able = math.nan
-    if np.count_nonzero(values) >= max(FEW_DIFFERING, count / 2):
-        able = mean.error * float(stdtrit(count - 1, 0.8))
     if margin is None:
         p = _p_of_drop(values, mean, level)
-        able += mean.error * critical(level, count, skewness_of(values), _CAUTION)
-        passed = None if count <= TOO_FEW else p > level
-        return NotWorse(mean, None, math.nan, p, able if able < span or math.isnan(span) else math.nan, count, passed)
+        return NotWorse(mean, None, math.nan, p, count, None if count <= TOO_FEW else p > level)
     if not math.isfinite(span):
-        return NotWorse(mean, margin, math.nan, math.nan, math.nan, count, False)
+        return NotWorse(mean, margin, math.nan, math.nan, count, False)
     low = _lower_bound(values, span, level)
-    p = _p_of_mean(values, -span, -margin)
-    return NotWorse(mean, margin, low, p, able + mean.value - low, count, p < level)
+    p = p_of_mean(values, -span, -margin)
+    return NotWorse(mean, margin, low, p, count, p < level)
 
 
 def _p_of_drop(values: Floats, mean: Interval, level: float) -> float:
@@ -98,8 +88,10 @@ def _p_of_drop(values: Floats, mean: Interval, level: float) -> float:
     return p / 2 if mean.value < 0 else 1 - p / 2
 
 
-def _p_of_mean(values: Floats, worst: float, mean: float) -> float:
-    """Compute the probability that the mean of the values and the worst one, under random weights, is at most `mean`.
+def p_of_mean(values: Floats, worst: float, mean: float) -> float:
+    """Compute a p-value of "the true mean is at most `mean`", if no value can be below `worst`.
+
+    It is the probability that the mean of the values and the worst one, under random weights, is at most `mean`.
 
     The weights are those of the Bayesian bootstrap (Dirichlet), whose sums of exponential variables have a saddlepoint
     approximation (Lugannani and Rice, 1980) to within one percent.
@@ -118,11 +110,11 @@ def _p_of_mean(values: Floats, worst: float, mean: float) -> float:
 
 
 def _lower_bound(values: Floats, span: float, level: float) -> float:
-    """Find the mean of which `_p_of_mean` is the level."""
+    """Find the mean of which `p_of_mean` is the level."""
     from scipy.optimize import brentq
 
     highest = float((values.sum() - span) / (values.size + 1))
-    return float(brentq(lambda mean: _p_of_mean(values, -span, mean) - level, -span, highest, xtol=1e-9 * span))
+    return float(brentq(lambda mean: p_of_mean(values, -span, mean) - level, -span, highest, xtol=1e-9 * span))
 
 
 def missed(documents: int) -> str:

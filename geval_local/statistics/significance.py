@@ -6,7 +6,7 @@ two judges' scores of whole systems with all their documents (PERM-SYSTEMS of De
 doi:10.1162/tacl_a_00417); it has more power. Exchanges on documents too (their PERM-INPUTS and PERM-BOTH) reject too
 often for equally good judges that disagree (benchmarks/results/2026-11-23-tests-system.txt). Pearson's correlation is
 not exchanged: the test would separate a judge that is far off for a few systems from one that is a little off for all.
-Every p-value is two-sided. In a table, p-values and smallest detectable differences are also adjusted for all tests.
+Every p-value is two-sided. In a table, p-values are also adjusted for all tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import counted
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
-from geval_local.statistics.interval import FEW_DIFFERING, Interval, skewness_of, t_test
+from geval_local.statistics.interval import Interval, skewness_of, t_test
 from geval_local.statistics.levels import Level, Ties, documents_kept, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import (
@@ -33,7 +33,6 @@ from geval_local.statistics.resampling import (
     Draws,
     FiguresWithErrors,
     Target,
-    attained,
     mean_of,
     minus,
     sign_flips,
@@ -63,9 +62,6 @@ class Comparison:
     p: float
     #: The p-value corrected for the number of tests in its table; NaN for a single test.
     p_adjusted: float
-    #: Smallest true difference that the test would have found with 80 % probability, at 0.05 or, in a table, at the
-    #: level that the correction leaves its first test.
-    detectable: float
     #: Population to which the interval and the test generalise.
     target: Target
     #: Description of that population and of the test's limitations.
@@ -104,7 +100,7 @@ _BY_T = {"test": "t", "why": "Student's t test, two-sided."}
 
 
 def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
-    """Copy the tests of one table, with p-values and detectable differences adjusted for all of them.
+    """Copy the tests of one table, with p-values adjusted for all of them.
 
     Tests on differences by document (``by_document``) are flipped together, see `sign_flips`; all others get Holm's
     correction. In a table with both kinds, each kind gets its share of the level. Student's t replaces tests that could
@@ -128,14 +124,10 @@ def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
     for key, adjusted in zip(rest, holm([test.p for test in rest.values()]), strict=True):
         known = min(1.0, adjusted / (1 - share)) if math.isfinite(adjusted) else math.nan
         found[key] = {"p": rest[key].p, "p_adjusted": known, "significance": LEVEL / count}
-    result = {}
-    for key, test in (given | rest).items():
-        changes = {name: value for name, value in found[key].items() if hasattr(test, name)}
-        if hasattr(test, "detectable"):
-            level = found[key]["significance"] * (attained(test.difference.units) if key in flipped else 1.0)
-            changes["detectable"] = _detectable(test, level)
-        result[key] = replace(test, **changes)
-    return result
+    return {
+        key: replace(test, **{name: value for name, value in found[key].items() if hasattr(test, name)})
+        for key, test in (given | rest).items()
+    }
 
 
 def _flipped(tests: Mapping[Any, Any], count: int) -> dict[Any, Mapping[str, float]]:
@@ -162,15 +154,6 @@ def _by_t(test: Any, count: int) -> Any:
 def _skewness(test: Any) -> float:
     """Estimate the skewness of a test's differences; NaN if they are not by document."""
     return skewness_of(list(getattr(test, "by_document", {}).values()))
-
-
-def _detectable(test: Any, level: float) -> float:
-    """Return what a test could find; NaN if it is by document and most documents do not differ, or hardly any."""
-    own = getattr(test, "by_document", {})
-    if own and np.count_nonzero(list(own.values())) < max(FEW_DIFFERING, len(own) / 2):
-        return math.nan
-    toward = -math.copysign(1.0, test.difference.value) * _skewness(test)
-    return float(test.difference.detectable(significance=level, skewness=toward)) or math.nan
 
 
 def how_corrected(tests: Collection[Any]) -> str:
@@ -258,7 +241,6 @@ def compare(
         interval,
         p,
         math.nan,
-        interval.detectable(),
         target,
         generalises_to(target, widest),
         sum(len(items[0]) for items, _ in grounds),

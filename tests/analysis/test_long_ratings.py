@@ -71,7 +71,7 @@ def test_ratings_of_one_text_are_merged_and_correlate_as_their_mean(here, worker
     assert "96 rows repeat the texts of others: if several people rated them" in done.stderr
     rated = read_rated("out.jsonl", human="Rating", rater_column="Worker ID")
     assert len(rated.rows) == 48
-    study = meta_evaluate(rated, level="pooled", overlap=False)
+    study = meta_evaluate(rated, level="pooled", baselines=False)
     scores = [row["geval"]["story"]["score"] for row in ScoredRun.of("out.jsonl").rows][::3]
     means = [np.mean([row["Rating"] for row in rows[place : place + 3]]) for place in range(0, 144, 3)]
     found = study.correlations["nano"]["story"]

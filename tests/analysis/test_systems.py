@@ -49,7 +49,7 @@ def column(items, name):
 
 
 def test_two_systems_are_compared_by_document():
-    items = made({"a": 3.0, "b": 3.4})
+    items = made({"a": 3.0, "b": 3.4}, documents=60)
     ranking = rank_systems(items)
     (pair,) = ranking.pairs
     assert (pair.first, pair.second) == ("b", "a")
@@ -72,10 +72,9 @@ def test_few_documents_are_tested_by_every_arrangement():
     assert pair.p == pytest.approx(np.mean([one >= abs(differences.sum()) - 1e-9 for one in sums]))
 
 
-def test_equal_systems_are_not_told_apart_and_the_smallest_difference_is_said():
+def test_equal_systems_are_not_told_apart():
     ranking = rank_systems(made({"a": 3.0, "b": 3.0}))
     assert "cannot be told apart" in ranking.told
-    assert "would have been found with 80 % probability" in ranking.told
     assert ranking.groups == (tuple(side.side for side in ranking.systems),)
 
 
@@ -96,8 +95,7 @@ def test_a_baseline_asks_fewer_questions():
     assert ranking.groups == ()
     assert ranking.told == (
         "By this judge, better is better than base; worse is worse than base; same is not told apart from base "
-        "(step-down max-t over joint sign flips, p < 0.05); what happens on one document in twenty is missed with "
-        "probability 0.13."
+        "(step-down max-t over joint sign flips, p < 0.05)."
     )
     with pytest.raises(ConfigurationError, match="there is no system 'bass'"):
         rank_systems(items, baseline="bass")
@@ -242,7 +240,6 @@ def test_a_system_scored_twice_has_the_same_scores():
     twice = [*items, *(replace(item, system="again", key=f"again{item.key}") for item in items)]
     ranking = rank_systems(twice)
     assert ranking.told == "By this judge a and again have the same scores on all 12 documents."
-    assert pair_table(ranking).rows[0][6] == "-"  # what could have been found
     third = made({"c": 4.5}, documents=12)
     assert "c is better than a" in rank_systems([*twice, *third], baseline="a").told
     assert "again has the same scores as a" in rank_systems([*twice, *third], baseline="a").told

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
-from cli_run import METRIC, judge_directory, read_rows, write_rows
+from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 from job_world import World, in_language, make_world
 
 
@@ -278,6 +278,38 @@ def results_gone(world: World) -> None:
     (world.runs()[0] / "answers" / "scores.jsonl").unlink()
 
 
+def two_documents(world: World) -> None:
+    world.answers(change=lambda rows: rows[:2])
+    world.run("--accept", code=0)
+    world.commit()
+    world.answers(0.5, change=lambda rows: rows[:2])
+
+
+def two_documents_may_pass(world: World) -> None:
+    two_documents(world)
+    world.edit("baseline: last", "baseline: {undecided: pass}")
+
+
+def judge_added(world: World) -> None:
+    judge_changed(world)
+    world.edit("- other", "- tiny\n  - other")
+    world.answers(0.5)
+
+
+def judge_removed(world: World) -> None:
+    judge_added(world)
+    world.run("--accept", code=0)
+    world.commit()
+    world.edit("  - other\n", "")
+
+
+def data_removed(world: World) -> None:
+    data_added(world)
+    world.run(code=0)
+    world.commit()
+    world.edit("  more: more.jsonl\n", "")
+
+
 def unpaired_allowed(world: World) -> None:
     half_missing(world)
     world.edit("baseline: last", "baseline: {max_unpaired: 60%}")
@@ -339,6 +371,11 @@ JOBS: list[tuple[Callable[[World], None], int, tuple[int, int, int] | None, list
     (judge_changed, 1, (1, 0, 2), ["judge was tiny@", "is other@"]),
     (data_renamed, 2, None, ["has no data 'replies', and this file no data 'answers': was it renamed?"]),
     (data_added, 0, (0, 2, 8), ["more: clarity: the data more are new"]),
+    (two_documents, 1, (3, 0, 4), ["no test of so few can show a drop", "(`undecided: pass` lets it pass)"]),
+    (two_documents_may_pass, 0, (0, 3, 4), ["no test of so few can show a drop", "it passes: `undecided: pass`"]),
+    (judge_added, 1, (2, 0, 4), ["the baseline has clarity and no clarity@tiny", "accept this run as the next"]),
+    (judge_removed, 1, (1, 0, 2), ["the baseline has clarity@tiny, clarity@other and no clarity:"]),
+    (data_removed, 0, (0, 1, 6), ["more: all: the baseline has these data and this file has not"]),
     (manifest_damaged, 2, None, ["the manifest is damaged, or that of another run"]),
     (verdict_edited, 2, None, ["gates.json is damaged or was edited"]),
     (results_edited, 2, None, ["is not the file that scores.jsonl.meta.json describes: it was changed"]),
@@ -347,6 +384,17 @@ JOBS: list[tuple[Callable[[World], None], int, tuple[int, int, int] | None, list
     (margin_of_a_point, 0, (0, 0, 2), ["not lower by 0.5 or more"]),
     (mean_of_a_language_is_low, 1, (1, 1, 5), ["language = ar: the mean 1.9"]),
 ]
+
+
+@pytest.mark.parametrize("arguments", [["run", "--agianst", "last"], ["run", "--retry-errors=x"], ["gate", "no.jsonl"]])
+def test_a_command_that_cannot_be_read_leaves_no_green_file(world, arguments):
+    """The file of an earlier run is marked also where the options, or a path, end the command before its body."""
+    world.good()
+    verb, *more = arguments
+    assert 'failures="0"' in (world.path / "gates.xml").read_text(encoding="utf-8")
+    done = run(verb, "evaluation.yaml", *more, "--junit", "gates.xml", home=world.path / "home")
+    assert done.exit_code == 2, done.stderr
+    assert "no verdict" in (world.path / "gates.xml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("prepare", "code", "counts", "told"), JOBS, ids=[job[0].__name__ for job in JOBS])

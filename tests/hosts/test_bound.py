@@ -112,7 +112,7 @@ def test_a_forked_process_has_a_batcher_of_its_own():
 
 def test_what_cannot_work_is_refused_before_a_row_is_scored():
     judge = MockJudge()
-    with pytest.raises(ConfigurationError, match=r"threshold 7 is outside the scale of clarity, 1-5"):
+    with pytest.raises(ConfigurationError, match=r"threshold 7 is outside the scale 1-5 of clarity"):
         BoundMetric.bind(CLARITY, judge, threshold=7)
     with pytest.raises(ConfigurationError, match="no metric here has a field 'summary'"):
         BoundMetric.bind(CLARITY, judge, fields={"summary": "x"})

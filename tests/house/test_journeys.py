@@ -59,7 +59,7 @@ def test_every_script_is_walked_here():
     # The journey gate is walked in test_gate_journey.py.
     assert {path.parent.name for path in JOURNEYS.glob("*/README.md")} == {"gate", "one_row"}
     scripts = {path.stem for path in JOURNEYS.glob("*.sh")}
-    assert scripts == {"chat_log", "two_systems", "release", "spreadsheet", "gguf", "ratings", "server_and_ray"}
+    assert scripts == {"chat_log", "two_systems", "release", "spreadsheet", "gguf", "ratings", "server_and_workers"}
 
 
 @pytest.mark.slow
@@ -145,15 +145,14 @@ def test_a_researcher_finds_how_well_a_judge_agrees(tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_of_a_cluster_and_a_server_answer(tmp_path):
-    pytest.importorskip("ray")
+def test_workers_and_a_server_answer(tmp_path):
     pytest.importorskip("uvicorn")
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    script = JOURNEYS / "server_and_ray.sh"
+    script = JOURNEYS / "server_and_workers.sh"
     shutil.copy(JOURNEYS / "chats.csv", tmp_path)
     environment = {**os.environ, "GEVAL_LOCAL_HOME": str(tmp_path / "home"), "PORT": port}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

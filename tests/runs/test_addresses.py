@@ -22,8 +22,8 @@ from geval_local.io.samples import read_samples
 from geval_local.runs import addresses
 from geval_local.runs.addresses import local_output, local_results
 from geval_local.runs.events import RunEvents
+from geval_local.runs.merging import merge_shares
 from geval_local.runs.run_file import decide_file, resume, score_file
-from geval_local.runs.shards import merge_shards
 from geval_local.testing import MockEngine, MockJudge
 
 pa = pytest.importorskip("pyarrow")
@@ -155,7 +155,7 @@ def test_shares_from_an_address_merged_are_the_single_run(store, tmp_path, name)
     score(address, tmp_path / "once.jsonl", window=20)
     for number in (1, 2):
         score(address, tmp_path / "shares", shard=f"{number}/2", window=20)
-    merged = merge_shards([tmp_path / "shares"], store.at("out/all.jsonl"))
+    merged = merge_shares([tmp_path / "shares"], store.at("out/all.jsonl"))
     assert merged.rows == 60
     assert store.get("out/all.jsonl") == (tmp_path / "once.jsonl").read_bytes()
 

@@ -1,28 +1,20 @@
-"""Ray without a cluster: how one is divided, started, watched, and given up."""
+"""Ray without a cluster: how one is divided, and what happens to a run without it."""
 
 from __future__ import annotations
 
-import inspect
-import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
-from importlib import import_module
 
 import pytest
+import worker_kit
 from cli_run import run as run_command
-from filelock import FileLock
-from run_kit import write_input
-from waiting import until
+from run_kit import METRICS, write_input
 
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, Interrupted
 from geval_local.options import JudgeOptions
-from geval_local.ray import connection
-from geval_local.ray.connection import PRIVATE_NAMES, own_settings, remove_abandoned, watched_head
-from geval_local.ray.resources import WorkerShare, check_gpus, share_out
+from geval_local.ray import scheduler
+from geval_local.ray.resources import WorkerShare, share_out, warn_of_cpus
+from geval_local.ray.scheduler import RayWorkers
+from geval_local.runs.run_file import score_file
 
 
 @pytest.fixture
@@ -104,184 +96,56 @@ def test_a_judge_that_wants_a_gpu_is_not_put_on_a_cpu_in_silence(caplog):
         share_out([CPU, CPU], None, JudgeOptions(device="cuda"))
     share = share_out([CPU], 3, JudgeOptions(device="cuda"))  # an autoscaler is to bring them
     assert share == WorkerShare(3, 0, 1)
-    check_gpus(share, JudgeOptions(device="cuda"), "auto", 0)
-    with pytest.raises(ConfigurationError, match="this machine has none"):
-        check_gpus(share, JudgeOptions(device="cuda"), None, 0)
+    warn_of_cpus(share, JudgeOptions(device="cuda"))
     assert not caplog.records
-    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(), "auto", 0)
+    warn_of_cpus(WorkerShare(1, 4, 0), JudgeOptions())
     assert "the judge computes on CPUs" in caplog.text
     caplog.clear()
-    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(device="cpu"), "auto", 0)
-    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(), None, 0)
-    check_gpus(WorkerShare(1, 4, 0), JudgeOptions(name="http://127.0.0.1:8000/v1"), "auto", 0)
+    warn_of_cpus(WorkerShare(1, 4, 0), JudgeOptions(device="cpu"))
+    warn_of_cpus(WorkerShare(1, 4, 0), JudgeOptions(name="http://127.0.0.1:8000/v1"))
     assert not caplog.records
 
 
-# --- a cluster that is started, watched, gone, or never there ---------------------------------------------------------
+# --- a cluster that is gone, or never there ---------------------------------------------------------------------------
 
 
-def test_workers_of_an_own_cluster_are_no_nicer_than_the_command(monkeypatch):
-    # Ray's default starves them beside other work: the driver only waits for them.
-    monkeypatch.delenv("RAY_worker_niceness", raising=False)
-    assert own_settings()["RAY_worker_niceness"] == "0"
-    monkeypatch.setenv("RAY_worker_niceness", "5")
-    assert "RAY_worker_niceness" not in own_settings()
+@pytest.fixture
+def driver(monkeypatch):
+    """Put a program in place of the one that talks to Ray."""
+
+    def put(program):
+        monkeypatch.setattr(scheduler, "find_spec", lambda name: name)
+        monkeypatch.setattr(scheduler, "partial", lambda *given: program)
+        monkeypatch.setattr(scheduler, "ENDING_SECONDS", 0.0)
+        monkeypatch.setattr(scheduler, "SILENT_SECONDS", 1.0)
+
+    return put
 
 
-def test_a_head_that_is_gone_is_told_once(caplog):
-    with socket.create_server(("127.0.0.1", 0)) as head:
-        address = f"127.0.0.1:{head.getsockname()[1]}"
-        with watched_head(address, seconds=0.05):
-            time.sleep(0.5)
-            assert not caplog.records
-            head.close()
-            until(lambda: caplog.records)
-    (record,) = caplog.records
-    assert address in record.getMessage()
-    assert "repeat the command" in record.getMessage()
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [(worker_kit.dying, "is gone (was ended by SIGKILL"), (worker_kit.hanging, "has not answered for 1 s")],
+)
+def test_a_cluster_that_is_gone_or_hangs_interrupts_the_run(driver, file, tmp_path, caplog, program, told):
+    """What talks to it cannot raise an error: Ray ends it, or it waits in native code."""
+    driver(program)
+    with pytest.raises(Interrupted):
+        score_file(file, METRICS, "nano", tmp_path / "out" / "run", use_cache=False, workers="ray")
+    assert told in caplog.text
 
 
-def test_a_driver_whose_cluster_has_lost_it_ends_itself(caplog, monkeypatch):
-    """It cannot raise an error: it waits in native code for a raylet or a head that hangs."""
-    codes: list[int] = []
-    monkeypatch.setattr(connection.os, "_exit", codes.append)
-    reasons = iter(["", "the Ray cluster has lost this machine"])
-    with socket.create_server(("127.0.0.1", 0)) as head:
-        address = f"127.0.0.1:{head.getsockname()[1]}"
-        with watched_head(address, seconds=0.02, look=lambda: next(reasons, "")):
-            until(lambda: codes)
-    assert codes == [1]
-    assert "has lost this machine; finished shares are kept: repeat the command" in caplog.text
-
-
-def test_a_busy_machine_is_tried_again_and_the_way_without_ray_is_named(monkeypatch, caplog):
-    ray = pytest.importorskip("ray")
-    tries: list[object] = []
-
-    def init(**options):
-        tries.append(options["address"])
-        raise RuntimeError("its raylet died")
-
-    monkeypatch.setattr(ray, "init", init)
-    message = "this machine is too busy to start Ray: its raylet died"
-    with pytest.raises(ConfigurationError, match=message) as caught, connection.connected(None, 2):
-        pass
-    assert tries == ["local"] * 3
-    assert "`workers=N` starts processes of its own" in caught.value.hint
-    assert caplog.text.count("starting again") == 2
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
-def test_whether_a_raylet_lives_is_seen(tmp_path):
-    program = tmp_path / "raylet"
-    shutil.copy(shutil.which("sleep"), program)
-    with subprocess.Popen([program, "60"]) as process:
-        until(lambda: connection.own_raylets() == 1)
-        process.kill()
-        until(lambda: connection.own_raylets() == 0)
-
-
-def test_a_cluster_that_never_answers_is_given_up(monkeypatch):
+def test_a_cluster_that_never_answers_is_given_up(driver, file, tmp_path, monkeypatch):
+    driver(worker_kit.mute)
+    monkeypatch.setattr(scheduler, "CONNECTING_SECONDS", 0.05)
     with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1:6379 has not answered for 0\.05 s") as caught:
-        connection.check_answers("10.0.0.1:6379", seconds=0.05)
+        RayWorkers(2, [], "10.0.0.1:6379")
     assert "ray status" in caught.value.hint
 
 
-def test_directories_of_drivers_that_were_killed_are_removed(tmp_path):
-    for name in ("geval-ray-dead", "geval-ray-alive", "geval-ray-older", "other"):
-        (tmp_path / name / "r").mkdir(parents=True)
-    for name in ("dead", "alive"):
-        (tmp_path / f"geval-ray-{name}" / "driver.lock").touch()
-    with FileLock(tmp_path / "geval-ray-alive" / "driver.lock"):
-        remove_abandoned(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["geval-ray-alive", "geval-ray-older", "other"]
-
-
-def test_names_inside_of_ray_that_are_replaced_are_there():
-    """A release of Ray that renames one is found here by its name; docs of that release tell what takes its place."""
+@pytest.mark.slow
+def test_without_a_cluster_the_way_without_ray_is_named(file, tmp_path, monkeypatch):
     pytest.importorskip("ray")
-    for module, name in PRIVATE_NAMES:
-        found = getattr(import_module(module), name, None)
-        assert found is not None, f"this Ray has no {module}.{name}"
-    node = inspect.getsource(import_module("ray._private.node"))
-    assert "services.get_node(" in node, "Ray asks in another way whether its node has begun"
-    assert "services.start_api_server(" in node
-
-
-def command(body: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Start the command line with `body` in place of its verbs."""
-    code = (
-        "import os, signal, sys, geval_local.cli as cli\n"
-        f"def work():\n    {body}\n"
-        "cli.run_verb = work\ncli.main()"  # the verbs would import torch
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_command_that_ray_ends_is_an_interrupted_one(tmp_path):
-    score = ["score", "in.jsonl", "--workers", "ray", "-o", "runs/a b/"]
-    for body in ("os._exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"):
-        done = command(body, *score)
-        assert done.returncode == 3, done.stderr
-        assert done.stderr.endswith("Continue with:\n  geval-local resume 'runs/a b/'\n")
-    for code in (0, 1, 2, 3):  # a gate that failed stays one
-        done = command(f"sys.exit({code})", *score)
-        assert (done.returncode, done.stderr) == (code, "")
-    assert command("os._exit(1)", "score", "in.jsonl").returncode == 1, "other commands are not guarded"
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "manifest.json").write_text('{"settings": {"workers": "ray:2"}}')
-    done = command("os._exit(1)", "resume", tmp_path / "run")
-    assert done.returncode == 3
-    assert f"geval-local resume {tmp_path / 'run'}" in done.stderr
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_guarded_command_gets_signals_once_and_dies_with_the_one_that_was_started(number):
-    code = (
-        "import os, signal, sys, time, geval_local.cli as cli\n"
-        # A shell starts what runs behind it with this signal ignored.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "def work():\n"
-        "    try:\n        print(os.getpid(), flush=True)\n        time.sleep(60)\n"
-        "    except KeyboardInterrupt:\n        print('stopped', flush=True)\n        sys.exit(3)\n"
-        "cli.run_verb = work\ncli.main()"
-    )
-    command = [sys.executable, "-c", code, "score", "in.jsonl", "--workers=ray"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stdout.readline()
-        os.killpg(process.pid, number)  # as a terminal does
-        assert process.stdout.read() == "stopped\n"
-        assert process.wait(timeout=300) == 3
-    if sys.platform != "linux":
-        return
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline()
-        process.kill()
-        process.stdout.read()  # ends with the last process that could write
-        assert process.wait(timeout=300) == -signal.SIGKILL
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_guarded_command_ends_although_its_driver_takes_no_signal():
-    """As a driver that waits for a raylet that hangs: it reads a socket in native code, and Python runs no handler."""
-    code = (
-        "import signal, time, geval_local.cli as cli\n"
-        "from geval_local.cli import guarded\n"
-        "guarded.ENDING_SECONDS = 1\n"
-        "def work():\n"
-        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "    print('begun', flush=True)\n"
-        "    time.sleep(60)\n"
-        "cli.run_verb = work\ncli.main()"
-    )
-    command = [sys.executable, "-c", code, "score", "in.jsonl", "--workers=ray", "-o", "runs/one/"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "begun\n"
-        process.terminate()
-        words = process.communicate(timeout=300)[1]
-    assert process.returncode == 3
-    assert words.endswith("Continue with:\n  geval-local resume runs/one/\n")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="cannot reach a Ray cluster at") as caught:
+        score_file(file, METRICS, "nano", tmp_path / "run", workers="ray")
+    assert "`workers=N` needs no Ray" in caught.value.hint

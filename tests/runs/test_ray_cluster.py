@@ -37,7 +37,7 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import this folder's modules
         ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
-        yield
+        yield ray.get_runtime_context().gcs_address
         ray.shutdown()
 
 
@@ -55,28 +55,22 @@ def expected(file, tmp_path) -> bytes:
     return (tmp_path / "once.jsonl").read_bytes()
 
 
-class FarWorkers(RayWorkers):
-    """Workers that do not see the directory of the run."""
-
-    def mark(self, place: Path) -> str:
-        return "not here"
-
-
 @pytest.fixture
-def start(monkeypatch, tmp_path):
+def start(cluster, monkeypatch, tmp_path):
     """Make two workers that write down what they do those of a run."""
 
-    def make(kind: type[RayWorkers] = RayWorkers, log: str = "log", *, deadly: str = "", once: bool = True) -> Path:
+    def make(log: str = "log", *, deadly: str = "", once: bool = True) -> Path:
         load = partial(worker_kit.load, log=tmp_path / log, seconds=0.0, deadly=deadly, once=once)
-        monkeypatch.setattr(scheduler, "ray_workers", lambda count, judges, address: kind(2, judges, load=load))
+        monkeypatch.setattr(
+            scheduler, "ray_workers", lambda count, judges, address: RayWorkers(2, judges, cluster, load)
+        )
         return tmp_path / log
 
     return make
 
 
-@pytest.mark.parametrize("kind", [RayWorkers, pytest.param(FarWorkers, marks=pytest.mark.nightly)])
-def test_two_workers_one_of_them_killed_score_as_one_process_does(cluster, file, tmp_path, start, expected, kind):
-    log = start(kind, deadly="40")
+def test_two_workers_one_of_them_killed_score_as_one_process_does(file, tmp_path, start, expected):
+    log = start(deadly="40")
     score_file(file, METRICS, "nano", tmp_path / "out.jsonl", use_cache=False, workers="ray:2")
     assert (tmp_path / "out.jsonl").read_bytes() == expected
     assert log.with_suffix(".killed").exists()
@@ -85,7 +79,16 @@ def test_two_workers_one_of_them_killed_score_as_one_process_does(cluster, file,
 
 
 @pytest.mark.nightly
-def test_a_row_that_kills_its_workers_is_an_error_and_the_rest_is_kept(cluster, file, tmp_path, start, expected):
+def test_workers_that_do_not_see_the_run_return_what_they_have_stored(file, tmp_path, start, monkeypatch):
+    start(deadly="40")
+    whole = score_file(file, METRICS, "nano", None, use_cache=False, workers="ray:2")
+    once = score_file(file, METRICS, MockJudge(MockEngine(batch_tokens=1500), name="nano"), None, use_cache=False)
+    assert [one.to_dict() for one in whole.summaries] == [one.to_dict() for one in once.summaries]
+    assert whole.rows == ROWS
+
+
+@pytest.mark.nightly
+def test_a_row_that_kills_its_workers_is_an_error_and_the_rest_is_kept(file, tmp_path, start, expected):
     start(deadly="40", once=False)
     with pytest.raises(JudgeError, match=r"3 workers died over the same share of the rows, number \d") as caught:
         score_file(file, METRICS, "nano", tmp_path / "out.jsonl", use_cache=False, workers="ray:2")
@@ -103,7 +106,7 @@ def test_every_feature_has_the_bytes_of_one_process(cluster, tmp_path, monkeypat
     ways_kit.undivided(asked, file, tmp_path / "once")
 
     def start(count, judges, address):
-        return RayWorkers(2, judges, load=ways_kit.mock_judge)
+        return RayWorkers(2, judges, cluster, ways_kit.mock_judge)
 
     monkeypatch.setattr(scheduler, "ray_workers", start)
     asked.run(file, tmp_path / "ray" / "run", workers="ray:2")
@@ -130,9 +133,10 @@ def wait_until(process: subprocess.Popen[str], happens: Callable[[], bool]) -> N
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("spread_over", ["ray:2", "2"])
-def test_a_command_that_is_stopped_and_killed_goes_on(tmp_path, spread_over):
+def test_a_command_that_is_stopped_and_killed_goes_on(cluster, tmp_path, spread_over, monkeypatch):
     """Ctrl-C, then SIGKILL, each with workers of its own; all rows are there once, in order."""
     rows = 2400
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
     write_input(tmp_path / "in.jsonl", rows)
     (tmp_path / "bare.yaml").write_text(METRICS[0].model_copy(update={"steps": ("Read.", "Choose.")}).to_yaml())
     options = ["in.jsonl", "-m", "bare.yaml", "-j", "nano", "-o", "out.jsonl", "--no-cache", "--device", "cpu"]

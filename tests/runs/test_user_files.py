@@ -220,7 +220,7 @@ def test_a_result_that_was_changed_by_hand_is_not_overwritten(started):
     before = tree(started)
     for arguments in ({}, {"overwrite": True}):
         with (
-            pytest.raises(OutputError, match=r"scores.jsonl exists, and is not as this run made it"),
+            pytest.raises(OutputError, match=r"scores.jsonl exists, and is not as this tool made it"),
             open_run(started, None, **arguments),
         ):
             pass

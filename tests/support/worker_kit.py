@@ -12,7 +12,7 @@ from pathlib import Path
 from geval_local.options import JudgeOptions
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.spread import Spread
-from geval_local.runs.workers import LocalWorkers
+from geval_local.runs.workers import Command, LocalWorkers, Told
 from geval_local.testing import MockEngine, MockJudge
 
 
@@ -81,3 +81,21 @@ def gone(pids: Sequence[int], seconds: float = 60.0) -> bool:
     while time.monotonic() < end and any(map(is_alive, pids)):
         time.sleep(0.05)
     return not any(map(is_alive, pids))
+
+
+def dying(command: Command) -> None:
+    """Stand for a process that Ray ends."""
+    command.tell(Told("size", 2))
+    command.asked.get()  # the first task
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hanging(command: Command) -> None:
+    """Stand for a process whose cluster hangs."""
+    command.tell(Told("size", 2))
+    time.sleep(600)
+
+
+def mute(command: Command) -> None:
+    """Stand for a process that waits for a cluster."""
+    time.sleep(600)

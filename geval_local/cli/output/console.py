@@ -141,7 +141,9 @@ def _print_stacked(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> No
     """Print each row as its name and, below it, its figures."""
     for name, *figures in rows:
         say(name)
-        say("  " + ", ".join(f"{heading} {one}" for heading, one in zip(headings[1:], figures, strict=True)), wrap=True)
+        told = [f"{heading} {one}" for heading, one in zip(headings[1:], figures, strict=True) if one]
+        if told:
+            say(f"  {'; '.join(told)}", wrap=True)
 
 
 def say(text: str, *, wrap: bool = False) -> None:

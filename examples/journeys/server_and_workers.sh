@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A platform engineer: several workers of a cluster, the page of their results, and a server.
+# A platform engineer: several workers, the page of their results, and a server.
 set -e
-geval-local score chats.csv -m assistant/helpfulness --field question='customer question' --field output='bot reply' --workers ray:2 -o scored.csv
+geval-local score chats.csv -m assistant/helpfulness --field question='customer question' --field output='bot reply' --workers 2 -o scored.csv
 geval-local report scored.csv -o scored.html
 geval-local serve -j nano --port "${PORT:-8399}" 2> server.log & server=$!
 trap 'kill $server' EXIT

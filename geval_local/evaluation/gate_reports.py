@@ -35,7 +35,8 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 def begin(summary: Path | None, junit: Path | None, title: str) -> None:
     """Check before scoring that both files can be written, and are none of others; mark them as without a verdict."""
-    for place in filter(None, (summary, junit)):
+    waiting = [GateOutcome(Gate(SCORED, metric="no verdict"), "failed", "the run did not end")]
+    for place in filter(None, (junit, summary)):
         if place.is_dir() or not place.parent.is_dir():
             why = "it is a directory" if place.is_dir() else f"there is no directory {place.parent}"
             raise OutputError(f"cannot write {place}: {why}", hint="Name a file in a directory that exists.")
@@ -46,11 +47,7 @@ def begin(summary: Path | None, junit: Path | None, title: str) -> None:
                 raise OutputError(
                     f"{place} exists and was not written by geval-local", hint="Name another file, or delete this one."
                 )
-    waiting = [GateOutcome(Gate(SCORED, metric="no verdict"), "failed", "the run did not end")]
-    if junit is not None:
-        write_junit(junit, waiting, title)
-    if summary is not None and not _is_the_jobs(summary):
-        write_markdown(summary, waiting, title)
+            (write_junit if place == junit else write_markdown)(place, waiting, title)
 
 
 def _is_the_jobs(summary: Path) -> bool:
