@@ -22,7 +22,6 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
-from geval_local.files import bounded_lines, encoding_of, kind_of_no_text, state_of
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import free_name
 from geval_local.io.input_files import FILE, names_of, read_input
@@ -40,6 +39,7 @@ from geval_local.io.rows import (
 )
 from geval_local.io.samples import Sample, samples_of
 from geval_local.io.shapes import Shape
+from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_text, state_of
 from geval_local.options import RunOptions
 
 _HEAD_BYTES = 4096

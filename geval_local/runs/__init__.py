@@ -1,6 +1,6 @@
 """Durable runs: a directory in which every finished unit is committed, so that an interrupted run can be resumed.
 
-- `run_file`: the public face; `asked`: what a run asks of every row; `completion`: its way to the end
+- `run_file`: the public face; `forms`: what a run asks of every row; `completion`: its way to the end
 - `events`: what a run tells its caller; `target`: where results go
 - `manifest`, `settings`: what the run is
 - `directory`, `own_files`: its directory and results, and the files that it may replace or remove

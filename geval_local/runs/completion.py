@@ -23,10 +23,10 @@ from geval_local.models.registry import entry_of
 from geval_local.notebook import figure, table_html
 from geval_local.options import JudgeOptions
 from geval_local.runs.addresses import upload
-from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
+from geval_local.runs.forms import Result
 from geval_local.runs.input_file import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory
 from geval_local.runs.reasons import reason_record

@@ -20,9 +20,9 @@ from geval_local.io.samples import Sample
 from geval_local.io.shares import read_share
 from geval_local.judge.steps import OnSteps, read_pinned
 from geval_local.metric import Metric
-from geval_local.runs.asked import Result, asked_of
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.executor import Preparer, Window, read_windows, run_ahead
+from geval_local.runs.forms import Result, asked_of
 from geval_local.runs.input_file import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, RunManifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles

@@ -47,10 +47,10 @@ from geval_local.models.registry import labels_of
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.questions.question import Question, load_questions, named_questions
-from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import Completion, RunResult, complete
 from geval_local.runs.directory import SHARES_NAME, input_of, shares_in
 from geval_local.runs.events import Calibrator, RunEvents
+from geval_local.runs.forms import question_metrics
 from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons

@@ -91,7 +91,7 @@ class Settings(RunOptions):
     output: FileName | None = None
     #: Address that the results are uploaded to, of the file or the directory; None if they stay on this machine.
     address: str | None = None
-    #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.asked`.
+    #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.forms`.
     metrics: Annotated[list[Definition], Field(min_length=1)]
     #: Their names or files as given.
     metric_names: list[str] = Field(default_factory=list)

@@ -12,6 +12,7 @@ from geval_local.io.places import File, Place, address_of, is_address
 from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.shares import share_name
 from geval_local.io.writer import ResultWriter
+from geval_local.options import RunOptions
 from geval_local.runs.addresses import local_output, make_local_output
 from geval_local.runs.directory import shares_in, side_directory
 from geval_local.runs.exporter import EXPORT_FORMATS
@@ -104,6 +105,15 @@ def find_target(
     ResultWriter.check(output)
     check_manifest(output, overwrite=True)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
+
+
+def check_csv(options: RunOptions, formats: Sequence[str]) -> None:
+    """Refuse options of CSV results if no CSV is written."""
+    if (options.columns or options.csv_style) and "csv" not in formats:
+        raise ConfigurationError(
+            "`columns` and `csv_style` are about CSV results; the other formats keep everything",
+            hint="Add `output=NAME.csv`, or `formats=csv` to a run directory.",
+        )
 
 
 def _check_shares(directory: Path, shard: str) -> None:

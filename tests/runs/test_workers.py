@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from functools import partial
 
 import pytest
 import ways_kit
 import worker_kit
 from run_kit import METRICS, killed_when, read, write_input
+from waiting import until
 
 from geval_local.errors import ConfigurationError, Interrupted, JudgeError
 from geval_local.options import JudgeOptions, RunOptions
@@ -102,9 +102,7 @@ def test_stopped_killed_and_continued_by_one_process(file, tmp_path, monkeypatch
     assert worker_kit.gone(list(worker_kit.workers_of(tmp_path / "log")))
 
     def until_it_works() -> None:
-        end = time.monotonic() + 120
-        while len(worker_kit.workers_of(tmp_path / "log")) < 3 and time.monotonic() < end:
-            time.sleep(0.05)
+        until(lambda: len(worker_kit.workers_of(tmp_path / "log")) >= 3)
 
     assert killed_when(until_it_works, lambda: score(file, tmp_path / "out" / "run", workers=2))
     assert worker_kit.gone(list(worker_kit.workers_of(tmp_path / "log")))
