@@ -23,7 +23,6 @@ from geval_local.analysis.ratings.values import (
     AS_SCORED,
     HumanFields,
     RatingReading,
-    RatingRules,
     RatingScale,
     no_ratings,
     rating_fields,
@@ -38,6 +37,7 @@ from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
 from geval_local.io.results import MetricFigures, ResultRows, numbered, read_result_rows, with_figures
 from geval_local.io.samples import Sample
+from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
@@ -277,7 +277,7 @@ class ScoredRun:
     group_by: str | None = None
     system: str | None = None
     #: How people's ratings are read.
-    people: RatingRules = AS_SCORED
+    people: RatingOptions = AS_SCORED
     #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
@@ -289,7 +289,7 @@ class ScoredRun:
         if isinstance(given, ScoredRun):
             return given
         named: dict[str, Any] = {**reading, "fields": reading.get("fields") or {}}
-        named["people"] = RatingRules(
+        named["people"] = RatingOptions(
             **{name: named.pop(name) for name in RatingReading.__annotations__ if name in named}
         )
         if isinstance(estimator := reading.get("estimator"), str):
@@ -458,7 +458,7 @@ class ScoredRun:
 
     def rating_scale(self, metric: str) -> RatingScale:
         """Return the scale of a metric's human ratings: the named one, else that of the metric's labels."""
-        return self.people.scale(self._rated_on(metric), self.direction(metric))
+        return RatingScale.of_people(self.people, self._rated_on(metric), self.direction(metric))
 
     def _rated_on(self, metric: str) -> Scale | str | None:
         if self.people.human_scale is not None:
@@ -530,7 +530,8 @@ class ScoredRun:
                 )
             seen[key] = number
             rows[places[key]] |= {name: own[at] for name, own in ratings.items() if math.isfinite(own[at])}
-        people = RatingRules(self._rated_on(metric), skip_outside=self.people.skip_outside)  # these are read already
+        on = {"human_scale": self._rated_on(metric), "skip_outside": self.people.skip_outside}
+        people = RatingOptions.model_validate(on)  # these ratings are read already
         return replace(self, held=ResultRows.of(rows, self.path), fields=self.mapping, people=people)
 
     def outputs(self) -> dict[str, str | None]:

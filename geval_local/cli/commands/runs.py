@@ -314,7 +314,7 @@ def report(
         rows=rows,
         title=title,
         overwrite=overwrite,
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
