@@ -34,11 +34,16 @@ class Program:
         self.queued: list[Any] = []
         #: Tokens of every prompt that are said to have been there.
         self.cached = 0
+        #: What a model said to a prompt: a judge asks the same at every start.
+        self.known: dict[tuple[Any, ...], np.ndarray] = {}
 
     def logprobs(self, ids: Sequence[int]) -> np.ndarray:
-        with torch.inference_mode():
-            logits = self.model(torch.tensor([list(ids)]), use_cache=False).logits[0, -1]
-        return torch.log_softmax(logits.double(), dim=-1).numpy()
+        key = (self.model, *map(int, ids))
+        if key not in self.known:
+            with torch.inference_mode():
+                logits = self.model(torch.tensor([key[1:]]), use_cache=False).logits[0, -1]
+            self.known[key] = torch.log_softmax(logits.double(), dim=-1).numpy()
+        return self.known[key].copy()
 
     def figures(self, ids: Sequence[int], tokens: Sequence[int], most: int) -> dict[int, float]:
         """Give the tokens asked for, or the likeliest, and the one that would be sampled."""
