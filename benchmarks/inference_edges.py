@@ -61,8 +61,8 @@ def scores_of(rng: Rng, documents: int, means: np.ndarray, noise: str = "gumbel"
     return np.clip(np.round(found), 1, 5) if noise == "ordinal" else np.clip(found, 1, 5)
 
 
-def flips(datasets: int) -> Iterator[Row]:
-    """Tell apart systems by joint sign flips: error of equal systems, of the equal among unequal ones, and power."""
+def told_apart(datasets: int) -> Iterator[Row]:
+    """Tell apart systems by document: error of equal systems, of the equal among unequal ones, and power."""
     yield "noise", "systems", "documents", "all equal: any told", "two of three equal: told", "clear pairs found"
     for noise, systems, documents in itertools.product(("gumbel", "ordinal"), (3, 8), (5, 6, 8, 10, 30)):
         rng = np.random.default_rng([1, systems, documents])
@@ -502,7 +502,7 @@ def within_documents(datasets: int) -> Iterator[Row]:
 
 
 STUDIES = (
-    *(flips, planned, ranks, judges, winners, strengths, adjusted, order),
+    *(told_apart, planned, ranks, judges, winners, strengths, adjusted, order),
     *(gates, failures, drops, power, skewed, sizes, thoughts, lengths, single, within_documents),
 )
 

@@ -24,11 +24,11 @@ from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.signature import rounding_of
-from geval_local.statistics.interval import Ends, Interval, mean_interval, t_interval, t_test
+from geval_local.statistics.interval import Ends, Interval, mean_interval, p_of_differences, t_interval, t_test
 from geval_local.statistics.noninferiority import p_of_mean
 from geval_local.statistics.records import ScoredItem, labels_of, mean_mass
-from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
-from geval_local.statistics.significance import LEVEL, corrected, how_corrected
+from geval_local.statistics.resampling import RESAMPLES, Draws
+from geval_local.statistics.significance import LEVEL, corrected
 
 #: With fewer shared documents, the test is unpaired. A difference may then be due to the documents, unless they were
 #: assigned to sides at random.
@@ -83,8 +83,7 @@ class Gap:
     p: float
     #: The p-value adjusted for all tests of its table; NaN for a single test.
     p_adjusted: float
-    #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation), ``t (adjusted means)``
-    #: or ``Welch t`` (documents not shared).
+    #: ``t`` (paired by document), ``t (adjusted means)`` or ``Welch t`` (documents not shared).
     test: str
     #: Number of paired documents; if unpaired, of the documents of both sides together.
     documents: int
@@ -220,15 +219,13 @@ def gap(
     *,
     tie: float = 0.0,
     smallest: float = ROUNDING,
-    seed: int = 0,
     ends: Ends | None = None,
 ) -> Gap:
     """Test whether one side (a system of the items) scores higher than another.
 
-    If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel: it flips the
-    signs of the documents' differences at random. Otherwise it is Welch's t test of the documents' means. A document is
-    tied if its scores differ by at most `tie`; differences up to `smallest` are 0. `ends` are those of the scale;
-    without them no score is taken to be beyond those of both sides.
+    If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel. Otherwise it
+    is Welch's t test of the documents' means. A document is tied if its scores differ by at most `tie`; differences up
+    to `smallest` are 0. `ends` are those of the scale; without them no score is taken to be beyond those of both sides.
     """
     means = [document_means(items, side) for side in (first, second)]
     for side, own in zip((first, second), means, strict=True):
@@ -247,7 +244,7 @@ def gap(
     apart = np.where(np.abs(a - b) <= smallest, 0.0, a - b)
     by_document = dict(zip(shared, apart.tolist(), strict=True))
     difference = mean_interval(apart)
-    p, test = paired_test(by_document, difference, seed=seed)
+    p = p_of_differences(apart, difference)
     low, high = ends or (float(min(a.min(), b.min())), float(max(a.max(), b.max())))
     worst = min(low - float(b.mean()), float(a.mean()) - high, -abs(difference.value))
     wins, losses = int((apart > tie + smallest).sum()), int((-apart > tie + smallest).sum())
@@ -258,7 +255,7 @@ def gap(
         difference,
         p,
         math.nan,
-        test,
+        "t",
         len(shared),
         documents - len(shared),
         wins,
@@ -391,7 +388,7 @@ def rank_systems(
     for one, other in combinations(ranked, 2):
         if baseline in (None, one, other):
             two = [*by_system[one], *by_system[other]]
-            test = gap(two, one, other, tie=tie, smallest=smallest, seed=seed, ends=ends)
+            test = gap(two, one, other, tie=tie, smallest=smallest, ends=ends)
             test = _adjusted(test, adjusted) if adjusted and test.test == WELCH else test
             tests.append(test.judged(direction))
     holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"
@@ -467,7 +464,7 @@ def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None, wor
             be = {"is": "is", "has": "has", "differ": "differs"}
             be = be if len(names) == 1 else {"is": "are", "has": "have", "differ": "differ"}
             parts.append(told[outcome][baseline is not None].format(", ".join(names), anchor=anchor, **be))
-    how = f"({how_corrected(pairs)}, p < {LEVEL:g})"
+    how = f"(Holm, p < {LEVEL:g})"
     if baseline is not None:
         return f"By this judge, {'; '.join(parts)} {how}."
     apart = sum(pair.is_told_apart for pair in pairs)
@@ -588,10 +585,7 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
     }
     del columns["gap" if of_systems else "win / tie / loss"]
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
-    notes = [
-        f"p: two-sided, {tests}, and no smaller than by t with the skewness of the differences; p (adjusted): for "
-        f"{what} ({how_corrected(gaps.values())})"
-    ]
+    notes = [f"p: two-sided, {tests}, with the skewness of the differences; p (adjusted): for {what} (Holm)"]
     if any(own.left_out for own in gaps.values()):
         notes.append("left out: documents that one of the two did not answer")
     return Table.over(gaps, columns, notes + mean_warnings({name: own.difference for name, own in gaps.items()}))

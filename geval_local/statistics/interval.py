@@ -105,7 +105,7 @@ def independent_rows(rows: int, units: float, by_unit: float, by_row: float) -> 
 def t_test(value: float, error: float, units: float, skewness: float = math.nan, caution: float = CAUTION) -> float:
     """Compute the two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error.
 
-    If all units are alike, it is the p-value of the sign-flip test, the smallest that so few units allow. With the
+    If all units are alike, it is the share of the arrangements of their signs that are as extreme. With the
     `skewness` of the units, a tail that the sample may have missed counts: a Cornish-Fisher expansion (Hall, 1992)
     moves the critical value for a skewness that is `caution` of its standard errors less favourable.
     """
@@ -119,6 +119,15 @@ def t_test(value: float, error: float, units: float, skewness: float = math.nan,
     # The t of Student's table whose critical value is the observed one, see `critical`.
     beyond = max(0.0, t - tail / 6)
     return float(2 * stdtr(units - 1, -2 * beyond / (1 + math.sqrt(1 + 4 / 3 * tail * beyond))))
+
+
+def p_of_differences(values: Floats, mean: Interval, caution: float = CAUTION) -> float:
+    """Compute the two-sided p-value of "the true mean is 0" from one difference per document, see `t_test`.
+
+    If some do not differ, p is not below that of flipping the signs of the others, of which so few may all agree.
+    """
+    p, differ = t_test(mean.value, mean.error, mean.units, skewness_of(values), caution), int(np.count_nonzero(values))
+    return max(p, 2.0 ** (1 - differ)) if 0 < differ < values.size else p
 
 
 def critical(level: float, units: float, skewness: float = math.nan, caution: float = CAUTION) -> float:
