@@ -227,7 +227,7 @@ def adjusted(datasets: int) -> Iterator[Row]:
             score = scores_of(rng, documents, np.zeros(systems), "normal")
             score[rng.random(score.shape) < gone] = NAN
             score[:2, 0] = np.nan_to_num(score[:2, 0], nan=3.0)
-            found = [one[0] for one in adjusted_means(items_of(score)).values()]
+            found = list(adjusted_means(items_of(score)).values())
             has += [math.isfinite(one.low) for one in found]
             lengths += [one.high - one.low for one in found if math.isfinite(one.low)]
             covered += [_covers(one, 3.0) for one in found if math.isfinite(one.low)]

@@ -44,7 +44,7 @@ from geval_local.runs.manifest import definition
 from geval_local.runs.settings import definition_differences
 from geval_local.signature import signature_differences
 from geval_local.slices import NO_VALUE, Slicing, find_slicings
-from geval_local.statistics.interval import FEW_UNITS
+from geval_local.statistics.levels import in_order
 from geval_local.statistics.noninferiority import TOO_FEW, missed, not_worse, not_worse_so_far
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import LEVEL
@@ -240,7 +240,7 @@ def changes(
         grouping = "rows that were paired as one count as one document"
     # A drop in any row of the table counts, so all tests share one error level.
     level = LEVEL / max(1, sum(gate.margin is None for gate in asked) if tests is None else tests)
-    codes = _codes([*keys[0], *keys[1]])
+    codes = in_order([*keys[0], *keys[1]])[1]
     comparison = _Comparison(
         (new, old),
         (codes[: len(keys[0])], codes[len(keys[0]) :]),
@@ -315,11 +315,7 @@ def _changed(metric: str, keys: Sequence[str], new: ScoredRun, old: ScoredRun) -
     return "; ".join(told)
 
 
-#: Of the new run and of the old one: a key for every row, equal for partners.
-Keys = tuple[list[str], list[str]]
-
-
-def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[Keys, str]:
+def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[tuple[list[str], list[str]], str]:
     """Return a key for every row of both runs, equal for partners, and a description of the key."""
     ids = tuple([lookup(row, "id") for row in run.rows] for run in (new, old))
     if all(None not in own and len(set(map(str, own))) == len(own) for own in ids):
@@ -440,7 +436,7 @@ class _Comparison:
         after = np.where(np.abs(after - before) <= smallest, before, after)
         first = np.unique(keys[places], return_index=True)[1]
         shared = places[np.sort(first[np.isfinite((after - before)[keys[places[first]]])])]
-        document = _codes([items[0][at].group for at in shared])
+        document = in_order([items[0][at].group for at in shared])[1]
         sums = [np.bincount(document, own[keys[shared]]) for own in (after, before)]
         means = np.stack(sums, axis=1) / np.bincount(document)[:, None]
         differences = means[:, 0] - means[:, 1]
@@ -474,12 +470,6 @@ class _Comparison:
         )
 
 
-def _codes(names: Iterable[str]) -> Places:
-    """Return a number for every name, in the order of their appearance."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
-
-
 def _verdict(change: GateOutcome) -> str:
     if change.test is None:
         return "new" if change.verdict == "skipped" else "not known"
@@ -499,9 +489,6 @@ def _sentence(change: GateOutcome) -> str:
     on = f"on {counted(change.documents, 'shared document')}"
     d = f"{change.found:+.{places}f}"
     p = f", p {p_value(test.p)}" if math.isfinite(test.p) else ""
-    few = ""
-    if change.documents < FEW_UNITS:
-        few = f"; with only {counted(change.documents, 'document')}, smaller changes go unseen"
     if change.so_far is not None:
         return _sentence_so_far(change, f"the mean changed by {d} ({means}) {on}")
     if test.passed is None:
@@ -512,7 +499,7 @@ def _sentence(change: GateOutcome) -> str:
     if change.gate.margin is None:
         if change.passed:
             unseen = missed(change.documents)
-            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{few}{unseen}"
+            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{unseen}"
         by = number(abs(change.found), places)
         doubt = f"; not certain: {test.difference.warning}" if test.difference.warning else missed(change.documents)
         return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}{doubt}"
@@ -522,7 +509,7 @@ def _sentence(change: GateOutcome) -> str:
     told = f"the mean changed by {d} ({means}), {worst}, {on}"
     if change.passed:
         return f"not {direction.behind} by {change.gate.margin:g} or more: {told}{p}"
-    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}{few}"
+    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}"
 
 
 def _undecided(change: GateOutcome) -> str:

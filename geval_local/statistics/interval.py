@@ -121,15 +121,6 @@ def t_test(value: float, error: float, units: float, skewness: float = math.nan,
     return float(2 * stdtr(units - 1, -2 * beyond / (1 + math.sqrt(1 + 4 / 3 * tail * beyond))))
 
 
-def p_of_differences(values: Floats, mean: Interval, caution: float = CAUTION) -> float:
-    """Compute the two-sided p-value of "the true mean is 0" from one difference per document, see `t_test`.
-
-    If some do not differ, p is not below that of flipping the signs of the others, of which so few may all agree.
-    """
-    p, differ = t_test(mean.value, mean.error, mean.units, skewness_of(values), caution), int(np.count_nonzero(values))
-    return max(p, 2.0 ** (1 - differ)) if 0 < differ < values.size else p
-
-
 def critical(level: float, units: float, skewness: float = math.nan, caution: float = CAUTION) -> float:
     """Return the t beyond which a one-sided test of so many units rejects; `skewness` is that towards 0."""
     from scipy.special import stdtrit

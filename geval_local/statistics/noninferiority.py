@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
-from geval_local.statistics.interval import Interval, mean_interval, p_of_differences
+from geval_local.statistics.interval import Interval, mean_interval, skewness_of, t_test
 
 Floats = NDArray[np.float64]
 #: A test of so few documents cannot show a drop, whatever they say.
@@ -80,7 +80,10 @@ def _p_of_drop(values: Floats, mean: Interval) -> float:
     """Compute the one-sided p-value of "no drop"."""
     if values.size <= TOO_FEW:
         return math.nan
-    p = p_of_differences(values, mean, _CAUTION)
+    p = t_test(mean.value, mean.error, values.size, skewness_of(values), _CAUTION)
+    # If some do not differ: not below that of flipping the signs of the others, of which so few may all agree.
+    differ = int(np.count_nonzero(values))
+    p = max(p, 2.0 ** (1 - differ)) if 0 < differ < values.size else p
     return p / 2 if mean.value < 0 else 1 - p / 2
 
 
