@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,18 @@ def parameter_row(parameter: Any, context: Any) -> list[str]:
     return [f"`{written}`", prose(words) + (f" ({facts})" if facts else "")]
 
 
+def broken(command: str) -> str:
+    """Break a command where the site would cut it."""
+    return " \\\n".join(
+        textwrap.wrap(command, 74, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    )
+
+
 def verb_section(name: str, command: Any, examples: Sequence[str]) -> str:
     """Write the section of a verb."""
     context = command.context_class(command, info_name=f"geval-local {name}")
     parts = [f"## {name}\n", prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command.help or "")))]
-    parts.append("```text\n" + "\n".join(examples) + "\n```")
+    parts.append("```text\n" + "\n".join(map(broken, examples)) + "\n```")
     groups: dict[str, list[list[str]]] = {}
     for parameter in command.params:
         if getattr(parameter, "hidden", False) or parameter.name == "help":

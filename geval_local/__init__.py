@@ -57,10 +57,10 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.report.reports import write_report as write_report
     from geval_local.runs.completion import RunResult as RunResult
     from geval_local.runs.events import RunEvents as RunEvents
+    from geval_local.runs.merging import merge_shares as merge_shares
     from geval_local.runs.run_file import decide_file as decide_file
     from geval_local.runs.run_file import resume as resume
     from geval_local.runs.run_file import score_file as score_file
-    from geval_local.runs.shards import merge_shards as merge_shards
     from geval_local.scale import Scale as Scale
     from geval_local.score import Distribution as Distribution
     from geval_local.score import Estimator as Estimator
@@ -101,7 +101,7 @@ _HOMES = {
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
     "meta_evaluate": "geval_local.analysis.meta_evaluation",
-    "merge_shards": "geval_local.runs.shards",
+    "merge_shares": "geval_local.runs.merging",
     "metric_from_prompt_file": "geval_local.prompt",
     "plan_ratings": "geval_local.analysis.rating_plans",
     "rank": "geval_local.analysis.pairs",

@@ -31,7 +31,7 @@ from geval_local.analysis.results import (
     writer_of,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, NotComparableError
 from geval_local.fields import shortened
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
@@ -187,7 +187,7 @@ def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> N
         if any(holds_pairs(run.rows[0], metric) for metric in metrics):
             raise ConfigurationError(
                 f"{run.path} holds pairs, and no scores of single outputs",
-                hint=f"What they say of the systems: geval-local preferences {run.path}.",
+                hint=f"What they say of the systems: geval-local rank {run.path}.",
             )
 
 
@@ -714,10 +714,7 @@ def allowed_differences(
     if refused and ANY not in across:
         told = told_differences(refused, "{} | {}")
         needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
-        raise ConfigurationError(
-            f"{first.path} and {second.path} are not comparable: {told}",
-            hint=f"If that is the comparison you want, say so: {' '.join(f'`across={key}`' for key in needed)}",
-        )
+        raise NotComparableError(f"{first.path} and {second.path} are not comparable: {told}", needed)
     return differ
 
 

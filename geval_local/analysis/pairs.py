@@ -102,7 +102,7 @@ def sources_of(
     for rating_field in fields if of_pairs is None else ():
         # Pairs say nothing about the rating scale of single outputs.
         scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
-        scales = scales or [runs[0][0].people.scale(None)]
+        scales = scales or [RatingScale.of_people(runs[0][0].people, None)]
         given = [(run.rows, run.path, run.rule) for run, key in runs if key is None]
         if ratings is not None:  # what pairs record is a column of theirs
             rule = runs[0][0].rule
@@ -170,7 +170,7 @@ def _ratings(
     if len({rating for own in several for rating in own}) > 1 and all(len(set(own)) == 1 for own in several):
         raise DataError(
             f"{path}: {human!r} is the same for all systems of every document: it rates a pair, not each output",
-            hint=f"Judge the pairs with `pairs`, and read it there: geval-local preferences PAIRS --human {human}.",
+            hint=f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}.",
         )
     return found
 

@@ -24,7 +24,6 @@ from geval_local.analysis.ratings.values import (
     AS_SCORED,
     HumanFields,
     RatingReading,
-    RatingRules,
     RatingScale,
     no_ratings,
     number_at,
@@ -52,6 +51,7 @@ from geval_local.io.results import (
 )
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
+from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
@@ -283,7 +283,7 @@ class ScoredRun:
     group_by: str | None = None
     system: str | None = None
     #: How people's ratings are read.
-    people: RatingRules = AS_SCORED
+    people: RatingOptions = AS_SCORED
     #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
@@ -293,7 +293,7 @@ class ScoredRun:
         from geval_local.runs.completion import RunResult  # imports the registry of models
 
         named: dict[str, Any] = {**reading, "fields": reading.get("fields") or {}}
-        named["people"] = RatingRules(
+        named["people"] = RatingOptions(
             **{name: named.pop(name) for name in RatingReading.__annotations__ if name in named}
         )
         if isinstance(estimator := reading.get("estimator"), str):
@@ -472,7 +472,7 @@ class ScoredRun:
 
     def rating_scale(self, metric: str) -> RatingScale:
         """Return the scale of a metric's human ratings: the named one, else that of the metric's labels."""
-        return self.people.scale(self._rated_on(metric), self.direction(metric))
+        return RatingScale.of_people(self.people, self._rated_on(metric), self.direction(metric))
 
     def _rated_on(self, metric: str) -> Scale | str | None:
         if self.people.human_scale is not None:
@@ -544,7 +544,8 @@ class ScoredRun:
                 )
             seen[key] = number
             rows[places[key]] |= {name: own[at] for name, own in ratings.items() if math.isfinite(own[at])}
-        people = RatingRules(self._rated_on(metric), skip_outside=self.people.skip_outside)  # these are read already
+        on = {"human_scale": self._rated_on(metric), "skip_outside": self.people.skip_outside}
+        people = RatingOptions.model_validate(on)  # these ratings are read already
         return replace(self, held=rows, fields=self.mapping, people=people)
 
     def outputs(self) -> dict[str, str | None]:

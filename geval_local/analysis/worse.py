@@ -9,7 +9,6 @@ Rows that are missing fail it too: most rows of both runs, and of every slice, n
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from geval_local.analysis.gates import (
 )
 from geval_local.analysis.results import Grouped, Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
-from geval_local.errors import ConfigurationError, DataError, GevalError
+from geval_local.errors import ConfigurationError, DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup, output_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
@@ -128,7 +127,7 @@ def is_worse(
     old: ResultsGiven | ScoredRun,
     *,
     metrics: Sequence[str] = (),
-    margin: float | None = None,
+    not_worse: float | None = None,
     by: Sequence[str] = (),
     across: Sequence[str] = (),
     max_unpaired: str = MAX_UNPAIRED,
@@ -144,9 +143,9 @@ def is_worse(
         The run, and its baseline.
     metrics : sequence of str
         Names of the metrics to test; by default all of the new run. One that the baseline lacks is skipped.
-    margin : float, optional
-        How much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the test shows
-        that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
+    not_worse : float, optional
+        A margin: how much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the
+        test shows that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
     by : sequence of str
         Columns of the new rows; every slice by their values is tested too. A slice that only the baseline has fails.
     across : sequence of str
@@ -174,7 +173,9 @@ def is_worse(
     slicings = find_slicings(run.rows, by, run.mapping) if by else []
     columns = [None, *(one.column for one in slicings)]
     asked = [
-        Gate(NOT_WORSE, metric=name, by=column, margin=margin) for name in metrics or run.metrics for column in columns
+        Gate(NOT_WORSE, metric=name, by=column, margin=not_worse)
+        for name in metrics or run.metrics
+        for column in columns
     ]
     for one in (run, before):
         check_own(one)
@@ -294,11 +295,11 @@ def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> Ga
     """Fail a gate by the error that makes the two runs incomparable; say in words what changed."""
     hint = " ".join((error.hint or "").split())
     told = f"it cannot be compared with the baseline {old.path}: {error.message}{hint and f'. {hint}'}"
-    if keys := re.findall(r"`across=(\w+)`", hint):
+    if isinstance(error, NotComparableError):
         told = (
-            f"it cannot be compared with the baseline: {_changed(gate.metric, keys, new, old)}. If that is wanted, "
-            "accept this run as the next baseline (`accept: true` below `baseline`), or compare all the same "
-            f"(`across: [{', '.join(keys)}]`)"
+            f"it cannot be compared with the baseline: {_changed(gate.metric, error.keys, new, old)}. If that is "
+            "wanted, accept this run as the next baseline (`accept: true` below `baseline`), or compare all the same "
+            f"(`across: [{', '.join(error.keys)}]`)"
         )
     return GateOutcome(gate, "failed", told)
 

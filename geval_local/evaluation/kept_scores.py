@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from geval_local.analysis.contenders import Contender, ablations
 from geval_local.analysis.ratings.rated import Rated
@@ -46,19 +46,6 @@ _WITHOUT = dict.fromkeys(name for name in JudgeOptions.model_fields if name.star
 Figures = Mapping[str, Any]
 
 
-class ProgressCallback(Protocol):
-    """Told how far the work is."""
-
-    def advance(self, count: int) -> None:
-        """Add to the number of scores done."""
-
-    def reach(self, count: int) -> None:
-        """Set the number of scores done."""
-
-    def show_steps(self, metric: Metric, tokens: int) -> None:
-        """Take in the writing of steps, see `geval_local.judge.steps.OnSteps`."""
-
-
 @dataclass(frozen=True)
 class RatedJudges:
     """Judges that are to score rated rows; creating it checks what can be checked before any other work."""
@@ -70,7 +57,7 @@ class RatedJudges:
     directory: Path | None
     #: Loads a judge, and shows progress of a phase with a label, a total and a unit.
     load: Callable[[JudgeOptions], Judge]
-    progress: Callable[..., AbstractContextManager[ProgressCallback]]
+    progress: Callable[..., AbstractContextManager[Any]]
 
     def __post_init__(self) -> None:
         for one in self.choices:
@@ -188,7 +175,7 @@ class RatedJudges:
         judge: Judge,
         choice: JudgeOptions,
         metrics: Sequence[Metric],
-        progress: ProgressCallback,
+        progress: Any,
         *,
         is_new: bool,
     ) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -67,30 +66,19 @@ gates:
 # An earlier run; `last` is the newest finished one, and needs a placeholder in outputs.
 # baseline: last
 
-# A run directory for each data file, and the reports.
-outputs:
-  directory: runs/{stem}  # runs/{{date}}-{{commit}} gives every run a directory of its own
-  formats: [jsonl]  # csv, parquet
+# A run directory for each data file, and the reports; runs/{{date}}-{{commit}} gives every run its own.
+outputs: runs/{stem}
+# formats: [jsonl, csv]  # and parquet
 
 # A page for each data file, {data}.html beside its run.
 report: true
 """
 
 
-@dataclass(frozen=True)
-class Start:
-    """A file to start from."""
-
-    #: The YAML.
-    text: str
-    #: Notes on the guesses, and on what the user has to fill in.
-    notes: list[str]
-
-
 def start_evaluation(
     target: Path, data: Path | None = None, *, metrics: Sequence[str] = (), judges: Sequence[str] = ()
-) -> Start:
-    """Compose the file of an evaluation."""
+) -> tuple[str, list[str]]:
+    """Compose the file of an evaluation: its YAML, and what was guessed."""
     from geval_local.models.registry import load_registry
 
     notes: list[str] = []
@@ -128,7 +116,7 @@ def start_evaluation(
         judges="".join(f"  - {_quoted(one)}\n" for one in judges or [load_registry().default]),
         first=_quoted(loaded[0].name),
     )
-    return Start(text, notes)
+    return text, notes
 
 
 def guess_metrics(columns: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
 from geval_local.io.results import Record
-from geval_local.report.answer import difference_answer, means_table, tab_title, unscored_once, written_on
+from geval_local.report.headline import difference_answer, means_table, tab_title, unscored_once, written_on
 from geval_local.report.overview import Described, describe, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.run_page import RunPage

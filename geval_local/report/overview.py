@@ -16,7 +16,7 @@ from geval_local.io.columns import as_text
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from geval_local.report.answer import passing, said_once
+from geval_local.report.headline import passing, said_once
 from geval_local.scale import Scale
 from geval_local.signature import signature_parts
 from geval_local.slices import find_slicings

@@ -23,7 +23,7 @@ from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.files import save_text
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.result_manifest import manifest_path
-from geval_local.report.answer import tab_title
+from geval_local.report.headline import tab_title
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage

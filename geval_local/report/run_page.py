@@ -28,7 +28,7 @@ from geval_local.conversation import turn_name
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.io.results import ResultsInput
-from geval_local.report.answer import answer, matrix, tab_title, unscored_once, written_on
+from geval_local.report.headline import answer, matrix, tab_title, unscored_once, written_on
 from geval_local.report.overview import UNDESCRIBED, Described, overview_table, slice_tables, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section

@@ -48,7 +48,7 @@ def test_ablations_of_a_judge_that_thinks_are_tested_against_it(file, monkeypatc
     choice = JudgeOptions(name="nano", think=think)
     monkeypatch.setattr("geval_local.models.load.check_judge", lambda *_: None)
     judges = RatedJudges(rated, file, [choice], None, lambda given: MockJudge(options=given), progress)
-    study = meta_evaluate(rated, judged=lambda taken: judges.score(taken, ablate=True), overlap=False)
+    study = meta_evaluate(rated, judged=lambda taken: judges.score(taken, ablate=True), baselines=False)
 
     assert [one.name for one in study.contenders] == ["mock", *(f"mock, {name}" for name in expected)]
     tests = [name for name in study.comparisons if " / mock, " in name]

@@ -93,3 +93,19 @@ def test_every_gate_stands_where_the_exit_codes_are_explained(place, tmp_path):
         said = " ".join(re.findall(r"^\| (`--.*?) \|", (ROOT / place).read_text(encoding="utf-8"), re.MULTILINE))
     gates = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Gates)]
     assert sorted(re.findall(r"--[a-z-]+", said)) == sorted(gates)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["preferences", "pairs.jsonl"], "the verb preferences is called rank now"),
+        (["rank", "pairs.jsonl", "--new", "systems"], "--new is an option no more\nWrite --target"),
+        (
+            ["meta-eval", "a.json", "--from-responses", "b.json"],
+            "--from-responses is an option no more\nWrite --responses",
+        ),
+    ],
+)
+def test_a_former_name_is_refused_with_what_it_is_called_now(command, told, tmp_path):
+    done = run(*command, home=tmp_path)
+    assert (done.exit_code, told in done.stderr) == (2, True), done.stderr

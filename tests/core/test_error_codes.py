@@ -70,14 +70,11 @@ def test_a_question_that_is_too_long_has_the_code_of_a_row():
     assert (answer.error_code, answer.to_dict()["error_code"]) == ("too_long", "too_long")
 
 
-def test_a_stored_reason_keeps_its_code_and_one_of_an_earlier_version_has_none():
+def test_a_stored_reason_keeps_its_code():
     cause = Cause("out of memory: a prompt of 9 tokens", ErrorCode.MEMORY)
     columns = to_columns(Outcome(error=cause))
     back = from_columns(columns).error
     assert (back, back.code) == (cause, ErrorCode.MEMORY)
-    for text in ("d.jsonl, row 3: the field 'source' is empty", "out of memory: a prompt", "too long"):
-        old = from_columns((*columns[:-1], text)).error
-        assert (old, old.code) == (text, ErrorCode.UNKNOWN)
 
 
 def test_a_result_of_an_earlier_version_is_read():

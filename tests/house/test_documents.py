@@ -141,6 +141,19 @@ def test_no_command_is_wider_than_the_site_shows():
     assert not wide, "break these with a backslash:\n" + "\n".join(wide)
 
 
+def test_no_line_of_a_sample_output_is_wider_than_the_site_shows():
+    """A README is read elsewhere; its output is a terminal's of 80 columns."""
+    wide = [
+        f"{block.where}: {line}"
+        for page in PAGES
+        for block in blocks(page)
+        if block.language in ("", "text") and page.name != "README.md"
+        for line in block.text.splitlines()
+        if len(line) > WIDEST
+    ]
+    assert not wide, "wrap these:\n" + "\n".join(wide)
+
+
 def test_what_is_not_run_says_why():
     marked = [block for block in BLOCKS if block.mark.startswith(NOT_RUN)]
     assert Counter(block.document.name for block in marked) == NOT_RUN_COUNTS

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import time
 from dataclasses import replace
 
 import pytest
 from chromium import browser, console, missing, requests, set_view
 from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, write_run
+from waiting import until
 
 from geval_local.analysis.comparison import compare
 from geval_local.analysis.meta_evaluation import against_exact
@@ -129,11 +129,9 @@ def choose(driver, css, value):
 
 
 def eventually(read, expected):
-    """Read again and again until what was expected is there, or five seconds have passed; give the last answer."""
-    end = time.monotonic() + 5
-    while (found := read()) != expected and time.monotonic() < end:
-        time.sleep(0.05)
-    return found
+    """Read again and again until what was expected is there, and give it."""
+    until(lambda: read() == expected)
+    return expected
 
 
 def status(driver, *, expected) -> str:

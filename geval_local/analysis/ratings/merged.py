@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from geval_local.analysis.ratings.values import ByRater, RatingRules
+from geval_local.analysis.ratings.values import ByRater
 from geval_local.errors import ConfigurationError, DataError, UnscorableError, nearest
 from geval_local.fields import SYSTEM_FIELDS, counted, lookup
 from geval_local.io.results import numbered, read_result_rows
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
+from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 
@@ -24,7 +25,7 @@ MOST_RATERS = 12
 
 def rated_rows(
     rows: Sequence[Mapping[str, Any]],
-    people: RatingRules,
+    people: RatingOptions,
     fields: Sequence[str],
     mapping: Mapping[str, str],
     path: object,
@@ -51,7 +52,7 @@ def rated_rows(
     return _merge(rows, people.rater_column, path, text)
 
 
-def _joined(rows: Sequence[Mapping[str, Any]], people: RatingRules, path: object) -> list[Mapping[str, Any]]:
+def _joined(rows: Sequence[Mapping[str, Any]], people: RatingOptions, path: object) -> list[Mapping[str, Any]]:
     """Add the columns of a second file to the row with the same key."""
     if people.ratings is None or people.on is None:
         raise ConfigurationError(

@@ -21,7 +21,6 @@ from geval_local.analysis.ratings.values import (
     AS_SCORED,
     HumanFields,
     RatingReading,
-    RatingRules,
     RatingScale,
     members_of,
     number_at,
@@ -34,6 +33,7 @@ from geval_local.grouping import EVERY_ROW, DocumentRule, Documents
 from geval_local.io.result_manifest import ResultManifest, read_manifest
 from geval_local.io.results import numbered
 from geval_local.metric import Metric
+from geval_local.options import RatingOptions
 from geval_local.prompt import metric_from_prompt_file
 from geval_local.runs.directory import result_file
 from geval_local.statistics.levels import Level
@@ -77,7 +77,7 @@ class Rated:
     #: Results over these rows: the file itself, if it holds scores, and those that were named.
     results: tuple[Path, ...] = ()
     #: How the ratings are read.
-    people: RatingRules = AS_SCORED
+    people: RatingOptions = AS_SCORED
 
     @property
     def coefficient(self) -> str:
@@ -144,9 +144,10 @@ class Rated:
             scale, preset = self.benchmark.rated_on.get(dimension), self.benchmark.dimensions.get(dimension)
             metric = metric if preset is None else Metric.load(preset)
         if metric is not None:
-            return self.people.scale(scale or metric.scale, metric.direction)
-        # Nothing is compared with a dimension without a metric.
-        return ANY_NUMBER if scale is None and self.people.human_scale is None else self.people.scale(scale)
+            return RatingScale.of_people(self.people, scale or metric.scale, metric.direction)
+        if scale is None and self.people.human_scale is None:
+            return ANY_NUMBER  # nothing is compared with a dimension without a metric
+        return RatingScale.of_people(self.people, scale)
 
     def ratings(self) -> dict[str, list[float]]:
         """Read the ratings of single people, of the only dimension."""
@@ -185,7 +186,7 @@ def read_rated(
     scores is one of its own `results`. Metrics, mapping and documents are those of the results, as far as they are not
     given; without `metrics`, those that have a rating.
     """
-    people = RatingRules(**reading)
+    people = RatingOptions.model_validate(reading)
     if benchmark is not None:
         if human or raters or group_by or system or fields or people.rater_column or people.ratings:
             raise ConfigurationError(
@@ -277,7 +278,7 @@ def _of_rows(
     system: str | None,
     fields: Mapping[str, str],
     limit_groups: int | None,
-    people: RatingRules,
+    people: RatingOptions,
 ) -> Rated:
     """Take rows with human ratings, or the first `limit_groups` of their documents (rows, if they are not grouped)."""
     rows = rated_rows(rows, people, rule.fields, fields, path, system)

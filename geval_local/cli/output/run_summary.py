@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 REASONS_SHOWN = 8
 #: Rows with the lowest scores that are shown unless more are asked for.
 LOWEST_SHOWN = 3
-#: Characters of a line, and the fewest that a piece of a text is worth showing in.
-LINE, PIECE = 80, 12
+#: Characters of a line, as the documents show them, and the fewest that a piece of a text is worth showing in.
+LINE, PIECE = 76, 12
 #: Labels of a scale that are all shown next to a low score; of a longer one the likeliest.
 LABELS_SHOWN, LIKELIEST = 5, 3
 
@@ -90,7 +90,7 @@ def gates_record(gates: Sequence[GateOutcome]) -> dict[str, Any]:
 
 def show_gates(gates: Sequence[GateOutcome]) -> None:
     """Say of every gate that failed why it did, with its rows, and how many hold; of a baseline also what held."""
-    from geval_local.evaluation.reports import row_lines
+    from geval_local.evaluation.gate_reports import row_lines
 
     for one in gates:
         if one.verdict == "holds" and one.gate.figure == NOT_WORSE:
@@ -372,7 +372,8 @@ def _show_next(result: RunResult, lowest: int) -> None:
     elif result.answers:
         note(f"  every row's answers          {output}")
     else:
-        if settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt:
+        is_offered = settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt
+        if is_offered and writes_reasons(JudgeOptions(**choice)):
             given = str(choice.get("name") or "")
             # Results name neither the path of a judge nor the address of a server.
             is_elsewhere = given and given != result.judges[0] and Path(given).exists()
@@ -386,6 +387,15 @@ def _show_next(result: RunResult, lowest: int) -> None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
         metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
+
+
+def writes_reasons(judge: JudgeOptions) -> bool:
+    """Whether a judge can say why, as far as its entry knows; one that is found no more is named by the user."""
+    from geval_local.models.registry import entry_of
+
+    with suppress(GevalError):
+        return entry_of(judge).writes_reasons
+    return True
 
 
 def show_trying(results: Iterable[RunResult]) -> None:
