@@ -94,6 +94,24 @@ def test_steps_are_written_or_refused_in_words(here, judge):
     assert "Traceback" not in done.stderr
 
 
+def test_scores_of_it_are_calibrated_and_the_calibration_applied(here, judge):
+    rows = [
+        {**ROWS[at % 4], "id": str(at), "doc_id": f"d{at}", "source": f"A tale of {at}.", "anna": 1 + at % 5}
+        for at in range(12)
+    ]
+    write_rows(here / "rated.jsonl", rows)
+    call(judge, "score", "rated.jsonl", "-m", "clarity.yaml", "-o", "scored.jsonl")
+    fitted = run("calibrate", "scored.jsonl", "--human", "anna", "-o", "calibration.json", home="home")
+    assert fitted.exit_code == 0, fitted.stderr
+    assert "verdict" in fitted.stdout
+    options = [part for name, value in judge.items() if name != "name" for part in (f"--{name}", value)]
+    again = ("score", "rated.jsonl", "-m", "clarity.yaml", "--calibration", "calibration.json", "-o", "again.jsonl")
+    done = run(*again, "-j", judge["name"], *options, home="home")
+    # Ratings that say nothing of the texts: no calibration helps, and the judge's answer says so before any row.
+    assert done.exit_code == 2
+    assert "is not applied" in done.stderr
+
+
 def test_judges_check(here, judge):
     options = [part for name, value in judge.items() if name != "name" for part in (f"--{name}", value)]
     done = run("judges", "check", judge["name"], "-m", "clarity.yaml", *options, "--json", home="home")
