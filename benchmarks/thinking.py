@@ -155,7 +155,7 @@ def sampler(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], 
     sizes: list[int] = []
     for _ in range(options.rounds):
         for name, found in seconds.items():
-            backend.__dict__["_replaces"] = name != "end together"
+            backend.__dict__["replaces_texts"] = name != "end together"
             start = time.process_time()  # other programs share the machine
             texts = [text for batch in backend.sample(draws, sampling) for _, text in batch]
             found.append(time.process_time() - start)

@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import geval_local
 from geval_local.backends import promises_table
 from geval_local.cli.app import VERBS, app
 from geval_local.evaluation.model import schema
+from geval_local.figures import ANSWERS, FIGURES, Figure
 from geval_local.metric import Metric
 from geval_local.metric_file import FRAME
 
@@ -236,8 +237,17 @@ PAGES = {
 }
 
 
+def figures_table(figures: Mapping[str, Figure]) -> list[tuple[str, ...]]:
+    """Return the table of figures: a headline, and a row for each."""
+    return [("figure", "what it is"), *((f"`{name}`", one.told) for name, one in figures.items())]
+
+
 #: Page -> name of its marks, and the table between them.
-TABLES = {"engines.md": ("promises", promises_table)}
+TABLES = {
+    "engines.md": ("promises", promises_table),
+    "data.md": ("figures", lambda: figures_table(FIGURES)),
+    "questions.md": ("answers", lambda: figures_table(ANSWERS)),
+}
 
 
 def with_table(name: str) -> str:

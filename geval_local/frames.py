@@ -13,7 +13,8 @@ import narwhals as nw
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import nearest
-from geval_local.io.columns import EVERYTHING, FIGURES, KINDS, Kind, figures_in
+from geval_local.figures import FIGURES, Kind
+from geval_local.io.columns import EVERYTHING, figures_in
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows, load_metrics
 from geval_local.io.samples import Sample
 from geval_local.judge.scorer import OnProgress, in_thread
@@ -216,9 +217,10 @@ def _columns(metric: Metric, scores: Sequence[Score], figures: tuple[str, ...] |
     if figures is None:
         present = figures_in({"": record} for record in records) | {"score", "error", "error_code"}
         figures = tuple(name for name in FIGURES if name in present)
+    kinds = {name: FIGURES[name].kind for name in figures}
     return [
-        _series(f"{metric.name}.{name}", KINDS[name], [one.get(name) for one in records], metric.scale.labels, frame)
-        for name in figures
+        _series(f"{metric.name}.{name}", kind, [one.get(name) for one in records], metric.scale.labels, frame)
+        for name, kind in kinds.items()
     ]
 
 

@@ -635,14 +635,12 @@ class RunOptions(Options):
         return {"encoding": self.encoding, "rows": self.rows, "quoting": self.quoting}
 
 
-def _scale(value: str | None) -> str | None:
-    """Check the written form of a scale."""
+def _scale(value: Any) -> Scale | None:
+    """Read the written form of a scale."""
     try:
-        if value is not None:
-            Scale.parse(value)
+        return None if value is None else Scale.parse(value)
     except GevalError as error:
         raise ValueError(str(error)) from error
-    return value
 
 
 #: Most rows that may have no partner with a score, where a run is compared with its baseline.
@@ -690,8 +688,8 @@ class RatingOptions(Options):
     """Where people's ratings are, and on which scale."""
 
     human_scale: Annotated[
-        str | None,
-        AfterValidator(_scale),
+        Scale | None,
+        BeforeValidator(_scale),
         Flag(metavar="SCALE", panel=READING),
         Field(
             description="The scale that people rated on, such as 0-100; of words what they mean: "
@@ -723,6 +721,7 @@ class RatingOptions(Options):
     ] = None
     ratings: Annotated[
         str | None,
+        BeforeValidator(lambda given: None if given is None else os.fspath(given)),
         Flag(metavar="FILE", panel=READING),
         Field(description="A second file, which holds the ratings. Absent: the rows hold them themselves."),
     ] = None

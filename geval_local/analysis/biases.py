@@ -30,7 +30,6 @@ from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missi
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
-from geval_local.io.results import numbered
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.interval import Interval, t_test
@@ -312,7 +311,7 @@ def bias(
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
     if human is not None and (members := members_of(run.rows, rating_fields(human, [name])[name])):
         human, raters = None, members
-    items = run.items(name, human=human)
+    items = run.items(name, human=human, lengths=True)
     error, people = None, {}
     if raters:
         ratings = run.ratings(name, raters, every=True)
@@ -323,10 +322,10 @@ def bias(
         people = dict(zip(ratings, fitted.own, strict=True))
     rated = bool(raters) or human is not None
     sided = []
-    for item, (place, row) in zip(items, numbered(run.rows), strict=True):
+    for item, row in zip(items, run.rows.inputs(), strict=True):
         own = lookup(row, side)
         if own is None:
-            raise missing_field(row, side, f"{run.path}, row {place}", "of the side ")
+            raise missing_field(row, side, f"{run.path}, row {row.number}", "of the side ")
         sided.append(replace(item, system=str(own)))
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)

@@ -29,14 +29,13 @@ from geval_local.analysis.gates import (
     Verdict,
     parse_limit,
 )
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, documents_of, has_ids, row_keys
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
 from geval_local.errors import ConfigurationError, DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup, output_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.results import row_number
-from geval_local.io.samples import Sample
 from geval_local.options import MAX_UNPAIRED, BaselineOptions
 from geval_local.runs.manifest import definition
 from geval_local.runs.settings import definition_differences
@@ -120,8 +119,8 @@ class WorseStudy(Study):
 
 
 def is_worse(
-    new: ResultsGiven | ScoredRun,
-    old: ResultsGiven | ScoredRun,
+    new: ResultsGiven,
+    old: ResultsGiven,
     *,
     metrics: Sequence[str] = (),
     not_worse: float | None = None,
@@ -165,7 +164,7 @@ def is_worse(
     DataError
         If nothing pairs the rows, or a result file is not the one that its manifest describes.
     """
-    run, before = (one if isinstance(one, ScoredRun) else ScoredRun.of(one, **reading) for one in (new, old))
+    run, before = (ScoredRun.of(one, **reading) for one in (new, old))
     shared_metrics((run, before), metrics)
     slicings = find_slicings(run.rows, by, run.mapping) if by else []
     columns = [None, *(one.column for one in slicings)]
@@ -231,7 +230,7 @@ def changes(
     if not names:
         return WorseStudy((new, old), {}, "no metric is in both runs", "", found, list(slicings))
     differ = allowed_differences(new, old, shared_metrics((new, old), names), options.across, texts=False)
-    keys, pairing = _keys(new, old, names)
+    keys, pairing = _keys(new, old)
     documents = new.documents
     grouping = documents.told
     if documents.names is None and len(set(keys[0])) < len(keys[0]):
@@ -316,43 +315,25 @@ def _changed(metric: str, keys: Sequence[str], new: ScoredRun, old: ScoredRun) -
 Keys = tuple[list[str], list[str]]
 
 
-def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[Keys, str]:
+def _keys(new: ScoredRun, old: ScoredRun) -> tuple[Keys, str]:
     """Return a key for every row of both runs, equal for partners, and a description of the key."""
-    ids = tuple([lookup(row, "id") for row in run.rows] for run in (new, old))
-    if all(None not in own and len(set(map(str, own))) == len(own) for own in ids):
-        keys = tuple([str(one) for one in own] for own in ids)
+    if all(has_ids(run.rows) for run in (new, old)):
+        keys = row_keys(new.rows), row_keys(old.rows)
         if set(keys[0]) & set(keys[1]):
-            return (keys[0], keys[1]), "rows with the same id are compared"
+            return keys, "rows with the same id are compared"
     hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (new, old)}
     if len(hashes) == 1 and None not in hashes and len(new.rows) == len(old.rows):
         numbers = [str(number) for number in range(1, len(new.rows) + 1)]
         return (numbers, numbers), "rows with the same number are compared: both runs scored the same file"
-    for fields, told in _asked_fields(new, old, names):
-        texts = tuple([_texts(run, row, fields) for row in run.rows] for run in (new, old))
-        if set(filter(None, texts[0])) & set(filter(None, texts[1])):
-            found = tuple([text or f"\0{side} {at}" for at, text in enumerate(own)] for side, own in enumerate(texts))
-            return (found[0], found[1]), f"rows with the same {told} are compared"
+    named = [documents.names for documents in documents_of((new, old)) if documents.counts.is_about_items]
+    if len(named) == 2 and {*named[0]} & {*named[1]} - {None}:
+        found = [[text or f"\0{side} {at}" for at, text in enumerate(own)] for side, own in enumerate(named)]
+        told = " and ".join(new.collected.counts.columns)
+        return (found[0], found[1]), f"rows with the same {told} are compared"
     raise DataError(
         f"nothing pairs the rows of {new.path} with those of {old.path}: they share no id and no text that was asked",
         hint="Give both files the same `id` column.",
     )
-
-
-def _asked_fields(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> Iterator[tuple[Sequence[str], str]]:
-    """Yield the fields of a metric other than the judged one, such as the question or the source."""
-    for name in names:
-        if new.is_described(name):
-            fields = [field for field in new.origin(name).definition.fields if field != _OUTPUT]
-            if fields:
-                yield fields, " and ".join(fields)
-
-
-def _texts(run: ScoredRun, row: Mapping[str, Any], fields: Sequence[str]) -> str | None:
-    """Join the texts of fields; None if one is missing."""
-    try:
-        return "\0".join(Sample(row, mapping=run.mapping).texts(fields).values())
-    except GevalError:
-        return None
 
 
 def _span(run: ScoredRun, metric: str, items: Iterable[Iterable[ScoredItem]]) -> float:

@@ -162,7 +162,7 @@ class TransformersBackend:
     ) -> tuple[Sequence[Draw], Callable[..., list[list[int]]]]:
         """Choose what is drawn next, and how: texts replace each other where that is exact, else they end together."""
         model, most = self.loaded.model, sampling.max_new_tokens
-        if self._replaces and not Trunk(model).group(len(waiting[0].ids) + most):
+        if self.replaces_texts and not Trunk(model).group(len(waiting[0].ids) + most):
             return waiting[: TURNS * slots], partial(generate_continuously, slots=slots)
         batch = waiting[:slots]
         while len(batch) > 1 and not may_share_batch(model, [len(draw.ids) for draw in batch], most):
@@ -170,7 +170,8 @@ class TransformersBackend:
         return batch, generate_samples
 
     @cached_property
-    def _replaces(self) -> bool:
+    def replaces_texts(self) -> bool:
+        """Whether the place of a text that is over goes to the next."""
         with self.engine.turn:
             return can_replace(self.loaded.model)
 

@@ -63,7 +63,7 @@ def is_address(text: str) -> bool:
 
 def is_pattern(text: str) -> bool:
     """Whether a path or address is a pattern, unless there is a file of that name."""
-    plain = _opened(text).plain if is_address(text) else text
+    plain = opened(text).plain if is_address(text) else text
     return any(char in plain for char in _MAGIC)
 
 
@@ -78,7 +78,8 @@ class _Opened(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _opened(address: str) -> _Opened:
+def opened(address: str) -> _Opened:
+    """Open the store of an address; kept for later calls."""
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -148,17 +149,17 @@ class Place:
     @property
     def plain(self) -> str:
         """The address without options."""
-        return self.address if self._is_path else _opened(self.address).plain
+        return self.address if self._is_path else opened(self.address).plain
 
     @property
     def system(self) -> Any:
         """The pyarrow file system."""
-        return _opened(self.address).system
+        return opened(self.address).system
 
     @property
     def path(self) -> str:
         """The path on the file system."""
-        return os.path.abspath(self.address) if self._is_path else _opened(self.address).path
+        return os.path.abspath(self.address) if self._is_path else opened(self.address).path
 
     @property
     def name(self) -> str:

@@ -694,15 +694,15 @@ def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
     for first in range(0, batch.num_rows, step):
         some = batch.slice(first, step)
         try:
-            yield from _converted(some, start + first)
+            yield from converted_rows(some, start + first)
         except (ValueError, ArithmeticError):  # Arrow's own value errors are ValueErrors
             # One value that Python cannot represent fails the conversion of all rows.
             for index in range(some.num_rows):
                 yield _converted_row(some.slice(index, 1), start + first + index)
 
 
-def _converted(batch: Any, start: int) -> list[RawRow]:
-    # By column: a call per value would cost more than the values.
+def converted_rows(batch: Any, start: int) -> list[RawRow]:
+    """Convert a batch by column: a call per value would cost more than the values."""
     names, columns = batch.schema.names, list(map(_values, batch.columns))
     records = zip(*columns, strict=True) if columns else ((),) * batch.num_rows
     return [RawRow(number, dict(zip(names, record, strict=True))) for number, record in enumerate(records, start=start)]
@@ -715,7 +715,7 @@ def _values(column: Any) -> list[Any]:
 
 def _converted_row(row: Any, number: int) -> RawRow:
     try:
-        (converted,) = _converted(row, number)
+        (converted,) = converted_rows(row, number)
     except (ValueError, ArithmeticError):
         return _without_broken(row, number)
     return converted

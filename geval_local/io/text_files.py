@@ -22,10 +22,10 @@ READ_BYTES = 1 << 20
 #: Longest line, in characters: no valid row is longer (`geval_local.fields.MAX_CHARACTERS`), and a longer line could
 #: exhaust memory.
 MOST_IN_A_LINE = 1 << 26
-#: Highest expansion of a gzip file within a window of `_EXPANSION_BYTES`: a few megabytes of such repetitive rows could
+#: Highest expansion of a gzip file within a window of `EXPANSION_BYTES`: a few megabytes of such repetitive rows could
 #: take days to score.
 _MOST_EXPANSION = 800
-_EXPANSION_BYTES = 1 << 22
+EXPANSION_BYTES = 1 << 22
 _HEAD_BYTES = 4096
 #: Most bytes, in blocks that are not UTF-8, used to guess the encoding.
 _JUDGED_BYTES = 1 << 24
@@ -84,7 +84,7 @@ def open_text(path: Path | StoredFile, *, newline: str, encoding: str | None = N
     The first bytes determine its encoding, else it is UTF-8; with `guess` it may also be Windows-1252, see
     `is_western`.
     """
-    packed = _unpacked(path)
+    packed = unpacked(path)
     try:
         # Read without moving on: to open a file at an address again would be a request.
         encoding, errors = _decoding(path, packed.peek(_HEAD_BYTES)[:_HEAD_BYTES], encoding, guess=guess)
@@ -166,7 +166,7 @@ def is_western(text: bytes) -> bool:
 def _guessed(path: Path | StoredFile, size: int, changed: int) -> str:
     """Decide whether a file without a byte-order mark is UTF-8 or Windows-1252; log the latter, once per file."""
     decoder, broken, in_line = codecs.getincrementaldecoder("utf-8")(), b"", 0
-    with _unpacked(path) as file:
+    with unpacked(path) as file:
         block = file.read(READ_BYTES)
         while block:
             following = file.read(READ_BYTES)
@@ -203,7 +203,8 @@ def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
         yield line
 
 
-def _unpacked(path: Path | StoredFile) -> io.BufferedReader:
+def unpacked(path: Path | StoredFile) -> io.BufferedReader:
+    """Open a file, of one that is packed its content."""
     file = open_bytes(path)
     if file.peek(2)[:2] == _GZIP or path.name.lower().endswith(".gz"):
         return io.BufferedReader(_Gunzipped(path, file), READ_BYTES)
@@ -245,9 +246,9 @@ class _Gunzipped(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._window:
             before = self._packed.taken
-            self._window = memoryview(self._unpacked())
+            self._window = memoryview(self.unpacked())
             taken = self._packed.taken - before
-            if len(self._window) == _EXPANSION_BYTES > _MOST_EXPANSION * taken:
+            if len(self._window) == EXPANSION_BYTES > _MOST_EXPANSION * taken:
                 raise DataError(
                     f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
                     hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
@@ -257,12 +258,12 @@ class _Gunzipped(io.RawIOBase):
         self._window = self._window[count:]
         return count
 
-    def _unpacked(self) -> bytes:
+    def unpacked(self) -> bytes:
         """Decompress a window; if it ends at damage, return the content before it, and fail in the next window."""
         found = bytearray()
-        while len(found) < _EXPANSION_BYTES:
+        while len(found) < EXPANSION_BYTES:
             try:
-                part = self._whole.read1(_EXPANSION_BYTES - len(found))
+                part = self._whole.read1(EXPANSION_BYTES - len(found))
             except (EOFError, OSError, zlib.error):
                 if not found:
                     raise

@@ -30,7 +30,7 @@ from geval_local.models.head import Head, Trunk
 from geval_local.thinking import Drawing
 
 #: Columns that a tensor has beyond its texts when it is made anew.
-_SPARE = 128
+SPARE = 128
 
 
 @torch.inference_mode()
@@ -54,7 +54,9 @@ def can_replace(model: PreTrainedModel) -> bool:
 def _is_exact(trunk: Trunk, head: Head, prompts: Sequence[NDArray[np.int32]]) -> bool:
     """Whether texts that are read side by side have the logits that each has alone, up to half precision."""
     texts = [_Text(ids, random_numbers(0)) for ids in prompts]
-    batch = _Batch(trunk, head, _Prompts(trunk, head, prompts), deque(texts), lambda _: False, lambda *_: 5, len(texts))
+    batch = TextBatch(
+        trunk, head, _Prompts(trunk, head, prompts), deque(texts), lambda _: False, lambda *_: 5, len(texts)
+    )
     batch.fill()
     batch.read()
     for text in texts:
@@ -250,7 +252,7 @@ def _logits(head: Head, hidden: torch.Tensor) -> NDArray[np.float64]:
     return head.logits(hidden[:, -1]).cpu().double().numpy()
 
 
-class _Batch:
+class TextBatch:
     """Texts that are drawn side by side, and those that wait for a place."""
 
     def __init__(
@@ -268,25 +270,25 @@ class _Batch:
         longest = max(len(text.ids) for text in waiting)
         # No prompt is longer than what is before this column, so that each has room whenever its turn comes.
         self._least = longest
-        self._room = _Room(min(slots, len(waiting)), longest + _SPARE, 0, longest, longest)
+        self._room = _Room(min(slots, len(waiting)), longest + SPARE, 0, longest, longest)
         self._seen = torch.zeros((self._room.slots, self._room.size), dtype=torch.long, device=trunk.device)
         self._layers: list[_Layer | _States] = []
-        self._texts: list[_Text] = []
+        self.texts: list[_Text] = []
 
     def finish(self) -> None:
         """Draw all texts to their ends."""
         self.fill()
-        while self._texts:
-            for text, logits in zip(self._texts, self.read(), strict=True):
+        while self.texts:
+            for text, logits in zip(self.texts, self.read(), strict=True):
                 text.new.append(self._drawn(logits, text.numbers.random()))
             # From the last row on: the one that takes an empty place has been looked at.
-            for row in reversed(range(len(self._texts))):
-                if self._is_over(self._texts[row]) and not self._begin(row):
+            for row in reversed(range(len(self.texts))):
+                if self._is_over(self.texts[row]) and not self._begin(row):
                     self._drop(row)
 
     def fill(self) -> None:
         """Give all places to texts, as long as there are some."""
-        while len(self._texts) < self._room.slots and self._begin(len(self._texts)):
+        while len(self.texts) < self._room.slots and self._begin(len(self.texts)):
             pass
 
     def _begin(self, row: int) -> bool:
@@ -307,22 +309,22 @@ class _Batch:
             own.put(row, layer)
         self._seen[row] = 0
         self._seen[row, room.stop - text.length : room.stop] = 1
-        self._texts[row : row + 1] = [text]
-        room.rows = len(self._texts)
+        self.texts[row : row + 1] = [text]
+        room.rows = len(self.texts)
 
     def _drop(self, row: int) -> None:
         """Give up a row: the last one takes its place."""
-        last = self._texts.pop()
-        self._room.rows = len(self._texts)
-        if row < len(self._texts):
+        last = self.texts.pop()
+        self._room.rows = len(self.texts)
+        if row < len(self.texts):
             for layer in self._layers:
-                layer.move(len(self._texts), row)
-            self._seen[row] = self._seen[len(self._texts)]
-            self._texts[row] = last
+                layer.move(len(self.texts), row)
+            self._seen[row] = self._seen[len(self.texts)]
+            self.texts[row] = last
 
     def read(self) -> NDArray[np.float64]:
         """Compute the newest token of every text, and return the logits after it."""
-        room, texts = self._room, self._texts
+        room, texts = self._room, self.texts
         room.start = room.stop - max(text.length for text in texts)
         if room.stop == room.size:
             self._make_room()
@@ -343,7 +345,7 @@ class _Batch:
         """Leave out the columns before the longest text, and add others behind."""
         room = self._room
         stop = max(room.stop - room.start, self._least)
-        size, shift = stop + _SPARE, stop - room.stop
+        size, shift = stop + SPARE, stop - room.stop
         for layer in self._layers:
             layer.resize(size, shift)
         self._seen = _resized(self._seen, room, size, shift, dim=1)
@@ -375,5 +377,5 @@ def generate_continuously(
 
     trunk, head = Trunk(model), Head(model)
     drawn = partial(drawn_token, drawing=drawing)
-    _Batch(trunk, head, _Prompts(trunk, head, prompts), deque(texts), is_done, drawn, slots).finish()
+    TextBatch(trunk, head, _Prompts(trunk, head, prompts), deque(texts), is_done, drawn, slots).finish()
     return [text.new for text in texts]

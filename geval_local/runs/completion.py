@@ -332,13 +332,9 @@ class Completion:
             limit = None  # a row of the file is not one of the run
         elif settings.chosen:
             rows = len(settings.chosen)
-        elif file.share is not None:
-            names = [path.name.lower() for path in file.paths]
-            # Of other files the rows of a share are not known before they are read.
-            rows = rows or (max(1, file.lines) if all(name.endswith((".jsonl", ".ndjson")) for name in names) else None)
-        elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
+        elif rows is None and all(path.name.lower().endswith((".jsonl", ".ndjson")) for path in file.paths):
             rows = max(1, file.lines)
-        elif rows is None and file.bytes <= COUNTED_BYTES:
+        elif rows is None and file.share is None and file.bytes <= COUNTED_BYTES:
             rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, **settings.reading)))
         if rows is not None and limit is not None:
             rows = min(rows, limit)

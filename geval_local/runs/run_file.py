@@ -48,16 +48,15 @@ from geval_local.options import JudgeOptions, RunOptions
 from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.questions.question import Question, load_questions, named_questions
 from geval_local.runs.completion import Completion, RunResult, complete
-from geval_local.runs.directory import SHARES_NAME, shares_in
+from geval_local.runs.directory import SHARES_NAME, input_of, shares_in
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.forms import question_metrics
 from geval_local.runs.input_file import fingerprint_inputs
-from geval_local.runs.inputs import input_of
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
 from geval_local.runs.spread import Spread
-from geval_local.runs.target import Target, find_run, find_target, is_run_here
+from geval_local.runs.target import Target, find_run, find_target
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -483,9 +482,13 @@ def resume(
 def read_run(run: str | os.PathLike[str]) -> RunManifest:
     """Read the manifest of a run, by its directory, its output file or its address."""
     address = os.fspath(run)
-    if is_address(address) and not is_run_here(address):
-        raise _run_elsewhere(address)
-    found = read_manifest(find_run(run))
+    try:
+        directory = find_run(run)
+    except OutputError:
+        if is_address(address):
+            raise _run_elsewhere(address) from None
+        raise
+    found = read_manifest(directory)
     assert found is not None  # checked by `find_run`
     return found
 

@@ -159,15 +159,6 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     return directory
 
 
-def is_run_here(address: str) -> bool:
-    """Whether the run whose results are for an address is on this machine."""
-    try:
-        find_run(address)
-    except OutputError:
-        return False
-    return True
-
-
 def checked_place(text: str) -> str:
     """Reject empty or invalid paths, such as an unset shell variable, and standard output."""
     if not text.strip():

@@ -15,10 +15,10 @@ from geval_local.analysis.estimates import estimate
 from geval_local.analysis.meta_evaluation import meta_evaluate
 from geval_local.analysis.ratings.merged import MOST_RATERS, rated_rows
 from geval_local.analysis.ratings.rated import read_rated
-from geval_local.analysis.ratings.values import RatingRules
 from geval_local.analysis.results import ScoredRun
 from geval_local.errors import DataError
 from geval_local.judge.judge import Judge
+from geval_local.options import RatingOptions
 from geval_local.testing import MockJudge
 
 METRIC = """
@@ -98,8 +98,8 @@ def test_what_differs_within_a_text_is_by_rater_and_the_rest_stays():
         {"source": "s", "output": "a", "who": "z", "rating": 3, "topic": "t"},
         {"source": "s", "output": "a", "who": "z", "rating": 5, "topic": "t"},
     ]
-    first, second = rated_rows(rows, RatingRules(rater_column="who"), ("source", "output"), {}, "rows.csv")
+    first, second = rated_rows(rows, RatingOptions(rater_column="who"), ("source", "output"), {}, "rows.csv")
     assert first == {"source": "s", "output": "a", "topic": "t", "rating": {"x_y": 1, "z": 3, "z (3)": 5}}
     assert second["rating"] == {"x_y": 4}
     with pytest.raises(DataError, match=r"rows.csv, row 1: no rater in 'whom'; did you mean 'who'"):
-        rated_rows(rows, RatingRules(rater_column="whom"), ("source", "output"), {}, "rows.csv")
+        rated_rows(rows, RatingOptions(rater_column="whom"), ("source", "output"), {}, "rows.csv")

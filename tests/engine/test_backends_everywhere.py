@@ -158,7 +158,7 @@ def test_an_evaluator_and_a_server_ask_it(here, judge):
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/score", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             (row,) = json.loads(answer.read())["rows"]
     assert row["geval"]["clarity"]["score"] == pytest.approx(expected.value, abs=1e-4)
 

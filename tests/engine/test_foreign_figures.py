@@ -422,10 +422,10 @@ def test_thoughts_fill_the_server_and_those_that_are_drawn_survive_a_kill(addres
             place = len(waiting)
         if place == 48:
             all_wait.set()
-        assert all_wait.wait(60)
+        assert all_wait.wait(300)
         if place <= 16:
             return answer(path, body)
-        assert checked.wait(60)
+        assert checked.wait(300)
         return 503, {"error": {"message": "killed"}}
 
     served.answer = answered

@@ -102,11 +102,11 @@ def test_a_thought_is_the_same_alone_and_in_a_busy_batch(tmp_path, monkeypatch, 
     directory = save_judge(tmp_path, model, tokenizer)
     backend = Judge.load(directory, style="completion", dtype="float64", engine="padded").backend
     if kind != "jamba":  # by the version of transformers
-        assert backend._replaces == (kind not in END_TOGETHER)
+        assert backend.replaces_texts == (kind not in END_TOGETHER)
     asked = busy_draws()
     alone = [finished(next(iter(backend.sample([draw], BUSY)))[0][1], tokenizer) for draw in asked]
     monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 3)
-    monkeypatch.setattr(continuous, "_SPARE", 7)
+    monkeypatch.setattr(continuous, "SPARE", 7)
     busy = dict(one for batch in backend.sample(asked, BUSY) for one in batch)
 
     assert len({len(text) for text in alone}) > 3
@@ -134,9 +134,9 @@ def test_groups_are_a_function_of_the_draws(llama, monkeypatch):
 def test_a_place_is_given_to_the_next_text(llama, monkeypatch):
     """Eight texts with ends between 1 and 40 take the passes of the longest side, not of the longest in each batch."""
     monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 2)
-    assert llama._replaces
-    read, rows = continuous._Batch.read, []
-    monkeypatch.setattr(continuous._Batch, "read", lambda own: rows.append(len(own._texts)) or read(own))
+    assert llama.replaces_texts
+    read, rows = continuous.TextBatch.read, []
+    monkeypatch.setattr(continuous.TextBatch, "read", lambda own: rows.append(len(own.texts)) or read(own))
     (texts,) = llama.sample(busy_draws()[:8], BUSY)
     sizes = [len(text) for _, text in texts]
     assert sum(rows) == sum(size - 1 for size in sizes)  # no pass computes a text that is over
@@ -159,7 +159,7 @@ def test_places_that_do_not_fit_are_halved_and_texts_stay_the_same(llama, monkey
 
 
 def test_batches_that_end_together_are_halved_too(llama, monkeypatch):
-    monkeypatch.setattr(llama, "_replaces", False)
+    monkeypatch.setattr(llama, "replaces_texts", False)
     whole = dict(one for batch in llama.sample(draws(), BUSY) for one in batch)
     generate, sizes = transformers_backend.generate_samples, []
 

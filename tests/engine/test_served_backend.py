@@ -238,7 +238,7 @@ def test_a_command_ends_although_a_server_hangs(directory, served, tmp_path):
     release, errors = threading.Event(), []
 
     def hang(item):
-        release.wait(30)
+        release.wait(300)
 
     def fail(item):
         raise JudgeError("stopped")

@@ -181,7 +181,7 @@ def test_an_adapter_that_vllm_does_not_take_is_refused_before_anything_loads(dir
 @pytest.mark.usefixtures("vllm")
 def test_the_largest_rank_of_an_adapter_counts(directory, adapter, made, monkeypatch):
     (adapter / "adapter_config.json").write_text(json.dumps(LORA | {"rank_pattern": {"k_proj": 12}}))
-    monkeypatch.setattr(VllmBackend, "_adapter", lambda self: None)
+    monkeypatch.setattr(VllmBackend, "lora_request", lambda self: None)
     load(directory, adapter=adapter)
     assert made[0]["max_lora_rank"] == 16
 
@@ -203,14 +203,14 @@ def test_a_shortened_prompt_leaves_the_token_that_vllm_computes(directory, think
 @pytest.mark.parametrize("think", [{}, {"think": 2, "think_tokens": 5}])
 def test_a_prompt_that_vllm_refuses_costs_its_row_alone(directory, file, tmp_path, program, monkeypatch, think):
     judge = load(directory, **think)
-    plain = judge.backend._llm.enqueue
+    plain = judge.backend.llm.enqueue
 
     def refusing(prompt, *given, **named):
         if "Ending 3." in byte_tokenizer().decode(prompt["prompt_token_ids"]):
             raise VLLMClientError("The decoder prompt is longer than the maximum model length")
         return plain(prompt, *given, **named)
 
-    monkeypatch.setattr(judge.backend._llm, "enqueue", refusing)
+    monkeypatch.setattr(judge.backend.llm, "enqueue", refusing)
     found = score_file(file, METRICS[0], judge, tmp_path / "run", use_cache=False)
     assert found.summaries[0].scored == len(ROWS) - 1
     told = (tmp_path / "run" / "scores.jsonl").read_text()

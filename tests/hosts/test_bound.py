@@ -69,7 +69,7 @@ def test_rows_that_come_one_by_one_are_computed_together(how):
         together = threading.Barrier(20)
 
         def one(row):
-            together.wait(30)
+            together.wait(300)
             return bound.score(row)
 
         with ThreadPoolExecutor(20) as pool:
@@ -105,7 +105,7 @@ def test_a_forked_process_has_a_batcher_of_its_own():
     queue = context.SimpleQueue()
     child = context.Process(target=_in_child, args=(queue,))
     child.start()
-    child.join(30)
+    child.join(300)
     assert child.exitcode == 0
     assert queue.get() == value
 

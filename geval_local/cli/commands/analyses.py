@@ -104,7 +104,7 @@ def meta_eval(
         limit_groups=limit_groups,
         steps=not no_steps,
         results=results or (),
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     is_named = any(one.name is not None for one in chosen_judges)
     chosen = chosen_judges if is_named or not (rows.results or responses) else []
@@ -160,7 +160,7 @@ def compare(
 
     if page is not None:
         check_replaceable(check_target(page, *map(result_file, runs)), PAGE, overwrite=overwrite)
-    study = options.analyse(find, runs, asked=asked, plan=plan, **rated_on.model_dump())
+    study = options.analyse(find, runs, asked=asked, plan=plan, **dict(rated_on))
     if page is not None:
         note(f"wrote {write_compared(study, page)}; open it in any browser")
     show_study(study, as_json=as_json)
@@ -205,7 +205,7 @@ def estimate(
         if output is not None:
             raise ConfigurationError("--output is the sheet to rate", hint="Say with --plan N how many documents.")
         asked = replace(asked, seed=None)  # it seeds the draw of a plan
-        study = options.analyse(find, file, asked=asked, share=share, wins=wins, sheet=sheet, **rated_on.model_dump())
+        study = options.analyse(find, file, asked=asked, share=share, wins=wins, sheet=sheet, **dict(rated_on))
         show_study(study, as_json=as_json)
         return
     if share is not None or wins or asked.baseline is not None or sheet is not None:
@@ -213,7 +213,7 @@ def estimate(
             "--plan draws rows for every estimate; --share, --wins, --baseline and --sheet belong to a later one",
             hint="Leave them out here.",
         )
-    drawn = options.analyse(plan_ratings, file, asked=asked, documents=plan, **rated_on.model_dump())
+    drawn = options.analyse(plan_ratings, file, asked=asked, documents=plan, **dict(rated_on))
     if output is not None:
         save_sheet(drawn, output)
     show_study(drawn, as_json=as_json)
@@ -239,7 +239,7 @@ def bias(
     from geval_local.analysis.biases import bias as find
     from geval_local.cli.output.tables import show_study
 
-    show_study(options.analyse(find, file, side, asked=asked, **rated_on.model_dump()), as_json=as_json)
+    show_study(options.analyse(find, file, side, asked=asked, **dict(rated_on)), as_json=as_json)
 
 
 @takes_options("metric", "group_by", "method", "folds", "seed")
@@ -266,7 +266,7 @@ def calibrate(
     if output.resolve() == result_file(file).resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     check_replaceable(output, FORMAT, overwrite=overwrite)
-    study = options.analyse(fit, file, human, asked=asked, **rated_on.model_dump())
+    study = options.analyse(fit, file, human, asked=asked, **dict(rated_on))
     save_calibration(study.calibration, output)
     show_study(study, as_json=as_json)
     if study.calibration.held_out.helps:
@@ -304,7 +304,7 @@ def jury(
         if ResultWriter.check(output) in [result_file(path).resolve() for path in runs]:
             raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
         check_results(output, overwrite=overwrite)
-    study = options.analyse(deliberate, runs, asked=asked, **rated_on.model_dump())
+    study = options.analyse(deliberate, runs, asked=asked, **dict(rated_on))
     if output is not None:
         save_jury(study, output)
     show_study(study, as_json=as_json)

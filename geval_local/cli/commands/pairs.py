@@ -146,5 +146,5 @@ def rank(
     from geval_local.analysis.pairs import rank as find
     from geval_local.cli.output.tables import show_study
 
-    study = options.analyse(find, runs, asked=asked, prefers=people.prefers, **rated_on.model_dump())
+    study = options.analyse(find, runs, asked=asked, prefers=people.prefers, **dict(rated_on))
     show_study(study, as_json=as_json)
