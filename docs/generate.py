@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import geval_local
 from geval_local.backends import promises_table
 from geval_local.cli.app import VERBS, app
 from geval_local.evaluation.model import schema
+from geval_local.figures import ANSWERS, FIGURES, Figure
 from geval_local.metric import Metric
 from geval_local.metric_file import FRAME
 
@@ -207,8 +208,17 @@ PAGES = {
 }
 
 
+def figures_table(figures: Mapping[str, Figure]) -> list[tuple[str, ...]]:
+    """Return the table of figures: a headline, and a row for each."""
+    return [("figure", "what it is"), *((f"`{name}`", one.told) for name, one in figures.items())]
+
+
 #: Page -> name of its marks, and the table between them.
-TABLES = {"engines.md": ("promises", promises_table)}
+TABLES = {
+    "engines.md": ("promises", promises_table),
+    "data.md": ("figures", lambda: figures_table(FIGURES)),
+    "questions.md": ("answers", lambda: figures_table(ANSWERS)),
+}
 
 
 def with_table(name: str) -> str:

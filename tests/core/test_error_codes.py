@@ -79,10 +79,10 @@ def test_a_stored_reason_keeps_its_code():
 
 def test_a_result_of_an_earlier_version_is_read():
     rows = [{"geval": {"m": {"score": None, "error": "too long", "prompt_tokens": 3}}}]
-    score = read_results(rows).records[0].scores["m"]
+    score = read_results(rows).score("m", 0)
     assert (score.error, score.error_code, score.prompt_tokens) == ("too long", "unknown", 3)
     rows[0]["geval"]["m"]["error_code"] = "of_a_later_version"
-    assert read_results(rows).records[0].scores["m"].error_code == "unknown"
+    assert read_results(rows).score("m", 0).error_code == "unknown"
 
 
 def test_a_cause_is_its_text_and_survives_pickling():

@@ -22,7 +22,6 @@ import geval_local
 from geval_local.cli.app import app
 from geval_local.evaluation.model import Evaluation
 from geval_local.fields import ALIASES
-from geval_local.io.columns import DECISION_FIGURES, FIGURES
 from geval_local.metric import Metric
 
 PACKAGE = Path(geval_local.__file__).parent
@@ -218,16 +217,6 @@ NAME = re.compile(r"`([^`]+)`")
 def test_the_table_of_column_names_is_the_packages():
     rows = marked_table(ROOT / "docs" / "data.md", "aliases")
     assert {NAME.findall(field)[0]: tuple(NAME.findall(names)) for field, names in rows} == dict(ALIASES)
-
-
-def test_the_table_of_figures_is_the_packages():
-    rows = marked_table(ROOT / "docs" / "data.md", "figures")
-    assert [name for row in rows for name in NAME.findall(row[0])] == list(FIGURES)
-
-
-def test_the_table_of_answers_is_the_packages():
-    rows = marked_table(ROOT / "docs" / "questions.md", "answers")
-    assert [name for row in rows for name in NAME.findall(row[0])] == list(DECISION_FIGURES)
 
 
 def test_the_table_of_metric_keys_is_the_packages():

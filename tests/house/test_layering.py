@@ -28,6 +28,7 @@ CORE = {
     "direction",
     "examples",
     "fields",
+    "figures",
     "grouping",
     "metric",
     "options",

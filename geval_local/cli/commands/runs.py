@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -185,9 +185,10 @@ def _rows_to_explain(
             f"{scored.path} holds pairs, whose texts stay in their input: there is nothing to cite",
             hint="Reasons explain the scores of single outputs: score the input, and give that run.",
         )
+    figures = figures_of(scored.rows, name, scored.path)
     metric = scored.origin(name).definition
     places = chosen_places(
-        figures_of(scored.rows, name, scored.path),
+        [figures.at(place) for place in range(len(scored.rows))],
         lowest=lowest,
         entropy=entropy,
         everything=everything,
@@ -294,11 +295,15 @@ def report(
     rated_on: RatingOptions,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
+    from geval_local.analysis.results import read_results
     from geval_local.fields import counted
     from geval_local.report.reports import write_report as write
 
     is_folder = len(runs) > 1 or output.is_dir()
-    read = list(map(options.here, runs))
+    read: list[Any] = list(map(options.here, runs))
+    if not is_folder:
+        mapping = read_mapping(asked.fields or [])
+        read = [read_results(read[0], fields=mapping, group_by=asked.group_by, **rated_on.model_dump())]
     written = options.analyse(
         write,
         read,
@@ -314,24 +319,22 @@ def report(
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
     if not is_folder:
-        _show_worst(runs[0], read[0], asked, lowest, has_reasons=bool(reasons))
+        _show_worst(runs[0], read[0], lowest, has_reasons=bool(reasons))
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")
 
 
-def _show_worst(run: str, local: Path, asked: AnalysisOptions, lowest: int, *, has_reasons: bool) -> None:
+def _show_worst(run: str, shown: ScoredRun, lowest: int, *, has_reasons: bool) -> None:
     """Print the worst rows of a run, and how to learn why they are."""
     from geval_local.analysis.preferences import holds_pairs
-    from geval_local.analysis.results import read_results
     from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst, writes_reasons
 
-    shown = read_results(local, fields=read_mapping(asked.fields or []), group_by=asked.group_by)
     found = shown.lowest(lowest)
     for metric, worst in found.items():
         show_lowest(metric, worst, lowest, shown.rule)
     first = next(((name, worst) for name, worst in found.items() if worst), None)
     if first is not None and not has_reasons and not holds_pairs(first[1][0][0].fields, first[0]):
-        scorer, judge = _judge_again(local, first[0])
+        scorer, judge = _judge_again(options.here(run), first[0])
         if scorer is None or writes_reasons(JudgeOptions(name=scorer)):
             note(f"{why_worst(first[1])}: {reasons_command(run, first[0], lowest, judge)}")
 
