@@ -40,7 +40,7 @@ from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
-from geval_local.statistics.resampling import Target, attained
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import LEVEL, Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 
@@ -333,8 +333,8 @@ def _fewest(
     from scipy.special import stdtrit
 
     def found(documents: int) -> bool:
-        degrees, level = min(documents, systems) - 1, significance * attained(documents)
-        quantiles = float(stdtrit(degrees, 1 - level / 2) + stdtrit(degrees, power))
+        degrees = min(documents, systems) - 1
+        quantiles = float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
         return quantiles * math.sqrt(variance / documents + rest) <= difference
 
     if not 0 < variance < math.inf or not math.isfinite(rest) or difference <= 0 or not found(_MOST):

@@ -58,7 +58,7 @@ from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import FiguresWithErrors, Target, mean_of, minus
-from geval_local.statistics.significance import Comparison, compare_all, corrected, how_corrected
+from geval_local.statistics.significance import Comparison, compare_all, corrected
 
 #: Name of uninformative scores.
 CHANCE = "chance"
@@ -187,8 +187,7 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
         f"{number(ceiling.alpha)} (interval data) and {number(ceiling.alpha_ordinal)} (ordinal data)",
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
-        f'p: two-sided, "no difference from people"; p (adjusted): for all judges of this table '
-        f"({how_corrected(ceiling.judges.values())})",
+        'p: two-sided, "no difference from people"; p (adjusted): for all judges of this table (Holm)',
     )
     headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (adjusted)")
     return Table.of(headers, rows, (*notes, *interval_warnings({"people": ceiling.people})))

@@ -97,7 +97,7 @@ def test_few_documents_are_told_in_a_sentence():
     old = scored(5)
     found = worse(scored(5, -0.2, 1), old)
     (change,) = found.changes.values()
-    assert "with only 5 documents, smaller changes go unseen" in change.told
+    assert "one document in twenty is missed with probability 0.77" in change.told
 
 
 def test_rows_are_paired_by_id_and_not_by_place():

@@ -206,7 +206,7 @@ def test_two_judges_are_compared_with_each_other_and_with_people(here):
     record = own(here, "-j", judge_directory(), "-j", other_judge())
     (pair,) = record["agreements"]
     assert record["comparisons"][pair]["groups"] == 6
-    assert "Sign-flip" in record["comparisons"][pair]["why"]
+    assert "Student's t" in record["comparisons"][pair]["why"]
     assert record["levels"] == ["summary"]
     assert "rouge-l" in record["correlations"]["summary"]
 
