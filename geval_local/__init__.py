@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.errors import Interrupted as Interrupted
     from geval_local.evaluation.execution import run_evaluation as run_evaluation
     from geval_local.frames import ascore_frame as ascore_frame
-    from geval_local.frames import register_accessors as register_accessors
     from geval_local.frames import score_frame as score_frame
     from geval_local.hosts.evaluator import evaluator as evaluator
     from geval_local.io.samples import Sample as Sample
@@ -108,7 +107,6 @@ _HOMES = {
     "read_rated": "geval_local.analysis.ratings.rated",
     "read_results": "geval_local.analysis.results",
     "read_samples": "geval_local.io.samples",
-    "register_accessors": "geval_local.frames",
     "resume": "geval_local.runs.run_file",
     "run_evaluation": "geval_local.evaluation.execution",
     "score_file": "geval_local.runs.run_file",

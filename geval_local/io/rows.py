@@ -435,10 +435,8 @@ def read_rows(
             hint=f"{remedy}Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
         )
     reader = FORMATS[suffix]
-    if rows is not None and suffix not in (".json", ".xlsx"):
-        raise ConfigurationError(
-            f"`rows` leads into a JSON file or a spreadsheet, and {path} is neither", hint="Leave it out."
-        )
+    if rows is not None and suffix != ".json":
+        raise ConfigurationError(f"`rows` leads into a JSON file, and {path} is none", hint="Leave it out.")
     reader = reader if rows is None else partial(reader, rows=rows)
     if quoting is not None:
         if suffix not in (".csv", ".tsv"):

@@ -79,6 +79,7 @@ def test_a_served_judge_is_refused(clarity):
         measure(JudgeOptions(name="http://127.0.0.1:9/v1"), clarity)
 
 
+@pytest.mark.slow
 def test_a_setting_without_scores_ends_the_comparison(clarity, tmp_path):
     with pytest.raises(JudgeError, match=r"could not be timed in float32: .*nowhere"):
         measure(JudgeOptions(name=str(tmp_path / "nowhere")), clarity, [Arm("auto", "float32")])

@@ -8,8 +8,8 @@ import urllib.request
 import pytest
 from cli_run import METRIC, STEPLESS, read_rows, run, write_rows
 from llama_program import LlamaServed
-from programs import Program, Served, install_vllm
-from tiny import byte_tokenizer, save_judge, tiny_model
+from programs import Served, install_vllm
+from tiny import byte_tokenizer
 
 from geval_local import Judge, Metric
 from geval_local.hosts.evaluator import evaluator
@@ -30,16 +30,6 @@ QUESTIONS = """\
 rain: {type: predicate, instructions: It rains.}
 mood: {type: choice, options: {good: it is good, gloomy: }}
 """
-
-
-@pytest.fixture(scope="module")
-def program():
-    return Program(tiny_model("llama", len(byte_tokenizer())))
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory, program):
-    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", program.model, byte_tokenizer())
 
 
 @pytest.fixture(params=["vllm", "served", "llama"])

@@ -13,39 +13,14 @@ from cli_run import read_rows, run
 from gguf_kit import write_gguf
 from llama_program import BUILD, LlamaServed
 from programs import Program, Served
-from tiny import byte_tokenizer, save_judge, tiny_model
+from served_kit import FIVE, METRICS, ROWS
+from tiny import byte_tokenizer, tiny_model
 
-from geval_local import Judge, Metric, score_file
-from geval_local.engine.served_client import KEY_VARIABLE
+from geval_local import Judge, score_file
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError
 from geval_local.options import JudgeOptions
 
-FIELDS = {"source": "Source", "output": "Output"}
-BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
-METRICS = [
-    Metric(name="five", scale="1-5", **BASE),
-    Metric(name="digits", scale="0-100", **BASE),
-    Metric(name="yes", scale={"Yes": 1, "No": 0}, **BASE),
-    Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
-]
-FIVE = METRICS[0]
-ROWS = [{"source": f"Tale {number // 2}.", "output": f"Ending {number}."} for number in range(6)]
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("geval_local.engine.served_client.PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-
-
-@pytest.fixture(scope="module")
-def program():
-    return Program(tiny_model("llama", len(byte_tokenizer())))
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory, program):
-    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", program.model, byte_tokenizer())
+pytestmark = pytest.mark.usefixtures("quick_client")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +31,6 @@ def expected(directory):
 
 @pytest.fixture
 def served(program, directory):
-    program.refuse = lambda ids: None
     found = LlamaServed(program, byte_tokenizer(), "/models/tiny.gguf")
     found.directory = directory
     return found

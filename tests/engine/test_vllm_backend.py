@@ -8,40 +8,24 @@ from multiprocessing.spawn import get_preparation_data
 
 import pytest
 from cli_run import run, write_rows
-from programs import Program, VLLMClientError, install_vllm
-from tiny import byte_tokenizer, save_judge, tiny_model
+from programs import VLLMClientError, install_vllm
+from served_kit import BASE, METRICS
+from served_kit import ROWS as SIX_ROWS
+from tiny import byte_tokenizer
 
-from geval_local import Interrupted, Judge, Metric, RunEvents, score_file
+from geval_local import Interrupted, Judge, RunEvents, score_file
 from geval_local.engine.vllm_backend import VllmBackend
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.io.samples import Sample
 from geval_local.models.generate import end_tokens
 from geval_local.options import JudgeOptions
 
-FIELDS = {"source": "Source", "output": "Output"}
-BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
-METRICS = [
-    Metric(name="five", scale="1-5", **BASE),
-    Metric(name="digits", scale="0-100", **BASE),
-    Metric(name="yes", scale={"Yes": 1, "No": 0}, **BASE),
-    Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
-]
-ROWS = [{"source": f"Tale {number // 2}.", "output": f"Ending {number}."} for number in range(4)]
+ROWS = SIX_ROWS[:4]
 
 
 @pytest.fixture
 def made():
     return []
-
-
-@pytest.fixture
-def program():
-    return Program(tiny_model("llama", len(byte_tokenizer())))
-
-
-@pytest.fixture
-def directory(tmp_path, program):
-    return save_judge(tmp_path / "judge", program.model, byte_tokenizer())
 
 
 @pytest.fixture

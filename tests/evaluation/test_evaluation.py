@@ -396,7 +396,7 @@ def test_init_guesses_metrics_and_fields_and_its_file_runs(here):
 def test_init_without_data_or_with_strange_columns(here):
     text = start_evaluation(here / "plain.yaml")[0]
     jsonschema.validate(load_yaml(text)[0], schema())
-    (here / "odd: name.csv").write_text('"a: b",Outptu\nx,y\n', encoding="utf-8")
+    (here / "odd: name.csv").write_text('"a: b",Outptu\nx,A text.\n', encoding="utf-8")
     written, notes = start_evaluation(here / "odd.yaml", here / "odd: name.csv", metrics=["clarity.yaml"])
     document = load_yaml(written)[0]
     assert document["data"]["odd_name"]["file"] == "odd: name.csv"
@@ -408,6 +408,15 @@ def test_init_without_data_or_with_strange_columns(here):
     for columns in (["Ticket", "question", "output"], ["No", "Question text", "bot reply"], ["message", "reply"]):
         assert guess_metrics(columns)[0] == "assistant/helpfulness"
     assert guess_metrics(["question", "expected_output", "answer"]) == ["correctness/answer_correctness"]
+
+
+def test_init_guesses_from_what_columns_hold(here):
+    (here / "d.csv").write_text(
+        "model reply,user question,said in reply\ngpt-4,How long?,Ten days.\n", encoding="utf-8"
+    )
+    written, _ = start_evaluation(here / "d.yaml", here / "d.csv", metrics=["assistant/helpfulness"])
+    assert load_yaml(written)[0]["data"]["d"]["fields"] == {"question": "user question", "output": "said in reply"}
+    assert guess_metrics(["model reply", "user question"], ["user question"]) == []
 
 
 def test_the_schema_knows_what_the_model_knows(here):
