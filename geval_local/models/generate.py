@@ -322,10 +322,11 @@ def generate_samples(
         output: Any = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=seen,
-            generation_config=_generation(tokenizer, width + max_new_tokens - ids.shape[1]),
+            generation_config=_generation(
+                tokenizer, width + max_new_tokens - ids.shape[1], return_dict_in_generate=True
+            ),
             logits_processor=[draws],
             stopping_criteria=[halt],
-            return_dict_in_generate=True,
             past_key_values=cache,
         )
         ids = output.sequences
@@ -335,8 +336,10 @@ def generate_samples(
         going = [going[row] for row in rows]
         if going:
             kept = torch.tensor(rows, device=ids.device)
-            ids, cache = ids[kept], output.past_key_values
-            cache.reorder_cache(kept)
+            # A state may be kept in the layers themselves (RecurrentGemma): then what is written is read again.
+            ids, cache = ids[kept], None if getattr(model, "_is_stateful", False) else output.past_key_values
+            if cache is not None:
+                cache.reorder_cache(kept)
             seen = torch.cat([seen[kept], seen.new_ones(len(rows), ids.shape[1] - seen.shape[1])], dim=1)
             draws.keep(rows)
     return texts
@@ -394,15 +397,15 @@ def _padded(trunk: Trunk, prompts: Sequence[NDArray[np.int32]]) -> tuple[torch.T
     return torch.from_numpy(ids).to(trunk.device), torch.from_numpy(mask).to(trunk.device)
 
 
-def _generation(tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, beams: int = 1) -> GenerationConfig:
+def _generation(tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, **more: Any) -> GenerationConfig:
     ends = sorted(end_tokens(tokenizer))
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,
-        num_beams=beams,
         max_new_tokens=max_new_tokens,
         eos_token_id=ends or None,
         pad_token_id=tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(ends, default=0),
         bos_token_id=tokenizer.bos_token_id,
+        **more,
     )
 
 
@@ -419,7 +422,7 @@ def _generate(
     trunk = Trunk(model)
     trunk.reset()
     ids, seen = _padded(trunk, prompts)
-    config = _generation(tokenizer, max_new_tokens, beams)
+    config = _generation(tokenizer, max_new_tokens, num_beams=beams)
     return model.generate(  # type: ignore[operator]
         ids, attention_mask=seen, generation_config=config, stopping_criteria=[stop]
     )
