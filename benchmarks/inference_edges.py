@@ -61,8 +61,8 @@ def scores_of(rng: Rng, documents: int, means: np.ndarray, noise: str = "gumbel"
     return np.clip(np.round(found), 1, 5) if noise == "ordinal" else np.clip(found, 1, 5)
 
 
-def flips(datasets: int) -> Iterator[Row]:
-    """Tell apart systems by joint sign flips: error of equal systems, of the equal among unequal ones, and power."""
+def told_apart(datasets: int) -> Iterator[Row]:
+    """Tell apart systems by document: error of equal systems, of the equal among unequal ones, and power."""
     yield "noise", "systems", "documents", "all equal: any told", "two of three equal: told", "clear pairs found"
     for noise, systems, documents in itertools.product(("gumbel", "ordinal"), (3, 8), (5, 6, 8, 10, 30)):
         rng = np.random.default_rng([1, systems, documents])
@@ -227,7 +227,7 @@ def adjusted(datasets: int) -> Iterator[Row]:
             score = scores_of(rng, documents, np.zeros(systems), "normal")
             score[rng.random(score.shape) < gone] = NAN
             score[:2, 0] = np.nan_to_num(score[:2, 0], nan=3.0)
-            found = [one[0] for one in adjusted_means(items_of(score)).values()]
+            found = list(adjusted_means(items_of(score)).values())
             has += [math.isfinite(one.low) for one in found]
             lengths += [one.high - one.low for one in found if math.isfinite(one.low)]
             covered += [_covers(one, 3.0) for one in found if math.isfinite(one.low)]
@@ -502,7 +502,7 @@ def within_documents(datasets: int) -> Iterator[Row]:
 
 
 STUDIES = (
-    *(flips, planned, ranks, judges, winners, strengths, adjusted, order),
+    *(told_apart, planned, ranks, judges, winners, strengths, adjusted, order),
     *(gates, failures, drops, power, skewed, sizes, thoughts, lengths, single, within_documents),
 )
 

@@ -61,7 +61,7 @@ def metrics(own: list[Any] | None = None) -> list[Metric]:
 
 
 def mass(judge: Judge, metric: Metric, rows: int) -> float:
-    judge._makers.clear()
+    judge.makers.clear()
     scores = judge.score_many(metric, example_samples(metric)[:rows])
     return float(np.mean([score.label_mass for score in scores]))
 

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from geval_local.metric import Metric
+from geval_local.runs.merging import merge_shares
 from geval_local.runs.run_file import score_file
-from geval_local.runs.shards import merge_shards
 from geval_local.testing import MockEngine, MockJudge
 
 METRIC = Metric.load("summarization/fluency").with_steps(())
@@ -106,7 +106,7 @@ def main() -> None:
                 )
             name = f"share {number}" + (" resumed" if number == 2 else "")
             measured(name, rows // count, lambda number=number: score(here / "out", shard=f"{number}/{count}"))
-        measured("merge", rows, lambda: merge_shards([here / "out"], here / "merged/"))
+        measured("merge", rows, lambda: merge_shares([here / "out"], here / "merged/"))
         same = [hashlib.sha256((here / one / "scores.jsonl").read_bytes()).hexdigest() for one in ("once", "merged")]
         print("the same bytes" if len(set(same)) == 1 else "OTHER BYTES")
 

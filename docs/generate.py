@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import geval_local
 from geval_local.backends import promises_table
 from geval_local.cli.app import VERBS, app
 from geval_local.evaluation.model import schema
+from geval_local.figures import ANSWERS, FIGURES, Figure
 from geval_local.metric import Metric
 from geval_local.metric_file import FRAME
 
@@ -53,11 +56,22 @@ def parameter_row(parameter: Any, context: Any) -> list[str]:
     return [f"`{written}`", prose(words) + (f" ({facts})" if facts else "")]
 
 
-def verb_section(name: str, command: Any, examples: Sequence[str]) -> str:
-    """Write the section of a verb."""
+def broken(command: str) -> str:
+    """Break a command where the site would cut it."""
+    return " \\\n".join(
+        textwrap.wrap(command, 74, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    )
+
+
+#: Heading -> table of options, of a verb.
+Groups = dict[str, str]
+#: Verbs that share a table of options, from which on it is written once.
+SEVERAL = 3
+
+
+def option_groups(command: Any, name: str) -> Groups:
+    """Write the tables of a verb's arguments and options."""
     context = command.context_class(command, info_name=f"geval-local {name}")
-    parts = [f"## {name}\n", prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command.help or "")))]
-    parts.append("```text\n" + "\n".join(examples) + "\n```")
     groups: dict[str, list[list[str]]] = {}
     for parameter in command.params:
         if getattr(parameter, "hidden", False) or parameter.name == "help":
@@ -65,28 +79,52 @@ def verb_section(name: str, command: Any, examples: Sequence[str]) -> str:
         panel = getattr(parameter, "rich_help_panel", None)
         heading = panel if isinstance(panel, str) else ("Options" if parameter.opts[0].startswith("-") else "Arguments")
         groups.setdefault(heading, []).append(parameter_row(parameter, context))
-    parts += [
-        f"**{heading}**\n\n" + table(("option" if heading != "Arguments" else "argument", "meaning"), rows)
+    return {
+        heading: table(("option" if heading != "Arguments" else "argument", "meaning"), rows)
         for heading, rows in groups.items()
+    }
+
+
+def verb_section(name: str, command: Any, examples: Sequence[str], groups: Groups, shared: Collection[str]) -> str:
+    """Write the section of a verb; tables that are shared stand at the end of the page."""
+    parts = [f"## {name}\n", prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command.help or "")))]
+    parts.append("```text\n" + "\n".join(map(broken, examples)) + "\n```")
+    parts += [f"**{heading}**\n\n{text}" for heading, text in groups.items() if text not in shared]
+    further = [
+        f"[{plain(heading)}](#{plain(heading).lower().replace(' ', '-')})"
+        for heading, text in groups.items()
+        if text in shared
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *([f"Also the options of several verbs: {', '.join(further)}."] if further else [])])
+
+
+def plain(heading: str) -> str:
+    """Write a heading without marks, so that its anchor is the same on every site."""
+    return heading.replace("--", "")
 
 
 def command_line() -> str:
     """Write the page of all verbs."""
-    root = typer.main.get_command(app)
-    sections = []
-    for name, (_, *examples) in VERBS.items():
-        command: Any = root
+    commands: dict[str, Any] = {}
+    for name in VERBS:
+        commands[name] = typer.main.get_command(app)
         for word in name.split():
-            command = command.commands[word]
-        sections.append(verb_section(name, command, examples))
+            commands[name] = commands[name].commands[word]
+    groups = {name: option_groups(command, name) for name, command in commands.items()}
+    written = Counter((heading, text) for own in groups.values() for heading, text in own.items())
+    shared = {
+        text: heading for (heading, text), verbs in written.items() if verbs >= SEVERAL and text.count("\n") > SEVERAL
+    }
+    sections = [
+        verb_section(name, commands[name], examples, groups[name], shared) for name, (_, *examples) in VERBS.items()
+    ]
     opening = (
-        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help-all` shows them. "
-        "`geval-local --install-completion` teaches your shell the verbs, options, metrics and judges. "
-        "[Exit codes](exit-codes.md) are the same for all verbs."
+        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help-all` shows them; those of "
+        "several verbs are at the end. `geval-local --install-completion` teaches your shell the verbs, options, "
+        "metrics and judges. [Exit codes](exit-codes.md) are the same for all verbs."
     )
-    return "\n\n".join([WRITTEN + opening, *sections]) + "\n"
+    once = [f"### {plain(heading)}\n\n{text}" for text, heading in shared.items()]
+    return "\n\n".join([WRITTEN + opening, *sections, "## Options of several verbs", *once]) + "\n"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -199,8 +237,17 @@ PAGES = {
 }
 
 
+def figures_table(figures: Mapping[str, Figure]) -> list[tuple[str, ...]]:
+    """Return the table of figures: a headline, and a row for each."""
+    return [("figure", "what it is"), *((f"`{name}`", one.told) for name, one in figures.items())]
+
+
 #: Page -> name of its marks, and the table between them.
-TABLES = {"engines.md": ("promises", promises_table)}
+TABLES = {
+    "engines.md": ("promises", promises_table),
+    "data.md": ("figures", lambda: figures_table(FIGURES)),
+    "questions.md": ("answers", lambda: figures_table(ANSWERS)),
+}
 
 
 def with_table(name: str) -> str:

@@ -192,7 +192,7 @@ def verbs() -> str:
         ("How good is each output?", "score"),
         ("Why is this one bad?", "reasons"),
         ("Which system or version is better?", "compare"),
-        ("Which of two outputs is better?", "pairs, preferences"),
+        ("Which of two outputs is better?", "pairs, rank"),
         ("Did it get worse since last week?", "run, gate"),
         ("Do the scores agree with people?", "meta-eval"),
         ("What would people say of all rows?", "estimate"),

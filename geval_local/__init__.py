@@ -4,9 +4,9 @@ From bottom to top; a room may only be imported by itself and by later ones:
 
 - ``errors``, ``wording``; ``files``
 - the core, pure: ``fields``, ``conversation``, ``yaml_text``, ``yaml_model``, ``scale``, ``scale_words``,
-  ``direction``, ``metric``, ``metric_file``, ``examples``, ``prompt``, ``questions``, ``score``, ``thinking``,
-  ``signature``, ``canary``, ``backends``, ``grouping``, ``slices``, ``summary``, ``statistics``, ``options``,
-  ``notebook``
+  ``direction``, ``figures``, ``metric``, ``metric_file``, ``examples``, ``prompt``, ``questions``, ``score``,
+  ``thinking``, ``signature``, ``canary``, ``backends``, ``grouping``, ``slices``, ``summary``, ``statistics``,
+  ``options``, ``notebook``
 - ``io``: rows in, results out
 - ``models``: weights; ``tokens``: text to ids; ``engine``: ids to label log-probabilities; ``judge``: samples to scores
 - ``runs``: durable runs; ``analysis``: whether to trust scores; ``report``: pages
@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.errors import Interrupted as Interrupted
     from geval_local.evaluation.execution import run_evaluation as run_evaluation
     from geval_local.frames import ascore_frame as ascore_frame
-    from geval_local.frames import register_accessors as register_accessors
     from geval_local.frames import score_frame as score_frame
     from geval_local.hosts.evaluator import evaluator as evaluator
     from geval_local.io.samples import Sample as Sample
@@ -57,10 +56,10 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.report.reports import write_report as write_report
     from geval_local.runs.completion import RunResult as RunResult
     from geval_local.runs.events import RunEvents as RunEvents
+    from geval_local.runs.merging import merge_shares as merge_shares
     from geval_local.runs.run_file import decide_file as decide_file
     from geval_local.runs.run_file import resume as resume
     from geval_local.runs.run_file import score_file as score_file
-    from geval_local.runs.shards import merge_shards as merge_shards
     from geval_local.scale import Scale as Scale
     from geval_local.score import Distribution as Distribution
     from geval_local.score import Estimator as Estimator
@@ -101,14 +100,13 @@ _HOMES = {
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
     "meta_evaluate": "geval_local.analysis.meta_evaluation",
-    "merge_shards": "geval_local.runs.shards",
+    "merge_shares": "geval_local.runs.merging",
     "metric_from_prompt_file": "geval_local.prompt",
     "plan_ratings": "geval_local.analysis.rating_plans",
     "rank": "geval_local.analysis.pairs",
     "read_rated": "geval_local.analysis.ratings.rated",
     "read_results": "geval_local.analysis.results",
     "read_samples": "geval_local.io.samples",
-    "register_accessors": "geval_local.frames",
     "resume": "geval_local.runs.run_file",
     "run_evaluation": "geval_local.evaluation.execution",
     "score_file": "geval_local.runs.run_file",

@@ -11,7 +11,8 @@
     |   |   |-- WeightsError        weights missing, or in a format that may run code
     |   |   |-- UnsupportedModelError   an architecture that has no next-token softmax
     |   |   `-- TokenizerError      no usable tokenizer, template, or token path for a label
-    |   `-- OutputError             an output that cannot be written
+    |   |-- OutputError             an output that cannot be written
+    |   `-- NotComparableError      results under different signatures
     |-- BusyError                   too many calls at present, or shutting down
     |-- DataError                   an input file that cannot be read at all (exit code 2)
     `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -94,6 +95,15 @@ class TokenizerError(JudgeError):
 
 class OutputError(ConfigurationError):
     """An output path that cannot be written."""
+
+
+class NotComparableError(ConfigurationError):
+    """Results under signatures that differ in `keys`, which nobody allowed."""
+
+    def __init__(self, message: str, keys: Sequence[str]) -> None:
+        allowed = " ".join(f"`across={key}`" for key in keys)
+        super().__init__(message, hint=f"If that is the comparison you want, say so: {allowed}")
+        self.keys = tuple(keys)
 
 
 class BusyError(GevalError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,7 +12,8 @@ import narwhals as nw
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import nearest
-from geval_local.io.columns import EVERYTHING, FIGURES, KINDS, Kind, figures_in
+from geval_local.figures import FIGURES, Kind
+from geval_local.io.columns import EVERYTHING, figures_in
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows, load_metrics
 from geval_local.io.samples import Sample
 from geval_local.judge.scorer import OnProgress, in_thread
@@ -216,43 +216,8 @@ def _columns(metric: Metric, scores: Sequence[Score], figures: tuple[str, ...] |
     if figures is None:
         present = figures_in({"": record} for record in records) | {"score", "error", "error_code"}
         figures = tuple(name for name in FIGURES if name in present)
+    kinds = {name: FIGURES[name].kind for name in figures}
     return [
-        _series(f"{metric.name}.{name}", KINDS[name], [one.get(name) for one in records], metric.scale.labels, frame)
-        for name in figures
+        _series(f"{metric.name}.{name}", kind, [one.get(name) for one in records], metric.scale.labels, frame)
+        for name, kind in kinds.items()
     ]
-
-
-class GevalAccessor:
-    """What ``frame.geval`` is."""
-
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
-
-    def score(self, metrics: Metrics, judge: Any = None, **options: Any) -> Any:
-        """Score the rows; parameters, result and errors as in `geval_local.score_frame`."""
-        return score_frame(self._frame, metrics, judge, **options)
-
-    async def ascore(self, metrics: Metrics, judge: Any = None, **options: Any) -> Any:
-        """Score the rows for an event loop, as `geval_local.ascore_frame`."""
-        return await ascore_frame(self._frame, metrics, judge, **options)
-
-
-def register_accessors() -> list[str]:
-    """Give the frames of the libraries that are installed, pandas and polars, the accessor ``geval``."""
-    found = [name for name in ("pandas", "polars") if find_spec(name) is not None]
-    if not found:
-        raise ConfigurationError(
-            "neither pandas nor polars is installed", hint="pip install 'geval-local[pandas]', or [polars]."
-        )
-    if "pandas" in found:
-        import pandas as pd
-
-        if getattr(pd.DataFrame, "geval", None) is not GevalAccessor:
-            pd.api.extensions.register_dataframe_accessor("geval")(GevalAccessor)
-    if "polars" in found:
-        import polars as pl
-
-        if not hasattr(pl.DataFrame, "geval"):
-            pl.api.register_dataframe_namespace("geval")(GevalAccessor)
-            pl.api.register_lazyframe_namespace("geval")(GevalAccessor)
-    return found

@@ -14,7 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from ruamel.yaml.error import YAMLError
 
 from geval_local.direction import Better, Direction
-from geval_local.errors import MetricError, ScaleError
+from geval_local.errors import ConfigurationError, MetricError, ScaleError
 from geval_local.examples import Example, hashed
 from geval_local.metric_file import FRAME, find_metric, find_problems, read_metric
 from geval_local.scale import Scale, label_text, shown_labels
@@ -212,6 +212,14 @@ class Metric(BaseModel):
         """Write the metric as YAML that `from_yaml` reads back to an equal metric."""
         record = self.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
         return dump_yaml(record)
+
+    def check_on_scale(self, value: float | None, what: str) -> None:
+        """Refuse a limit outside the scale, `what` it is: it was meant for another scale."""
+        if value is not None and not self.scale.low <= value <= self.scale.high:
+            raise ConfigurationError(
+                f"{what} {value:g} is outside the scale {self.scale.text} of {self.name}",
+                hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
+            )
 
     def with_steps(self, steps: tuple[str, ...] | None, provenance: StepsProvenance | None = None) -> Metric:
         """Copy the metric with other evaluation steps; ``()`` means no steps (the paper's "- CoT" row)."""

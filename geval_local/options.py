@@ -74,8 +74,13 @@ class Flag:
     is_negative: bool = False
 
 
-#: Former options, and what takes their place.
+#: Former names of verbs, and of options with what takes their place.
+FORMER_VERBS = {"preferences": "rank"}
 FORMER = {
+    "new": "Write `target`.",
+    "from_responses": "Write `responses`.",
+    "cache": "Write `use_cache`.",
+    "accept_version": "Install the versions that the run began with; or score anew, with what the cache has.",
     "distributed": "Write `workers=ray`.",
     "gather_by": "Sort the rows by that column: a share keeps rows of a document that follow each other together.",
 }
@@ -630,14 +635,12 @@ class RunOptions(Options):
         return {"encoding": self.encoding, "rows": self.rows, "quoting": self.quoting}
 
 
-def _scale(value: str | None) -> str | None:
-    """Check the written form of a scale."""
+def _scale(value: Any) -> Scale | None:
+    """Read the written form of a scale."""
     try:
-        if value is not None:
-            Scale.parse(value)
+        return None if value is None else Scale.parse(value)
     except GevalError as error:
         raise ValueError(str(error)) from error
-    return value
 
 
 #: Most rows that may have no partner with a score, where a run is compared with its baseline.
@@ -685,8 +688,8 @@ class RatingOptions(Options):
     """Where people's ratings are, and on which scale."""
 
     human_scale: Annotated[
-        str | None,
-        AfterValidator(_scale),
+        Scale | None,
+        BeforeValidator(_scale),
         Flag(metavar="SCALE", panel=READING),
         Field(
             description="The scale that people rated on, such as 0-100; of words what they mean: "
@@ -718,6 +721,7 @@ class RatingOptions(Options):
     ] = None
     ratings: Annotated[
         str | None,
+        BeforeValidator(lambda given: None if given is None else os.fspath(given)),
         Flag(metavar="FILE", panel=READING),
         Field(description="A second file, which holds the ratings. Absent: the rows hold them themselves."),
     ] = None
@@ -726,7 +730,7 @@ class RatingOptions(Options):
         Flag(metavar="COLUMN", panel=READING),
         Field(
             description="The key that both files share, such as id, or id=trace if it is called trace in the second. "
-            "`preferences` joins ratings by document and system without it."
+            "`rank` joins ratings by document and system without it."
         ),
     ] = None
 

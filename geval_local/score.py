@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from geval_local.direction import Direction
 from geval_local.errors import Cause, ConfigurationError, ErrorCode, code_of
+from geval_local.figures import FIGURES, as_dict
 from geval_local.notebook import facts_html, share_bar
 from geval_local.scale import Scale
 from geval_local.thinking import Thought, ThoughtFigures, Thoughts, mean_distribution, thought_figures
@@ -442,32 +443,7 @@ class Score:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; unscored samples have ``score: null``, not 0, with a reason."""
-        if self.error is not None:
-            return {
-                "score": None,
-                "error": str(self.error),
-                "error_code": self.error_code,
-                "prompt_tokens": self.prompt_tokens,
-            }
-        record: dict[str, Any] = {"score": self.value}
-        record |= {name: getattr(self, name) for name in ("normalized", *_OF_DISTRIBUTION)}
-        if self.threshold is not None:
-            record |= {name: getattr(self, name) for name in ("threshold", "threshold_probability", "passed")}
-        if self.calibrated is not None:
-            record["calibrated"] = self.calibrated
-        if self.other_tokens:
-            record["other_tokens"] = [list(pair) for pair in self.other_tokens]
-        if self.orders:
-            record |= {
-                "order_scores": [order.score for order in self.orders],
-                "order_masses": [order.label_mass for order in self.orders],
-            }
-        if self.thoughts is not None:
-            record |= self.thoughts.to_dict()
-        record["prompt_tokens"] = self.prompt_tokens
-        if self.dropped_tokens:
-            record["dropped_tokens"] = self.dropped_tokens
-        return record
+        return as_dict(FIGURES, self) if self.error is None else {"score": None, **as_dict(FIGURES, self)}
 
 
 #: The reason where there is neither a figure nor a reason.

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,13 +107,6 @@ class ThoughtFigures:
     cut: int
     #: The thoughts, where they are kept.
     texts: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures of a result; a single thought leaves some of them null."""
-        errors = {"thought_error": self.error, "thought_spread": self.spread}
-        known = {name: None if math.isnan(value) else value for name, value in errors.items()}
-        kept = {"thoughts": list(self.texts)} if self.texts else {}
-        return {"thought_count": self.count, **known, "cut_thoughts": self.cut, **kept}
 
 
 @dataclass(frozen=True)

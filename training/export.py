@@ -45,7 +45,7 @@ def config(shape: Shape) -> LlamaConfig:
     )
 
 
-def _name(ours: str) -> str:
+def tensor_name(ours: str) -> str:
     """Give transformers' name of a weight: theirs group the projections."""
     if ours == "lm_head.weight":
         return ours
@@ -58,7 +58,7 @@ def write(net: Nano, target: Path) -> None:
     settings = config(net.shape)
     settings.save_pretrained(target)
     state = {
-        _name(name): p.detach().to(torch.bfloat16).contiguous()
+        tensor_name(name): p.detach().to(torch.bfloat16).contiguous()
         for name, p in net.state_dict().items()
         if not name.startswith(("flags.", "counts."))
     }
@@ -103,7 +103,7 @@ def write_adapter(net: Smol, target: Path) -> None:
     assert net.adapter
     target.mkdir(parents=True, exist_ok=True)
     state = {
-        f"base_model.model.{_name(name)}.weight": p.detach().to(torch.float16).contiguous()
+        f"base_model.model.{tensor_name(name)}.weight": p.detach().to(torch.float16).contiguous()
         for name, p in net.named_parameters()
         if ".lora_" in name
     }

@@ -30,7 +30,6 @@ from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missi
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
-from geval_local.io.results import numbered
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.interval import Interval, t_test
@@ -108,7 +107,7 @@ def judge_less_people(
     )
 
 
-def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str, *, seed: int = 0) -> dict[str, Gap]:
+def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str) -> dict[str, Gap]:
     """Compute the gap by the side that people prefer in a document, or neither (``equal``): the paper's Figure 2.
 
     People prefer the side with the higher mean rating. Gaps of an unbiased judge follow that preference. A judge that
@@ -121,7 +120,7 @@ def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str, *, 
             difference = round(one[item.group] - other[item.group], 12)
             preferred = first if difference > 0 else second if difference < 0 else "equal"
             by_preference.setdefault(preferred, []).append(item)
-    return {preferred: gap(own, first, second, seed=seed) for preferred, own in by_preference.items()}
+    return {preferred: gap(own, first, second) for preferred, own in by_preference.items()}
 
 
 @dataclass(frozen=True)
@@ -295,7 +294,7 @@ def bias(
     between : sequence of str
         Two sides to compare. By default both, or with more than two each with the others.
     seed : int
-        Seed of the permutations.
+        Seed of the draws.
     **reading
         Fields of the document and of the system, and how scores are read: see `Reading`.
 
@@ -312,7 +311,7 @@ def bias(
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
     if human is not None and (members := members_of(run.rows, rating_fields(human, [name])[name])):
         human, raters = None, members
-    items = run.items(name, human=human)
+    items = run.items(name, human=human, lengths=True)
     error, people = None, {}
     if raters:
         ratings = run.ratings(name, raters, every=True)
@@ -323,10 +322,10 @@ def bias(
         people = dict(zip(ratings, fitted.own, strict=True))
     rated = bool(raters) or human is not None
     sided = []
-    for item, (place, row) in zip(items, numbered(run.rows), strict=True):
+    for item, row in zip(items, run.rows.inputs(), strict=True):
         own = lookup(row, side)
         if own is None:
-            raise missing_field(row, side, f"{run.path}, row {place}", "of the side ")
+            raise missing_field(row, side, f"{run.path}, row {row.number}", "of the side ")
         sided.append(replace(item, system=str(own)))
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
@@ -360,17 +359,17 @@ def _gaps(
     if not chosen and len(names) > 2:
         for name in names:
             two = [item if item.system == name else replace(item, system=REST) for item in items]
-            found[name] = gap(two, name, REST, seed=seed)
+            found[name] = gap(two, name, REST)
             if rated:
                 less = judge_less_people(two, name, REST, error=error, seed=seed)
                 found[f"{name}, judge less people"] = less
         return corrected(found)
     first, second = chosen or names
-    found["all documents"] = gap(items, first, second, seed=seed)
+    found["all documents"] = gap(items, first, second)
     if rated:
         found["judge less people"] = judge_less_people(items, first, second, error=error, seed=seed)
         found |= {
             "people see no difference" if side == "equal" else f"people prefer {side}": own
-            for side, own in gaps_by_preference(items, first, second, seed=seed).items()
+            for side, own in gaps_by_preference(items, first, second).items()
         }
     return corrected(found)

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,10 @@ from geval_local.analysis.results import (
     shared_columns,
     system_of_columns,
     together,
-    writer_of,
+    writers,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, NotComparableError
 from geval_local.fields import shortened
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
@@ -39,7 +40,7 @@ from geval_local.statistics.correlation import Agreement, agree
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
-from geval_local.statistics.resampling import Target, attained
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import LEVEL, Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 
@@ -133,7 +134,8 @@ class SystemRows:
     def items_of_runs(self, metric: str, *, human: HumanFields | None = None) -> list[list[ScoredItem]]:
         """Return the scores of one metric, run by run."""
         found, start = [], 0
-        names = grouped(self.documents, [row for run in self.runs for row in run.rows], self.runs[0].path).names
+        rows = chain.from_iterable(run.rows.inputs() for run in self.runs)
+        names = grouped(self.documents, rows, self.runs[0].path).names
         for run, name in zip(self.runs, self.names, strict=True):
             end = start + len(run.rows)
             documents = Grouped(None if names is None else names[start:end], self.grouping)
@@ -142,14 +144,11 @@ class SystemRows:
             start = end
         return found
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return all rows as if of one run, each with its system, for a page."""
-        together: list[dict[str, Any]] = []
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield all rows as if of one run, each with its system, for a page."""
         for run, name in zip(self.runs, self.names, strict=True):
-            for row in run.rows:
-                system = name if name is not None else writer_of(row, run.system) or None
-                together.append({**{key: value for key, value in row.items() if key != "system_id"}, "system": system})
-        return together
+            for row, system in zip(run.rows, _systems(run, name), strict=True):
+                yield {**{key: value for key, value in row.items() if key != "system_id"}, "system": system or None}
 
 
 def gather(runs: Sequence[ScoredRun]) -> SystemRows:
@@ -166,12 +165,8 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
             raise ConfigurationError(
                 f"{runs[0].path} is given twice", hint="Name one file for each system, or `system=FIELD`."
             )
-    rows = [row for run in runs for row in shared_columns(run, runs)]
-    systems = [
-        writer_of(row, run.system) if name is None else name
-        for run, name in zip(runs, names, strict=True)
-        for row in run.rows
-    ]
+    rows = chain.from_iterable(shared_columns(run, runs) for run in runs)
+    systems = chain.from_iterable(map(_systems, runs, names))
     documents = Documents.of(runs[0].rule, rows, systems)
     grouping = documents.counts.told
     if not documents.counts.is_grouped and runs[0].group_by is None and len(runs) > 1:
@@ -181,13 +176,18 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
     return SystemRows(tuple(runs), tuple(names), documents, grouping)
 
 
+def _systems(run: ScoredRun, name: str | None) -> list[str]:
+    """Return the system of every row."""
+    return writers(run.rows, run.path, run.system) if name is None else [name] * len(run.rows)
+
+
 def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> None:
     """Reject runs of pairs, whose rows are comparisons and belong to no system."""
     for run in runs:
         if any(holds_pairs(run.rows[0], metric) for metric in metrics):
             raise ConfigurationError(
                 f"{run.path} holds pairs, and no scores of single outputs",
-                hint=f"What they say of the systems: geval-local preferences {run.path}.",
+                hint=f"What they say of the systems: geval-local rank {run.path}.",
             )
 
 
@@ -238,7 +238,7 @@ def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | Non
 
 def _writers(run: ScoredRun) -> set[str]:
     """Return the systems that the usual columns name; empty if a row names none."""
-    found = {writer_of(row) for row in run.rows}
+    found = set(writers(run.rows, run.path))
     return set() if "" in found else found
 
 
@@ -333,8 +333,8 @@ def _fewest(
     from scipy.special import stdtrit
 
     def found(documents: int) -> bool:
-        degrees, level = min(documents, systems) - 1, significance * attained(documents)
-        quantiles = float(stdtrit(degrees, 1 - level / 2) + stdtrit(degrees, power))
+        degrees = min(documents, systems) - 1
+        quantiles = float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
         return quantiles * math.sqrt(variance / documents + rest) <= difference
 
     if not 0 < variance < math.inf or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
@@ -519,7 +519,7 @@ def compare(
 
 
 def compare_systems(
-    results: Sequence[ResultsGiven | ScoredRun],
+    results: Sequence[ResultsGiven],
     *,
     metrics: Sequence[str] = (),
     baseline: str | None = None,
@@ -561,7 +561,7 @@ def compare_systems(
         If the results cannot be used.
     """
     _check_plan(plan)
-    scored = _read(results, reading)
+    scored = [ScoredRun.of(one, **reading) for one in results]
     names = shared_metrics(scored, metrics)
     check_single_outputs(scored, names)
     # Differences between the first file and each other file, except texts.
@@ -596,8 +596,8 @@ def compare_systems(
 
 
 def compare_runs(
-    first: ResultsGiven | ScoredRun,
-    second: ResultsGiven | ScoredRun,
+    first: ResultsGiven,
+    second: ResultsGiven,
     *,
     metrics: Sequence[str] = (),
     across: Sequence[str] = (),
@@ -634,7 +634,7 @@ def compare_runs(
         As `compare_systems`.
     """
     _check_plan(plan)
-    one, other = _read((first, second), reading)
+    one, other = (ScoredRun.of(given, **reading) for given in (first, second))
     names = shared_metrics((one, other), metrics)
     rated = rating_fields(human, names)
     if plan is not None and not rated:
@@ -666,10 +666,6 @@ def compare_runs(
     planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)
     unpaired = unmatched(row_keys(one.rows), row_keys(other.rows), [str(one.path), str(other.path)])
     return RunComparison((one, other), differ, documents[0].told, unpaired, found, tests, rated, doubt, planned)
-
-
-def _read(results: Sequence[ResultsGiven | ScoredRun], reading: Reading) -> list[ScoredRun]:
-    return [one if isinstance(one, ScoredRun) else ScoredRun.of(one, **reading) for one in results]
 
 
 def _check_plan(plan: float | None) -> None:
@@ -714,10 +710,7 @@ def allowed_differences(
     if refused and ANY not in across:
         told = told_differences(refused, "{} | {}")
         needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
-        raise ConfigurationError(
-            f"{first.path} and {second.path} are not comparable: {told}",
-            hint=f"If that is the comparison you want, say so: {' '.join(f'`across={key}`' for key in needed)}",
-        )
+        raise NotComparableError(f"{first.path} and {second.path} are not comparable: {told}", needed)
     return differ
 
 

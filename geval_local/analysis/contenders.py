@@ -23,6 +23,7 @@ from geval_local.analysis.results import estimate_name, estimated_items, figures
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.fields import decoded_json, lookup, resolve
 from geval_local.io.result_manifest import read_manifest
+from geval_local.io.results import MetricFigures
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.directory import result_file
@@ -62,8 +63,7 @@ def from_results(rated: Rated, path: Path, taken: Sequence[str]) -> Contender:
     """Read a stored run: a result file over the same rows, or its run directory."""
     given, path = path, result_file(path)
     own = rated.beside(path)
-    held = own.rows[0].get("geval")
-    present = {d: one.name for d, one in rated.metrics.items() if isinstance(held, Mapping) and one.name in held}
+    present = {d: one.name for d, one in rated.metrics.items() if one.name in own.rows.figures}
     if not present:
         raise DataError(
             f"{path} holds no scores of {', '.join(metric.name for metric in rated.metrics.values())}",
@@ -151,7 +151,8 @@ def baselines(rated: Rated) -> tuple[list[Contender], list[str]]:
         figures = [
             {"score": score} if math.isfinite(score) else {"score": None, "error": "no reference"} for score in scores
         ]
-        found.append(Contender(name, "baseline", {d: rated.items(d, figures) for d in rated.metrics}))
+        own_items = {d: rated.items(d, MetricFigures.of(name, figures)) for d in rated.metrics}
+        found.append(Contender(name, "baseline", own_items))
     means = {dimension: means_of for dimension in rated.metrics if (means_of := system_means(rated, dimension))}
     return [*found, *([Contender(SYSTEM_MEAN, "baseline", means)] if means else [])], notes
 
@@ -161,8 +162,7 @@ def system_means(rated: Rated, dimension: str) -> list[ScoredItem]:
 
     A judge that agrees no better tells systems apart, and not texts. Empty where no system has several documents.
     """
-    unscored: list[dict[str, Any]] = [{}] * len(rated.rows)
-    items = rated.items(dimension, unscored)
+    items = rated.items(dimension)
     of_system: dict[str, list[float]] = {}
     of_document: dict[tuple[str, str], list[float]] = {}
     for item in items:
@@ -178,7 +178,7 @@ def system_means(rated: Rated, dimension: str) -> list[ScoredItem]:
         figures.append({"score": (total - math.fsum(here)) / others} if others else {"error": "no other document"})
     if len(totals) < 2 or not any("score" in one for one in figures):
         return []
-    return rated.items(dimension, figures)
+    return rated.items(dimension, MetricFigures.of(SYSTEM_MEAN, figures))
 
 
 def _references(row: Mapping[str, Any], mapping: Mapping[str, str]) -> str | list[str] | None:

@@ -2,9 +2,9 @@
 
 Every pair of systems is compared on the documents that both answered, by the test of `gap`, corrected for all pairs
 (`corrected`). Easy documents make high means, so systems that answered different documents are ranked by adjusted
-means: those of the additive model of documents and systems (least squares). If two systems share hardly any document
-but others connect them, they are compared by adjusted means too. Groups of systems that no test separates are those of
-a compact letter display (Piepho, 2004): two systems share a group if and only if their difference is not significant.
+means: those of the additive model of documents and systems (least squares). Groups of systems that no test separates
+are those of a compact letter display (Piepho, 2004): two systems share a group if and only if their difference is not
+significant.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import silence
 from geval_local.signature import rounding_of
-from geval_local.statistics.interval import Ends, Interval, mean_interval, t_interval, t_test
+from geval_local.statistics.interval import Ends, Interval, mean_interval, skewness_of, t_interval, t_test
 from geval_local.statistics.noninferiority import p_of_mean
 from geval_local.statistics.records import ScoredItem, labels_of, mean_mass
-from geval_local.statistics.resampling import RESAMPLES, Draws, paired_test
-from geval_local.statistics.significance import LEVEL, corrected, how_corrected
+from geval_local.statistics.resampling import RESAMPLES, Draws
+from geval_local.statistics.significance import LEVEL, corrected
 
 #: With fewer shared documents, the test is unpaired. A difference may then be due to the documents, unless they were
 #: assigned to sides at random.
 SHARED = 2
-WELCH, ADJUSTED = "Welch t", "t (adjusted means)"
+WELCH = "Welch t"
 Floats = NDArray[np.float64]
 #: Scores that differ by less are equal, unless the run's own rounding is larger.
 ROUNDING = rounding_of("")
@@ -83,8 +83,7 @@ class Gap:
     p: float
     #: The p-value adjusted for all tests of its table; NaN for a single test.
     p_adjusted: float
-    #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation), ``t (adjusted means)``
-    #: or ``Welch t`` (documents not shared).
+    #: ``t`` (paired by document), or ``Welch t`` (documents not shared).
     test: str
     #: Number of paired documents; if unpaired, of the documents of both sides together.
     documents: int
@@ -154,11 +153,11 @@ def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
     return result
 
 
-def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, tuple[Interval, Floats]]:
+def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, Interval]:
     """Compute every system's mean adjusted to all documents; empty if all have the same ones or share too few.
 
-    The error is the bootstrap's over whole documents. The function also returns the means of every draw: NaN if the
-    drawn documents do not connect all systems. If that happens in more than a tenth of the draws, there is no interval.
+    The error is the bootstrap's over whole documents. If more than a tenth of the draws do not connect all systems,
+    there is no interval.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -189,7 +188,7 @@ def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, t
     means = np.where(whole[:, None], solve(weights), np.nan).T
     units = there.sum(axis=0).astype(int).tolist()
     return {
-        name: (_drawn_interval(own, drew, count), drew)
+        name: _drawn_interval(own, drew, count)
         for name, own, drew, count in zip(names, value.tolist(), means, units, strict=True)
     }
 
@@ -220,15 +219,13 @@ def gap(
     *,
     tie: float = 0.0,
     smallest: float = ROUNDING,
-    seed: int = 0,
     ends: Ends | None = None,
 ) -> Gap:
     """Test whether one side (a system of the items) scores higher than another.
 
-    If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel: it flips the
-    signs of the documents' differences at random. Otherwise it is Welch's t test of the documents' means. A document is
-    tied if its scores differ by at most `tie`; differences up to `smallest` are 0. `ends` are those of the scale;
-    without them no score is taken to be beyond those of both sides.
+    If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel. Otherwise it
+    is Welch's t test of the documents' means. A document is tied if its scores differ by at most `tie`; differences up
+    to `smallest` are 0. `ends` are those of the scale; without them no score is taken to be beyond those of both sides.
     """
     means = [document_means(items, side) for side in (first, second)]
     for side, own in zip((first, second), means, strict=True):
@@ -247,7 +244,7 @@ def gap(
     apart = np.where(np.abs(a - b) <= smallest, 0.0, a - b)
     by_document = dict(zip(shared, apart.tolist(), strict=True))
     difference = mean_interval(apart)
-    p, test = paired_test(by_document, difference, seed=seed)
+    p = t_test(difference.value, difference.error, difference.units, skewness_of(apart))
     low, high = ends or (float(min(a.min(), b.min())), float(max(a.max(), b.max())))
     worst = min(low - float(b.mean()), float(a.mean()) - high, -abs(difference.value))
     wins, losses = int((apart > tie + smallest).sum()), int((-apart > tie + smallest).sum())
@@ -258,7 +255,7 @@ def gap(
         difference,
         p,
         math.nan,
-        test,
+        "t",
         len(shared),
         documents - len(shared),
         wins,
@@ -363,9 +360,7 @@ def rank_systems(
             hint="Name the column that holds it with `system`.",
         )
     adjusted = adjusted_means(items, seed=seed)
-    found = [
-        replace(side, adjusted=adjusted[side.side][0] if side.side in adjusted else None) for side in side_means(items)
-    ]
+    found = [replace(side, adjusted=adjusted.get(side.side)) for side in side_means(items)]
     means = sorted(found, key=lambda side: (-np.nan_to_num(direction.sign * side.shown.value, nan=-np.inf), side.side))
     ranked = [side.side for side in means if side.n]
     if len(ranked) < 2:
@@ -391,8 +386,7 @@ def rank_systems(
     for one, other in combinations(ranked, 2):
         if baseline in (None, one, other):
             two = [*by_system[one], *by_system[other]]
-            test = gap(two, one, other, tie=tie, smallest=smallest, seed=seed, ends=ends)
-            test = _adjusted(test, adjusted) if adjusted and test.test == WELCH else test
+            test = gap(two, one, other, tie=tie, smallest=smallest, ends=ends)
             tests.append(test.judged(direction))
     holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"
     words = f"has the {direction.best} mean", "in units of the scale"
@@ -419,14 +413,6 @@ def ranking_of(
     groups = letter_groups(ranked, apart) if ranked and is_complete else ()
     told = doubt or (_told(ranked, pairs, baseline, words) if pairs else "")
     return Ranking(tuple(systems), pairs, groups, baseline, holds_for, told, doubt)
-
-
-def _adjusted(test: Gap, means: Mapping[str, tuple[Interval, Floats]]) -> Gap:
-    """Compare two systems that share hardly any document by adjusted means."""
-    (one, drew), (other, drew_too) = means[test.first], means[test.second]
-    difference = _drawn_interval(one.value - other.value, drew - drew_too, min(one.units, other.units))
-    p = t_test(difference.value, difference.error, difference.units)
-    return replace(test, means=(one.value, other.value), difference=difference, p=p, test=ADJUSTED, hidden=0.0)
 
 
 def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
@@ -467,7 +453,7 @@ def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None, wor
             be = {"is": "is", "has": "has", "differ": "differs"}
             be = be if len(names) == 1 else {"is": "are", "has": "have", "differ": "differ"}
             parts.append(told[outcome][baseline is not None].format(", ".join(names), anchor=anchor, **be))
-    how = f"({how_corrected(pairs)}, p < {LEVEL:g})"
+    how = f"(Holm, p < {LEVEL:g})"
     if baseline is not None:
         return f"By this judge, {'; '.join(parts)} {how}."
     apart = sum(pair.is_told_apart for pair in pairs)
@@ -536,10 +522,9 @@ def ranking_table(
     columns = {name: said for (name, said), is_shown in zip(columns.items(), shown, strict=True) if is_shown}
     notes = [] if ranking.doubt or not ranking.told else [ranking.told]  # a doubt is printed above the table
     if adjusted:
-        few = " or by these means where they share hardly any" if any(p.test == ADJUSTED for p in ranking.pairs) else ""
         notes.append(
             "warning: systems answered different documents: ranks are by means adjusted for documents (additive "
-            f"model), tests are on the documents that two systems share{few}"
+            "model), tests are on the documents that two systems share"
         )
     if any(pair.is_told_apart and pair.better is None for pair in ranking.pairs):
         notes.append(f"{_FEW} (the bound of Gaffke, 2005, for any scores on the scale, is above {LEVEL:g})")
@@ -560,15 +545,11 @@ def ranking_table(
     return Table.over({side.side: side for side in ranking.systems}, columns, notes)
 
 
-def all_pairs(count: int) -> str:
-    """Name the tests for which p-values are adjusted."""
-    return "this pair" if count == 1 else f"all {count} pairs"
-
-
 def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
     """One row per pair of systems."""
     shown = ranking.pairs if pairs is None else pairs
-    found = gap_table({pair.name: pair for pair in shown}, all_pairs(len(ranking.pairs)), of_systems=True)
+    tests = "this pair" if len(ranking.pairs) == 1 else f"all {len(ranking.pairs)} pairs"
+    found = gap_table({pair.name: pair for pair in shown}, tests, of_systems=True)
     if len(shown) == len(ranking.pairs):
         return found
     told = f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours"
@@ -588,10 +569,7 @@ def gap_table(gaps: Mapping[str, Gap], what: str = "all gaps of this table", *, 
     }
     del columns["gap" if of_systems else "win / tie / loss"]
     tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
-    notes = [
-        f"p: two-sided, {tests}, and no smaller than by t with the skewness of the differences; p (adjusted): for "
-        f"{what} ({how_corrected(gaps.values())})"
-    ]
+    notes = [f"p: two-sided, {tests}, with the skewness of the differences; p (adjusted): for {what} (Holm)"]
     if any(own.left_out for own in gaps.values()):
         notes.append("left out: documents that one of the two did not answer")
     return Table.over(gaps, columns, notes + mean_warnings({name: own.difference for name, own in gaps.items()}))

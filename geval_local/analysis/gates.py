@@ -132,7 +132,8 @@ class Gate:
         count = figures.unscored / max(figures.rows, 1) if is_share else figures.unscored
         if _SIGNS[sign](count, limit):
             return None
-        return f"{figures.unscored} of {figures.rows} rows are {what}, {_beyond(self.limit)}"
+        beyond = "more than" if sign == "<=" else _WORDS[sign]
+        return f"{figures.unscored} of {figures.rows} rows are {what}, {beyond} {self.limit.shown}"
 
     def failure(self, summary: Summary) -> str | None:
         """Say why the gate fails; None if it holds. A missing figure fails it."""
@@ -384,12 +385,6 @@ def _held(gates: Sequence[Gate], summary: Summary, place: Slice | None) -> Itera
             failed = gate.failure(shown)
             told = gate.held(shown) if failed is None else failed
             yield GateOutcome(gate, "holds" if failed is None else "failed", told, gate.found(shown), *counts)
-
-
-def _beyond(limit: Limit) -> str:
-    """Say how a count or share of rows misses its limit."""
-    told = f"{limit.value:.2%}" if limit.is_share else f"{limit.value:.4g}"
-    return f"{'more than' if limit.sign == '<=' else _WORDS[limit.sign]} {told}"
 
 
 def _why(rows: int, what: str, reasons: Sequence[UnscoredReason]) -> str:

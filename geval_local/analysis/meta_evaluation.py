@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from geval_local.analysis.contenders import Contender, ablations, baselines, from_responses, from_results, predictions
+from geval_local.analysis.contenders import Contender, ablations, from_responses, from_results, predictions
+from geval_local.analysis.contenders import baselines as reference_metrics
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.good_enough import (
@@ -57,7 +58,7 @@ from geval_local.statistics.interval import Interval
 from geval_local.statistics.levels import Level, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import FiguresWithErrors, Target, mean_of, minus
-from geval_local.statistics.significance import Comparison, compare_all, corrected, how_corrected
+from geval_local.statistics.significance import Comparison, compare_all, corrected
 
 #: Name of uninformative scores.
 CHANCE = "chance"
@@ -186,8 +187,7 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
         f"{number(ceiling.alpha)} (interval data) and {number(ceiling.alpha_ordinal)} (ordinal data)",
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
-        f'p: two-sided, "no difference from people"; p (adjusted): for all judges of this table '
-        f"({how_corrected(ceiling.judges.values())})",
+        'p: two-sided, "no difference from people"; p (adjusted): for all judges of this table (Holm)',
     )
     headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (adjusted)")
     return Table.of(headers, rows, (*notes, *interval_warnings({"people": ceiling.people})))
@@ -341,7 +341,7 @@ def meta_evaluate(
     judged: Callable[[Sequence[str]], Sequence[Contender]] | None = None,
     responses: Sequence[str] = (),
     estimators: Sequence[Estimator] = (),
-    overlap: bool = True,
+    baselines: bool = True,
     level: Level | None = None,
     coefficient: str | None = None,
     target: Target | None = None,
@@ -363,7 +363,7 @@ def meta_evaluate(
         G-Eval's raw responses, or UniEval's predictions: ``[DIMENSION=]FILE``; for a benchmark.
     estimators : sequence of Estimator
         Other estimators, applied to the distributions of `results`; each gets a row of its own.
-    overlap : bool
+    baselines : bool
         Whether to add length, ROUGE, BLEU and chrF as baselines.
     level, coefficient, target
         The level that is compared first, the coefficient, and the population to which intervals generalise.
@@ -381,27 +381,7 @@ def meta_evaluate(
         raise ConfigurationError(
             f"these rows have no {level} level", hint=f"They have: {', '.join(rows.levels)}; see `group_by`, `system`."
         )
-    others, parsed = from_responses(rows, responses) if responses else ([], {})
-    found: list[Contender] = []
-    for path in dict.fromkeys([*rows.results, *map(Path, results)]):
-        run = from_results(rows, path, [one.name for one in found])
-        found += [run, *ablations(run, rows.metrics, estimators)]
-    if judged is not None:
-        found += judged([one.name for one in found if one.kind == "judge"])
-    found += [*others, *predictions(rows)]
-    reference, notes = baselines(rows) if overlap else ([], [])
-    found += reference
-    notes += [
-        f"{one.name}, {dimension}: {told}"
-        for one in found
-        if one.kind == "judge"
-        for dimension, items in one.items.items()
-        if (told := doubt_of(items))
-    ]
-    notes += _one_score(found)
-    for dimension in _dimensions(found):
-        left_out = (examples_told(dimension, one.items[dimension]) for one in found if dimension in one.items)
-        notes += next(filter(None, left_out), [])
+    found, parsed, notes = _contenders(rows, results, judged, responses, estimators, baselines)
     if level is None:
         level = _level_of_scored(rows, found)
         if level != rows.levels[0]:
@@ -427,13 +407,7 @@ def meta_evaluate(
     }
     averages, tests = _averages(found, level, coefficient, target)
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
-    ceiling, ratings, alternative = None, None, {}
-    if rows.raters:
-        people = rows.ratings()
-        ratings = np.array(list(people.values()))
-        named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
-        ceiling = human_ceiling(people, named, level, coefficient, target=target)
-        alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
+    ceiling, good = _against_people(rows, found, judges, level, coefficient, target)
     return MetaEvaluation(
         rows,
         level,
@@ -448,13 +422,65 @@ def meta_evaluate(
         parsed,
         notes,
         ceiling,
-        GoodEnough(
-            _known({key: judge_verdicts(items) for key, items in judges.items()}),
-            _known({key: judge_kappas(items) for key, items in judges.items()}),
-            _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
-            _known(alternative),
-        ),
+        good,
         coefficients,
+    )
+
+
+def _contenders(
+    rows: Rated,
+    results: Sequence[str | Path],
+    judged: Callable[[Sequence[str]], Sequence[Contender]] | None,
+    responses: Sequence[str],
+    estimators: Sequence[Estimator],
+    baselines: bool,
+) -> tuple[list[Contender], dict[str, ParsedResponses], list[str]]:
+    """Read everything that is compared with people, what was parsed of responses, and notes about it."""
+    others, parsed = from_responses(rows, responses) if responses else ([], {})
+    found: list[Contender] = []
+    for path in dict.fromkeys([*rows.results, *map(Path, results)]):
+        run = from_results(rows, path, [one.name for one in found])
+        found += [run, *ablations(run, rows.metrics, estimators)]
+    if judged is not None:
+        found += judged([one.name for one in found if one.kind == "judge"])
+    found += [*others, *predictions(rows)]
+    reference, notes = reference_metrics(rows) if baselines else ([], [])
+    found += reference
+    notes += [
+        f"{one.name}, {dimension}: {told}"
+        for one in found
+        if one.kind == "judge"
+        for dimension, items in one.items.items()
+        if (told := doubt_of(items))
+    ]
+    notes += _one_score(found)
+    for dimension in _dimensions(found):
+        left_out = (examples_told(dimension, one.items[dimension]) for one in found if dimension in one.items)
+        notes += next(filter(None, left_out), [])
+    return found, parsed, notes
+
+
+def _against_people(
+    rows: Rated,
+    found: Sequence[Contender],
+    judges: Mapping[str, Items],
+    level: Level,
+    coefficient: str,
+    target: Target | None,
+) -> tuple[Ceiling | None, GoodEnough]:
+    """Compare judges with single people, where they are known, and say by which standards they are good enough."""
+    ceiling, ratings, alternative = None, None, {}
+    if rows.raters:
+        people = rows.ratings()
+        ratings = np.array(list(people.values()))
+        named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
+        ceiling = human_ceiling(people, named, level, coefficient, target=target)
+        alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
+    return ceiling, GoodEnough(
+        _known({key: judge_verdicts(items) for key, items in judges.items()}),
+        _known({key: judge_kappas(items) for key, items in judges.items()}),
+        _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
+        _known(alternative),
     )
 
 

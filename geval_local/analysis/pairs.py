@@ -53,7 +53,7 @@ from geval_local.analysis.tables import (
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import DocumentRule, Documents
-from geval_local.io.results import numbered
+from geval_local.io.results import ResultRows
 from geval_local.runs.addresses import local_results
 from geval_local.statistics.coefficients import Coefficient
 from geval_local.statistics.correlation import Correlation, correlate
@@ -97,12 +97,12 @@ def sources_of(
     fields = list(rating_fields(human, names[:1]).values())
     of_pairs = fields[0] if fields and ratings is None and all(key for _, key in runs) else None
     for run, _ in runs if of_pairs is not None else ():
-        if not any(lookup(row, str(of_pairs)) is not None for row in run.rows):
+        if not any(lookup(row, str(of_pairs)) is not None for row in run.rows.inputs()):
             raise no_values(run.rows, str(of_pairs), run.path, "people's preference")
     for rating_field in fields if of_pairs is None else ():
         # Pairs say nothing about the rating scale of single outputs.
         scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
-        scales = scales or [runs[0][0].people.scale(None)]
+        scales = scales or [RatingScale.of_people(runs[0][0].people, None)]
         given = [(run.rows, run.path, run.rule) for run, key in runs if key is None]
         if ratings is not None:  # what pairs record is a column of theirs
             rule = runs[0][0].rule
@@ -146,7 +146,7 @@ def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
 
 
 def _ratings(
-    rows: Sequence[Mapping[str, Any]],
+    rows: ResultRows,
     path: Path,
     human: str,
     rule: DocumentRule,
@@ -155,7 +155,7 @@ def _ratings(
 ) -> Ratings:
     """Read people's ratings by document and system."""
     groups = _documents(rows, path, rule).names
-    items = rated_items(rows, [{}] * len(rows), path, human=human, groups=groups, system=system, scale=scale)
+    items = rated_items(rows, None, path, human=human, groups=groups, system=system, scale=scale)
     _check_writers(items, rows, path)
     found: dict[tuple[str, str], float] = {}
     for item in items:
@@ -170,25 +170,25 @@ def _ratings(
     if len({rating for own in several for rating in own}) > 1 and all(len(set(own)) == 1 for own in several):
         raise DataError(
             f"{path}: {human!r} is the same for all systems of every document: it rates a pair, not each output",
-            hint=f"Judge the pairs with `pairs`, and read it there: geval-local preferences PAIRS --human {human}.",
+            hint=f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}.",
         )
     return found
 
 
-def _documents(rows: Sequence[Mapping[str, Any]], path: Path, rule: DocumentRule) -> Grouped:
+def _documents(rows: ResultRows, path: Path, rule: DocumentRule) -> Grouped:
     """Name the documents, of which there may be one; outputs of the same document are compared."""
-    found = Documents.of(rule, rows)
+    found = Documents.of(rule, rows.inputs())
     if not found.counts.is_about_items:
         hint = "Name it by `group_by=FIELD`."
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint=hint)
-    return grouped(found, rows, path, alone=True)
+    return grouped(found, rows.inputs(), path, alone=True)
 
 
-def _check_writers(items: Sequence[ScoredItem], rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def _check_writers(items: Sequence[ScoredItem], rows: ResultRows, path: Path) -> None:
     """Check that every row names its system."""
-    for item, (number, row) in zip(items, numbered(rows), strict=True):
+    for place, item in enumerate(items):
         if not item.system:
-            raise missing_field(row, SYSTEM_FIELDS[0], f"{path}, row {number}", "of the system ")
+            raise missing_field(rows[place], SYSTEM_FIELDS[0], f"{path}, row {rows.numbers[place]}", "of the system ")
 
 
 @dataclass(frozen=True)

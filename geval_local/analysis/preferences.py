@@ -20,7 +20,7 @@ from geval_local.direction import Better, Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import field_value
 from geval_local.io.pairs import SIDES, sides_of
-from geval_local.io.results import decoded, numbered
+from geval_local.io.results import decoded
 from geval_local.scale import Scale
 from geval_local.statistics.records import ScoredItem, probability_matrix
 
@@ -66,8 +66,7 @@ class Preference:
 
 def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
     """Whether a row of results is a comparison of a pair: its labels are A, B and tie."""
-    figures = (row.get("geval") or {}).get(metric) or {}
-    probabilities = decoded(figures.get("probabilities"))
+    probabilities = ((row.get("geval") or {}).get(metric) or {}).get("probabilities")
     named = "system_a" in row or "output_a" in row
     return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
 
@@ -78,8 +77,8 @@ def read_preferences(
     """Read results of ``geval-local pairs``, with people's preference from a field; see `sides_of` for `words`."""
     figures = figures_of(run.rows, metric, run.path)
     return [
-        preference_of(row, own, f"{run.path}, row {number}", human, words, run.people.human_better)
-        for (number, row), own in zip(numbered(run.rows), figures, strict=True)
+        preference_of(row, figures.at(place), f"{run.path}, row {row.number}", human, words, run.people.human_better)
+        for place, row in enumerate(run.rows.inputs())
     ]
 
 
@@ -101,13 +100,13 @@ def preference_of(
     )
     if found.error is not None:
         return found  # the other fields may be the reason for the error
-    p = decoded(figures.get("probabilities"))
+    p = figures.get("probabilities")
     if not isinstance(p, Mapping) or set(p) != {"A", "B", "tie"}:
         raise DataError(
             f"{where}: holds no probabilities of A, B and tie",
             hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with `columns=all`.",
         )
-    orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
+    orders, masses = (figures.get(name) or () for name in ("order_scores", "order_masses"))
     try:
         sides = sides_of(row, human or "human", words, None if human is None else better)
     except (ValueError, ConfigurationError) as error:

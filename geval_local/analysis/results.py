@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,34 +23,21 @@ from geval_local.analysis.ratings.values import (
     AS_SCORED,
     HumanFields,
     RatingReading,
-    RatingRules,
     RatingScale,
     no_ratings,
-    number_at,
     rating_fields,
     ratings_of,
     read_ratings,
 )
 from geval_local.direction import Direction
-from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ScaleError
+from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
-from geval_local.io.results import (
-    FileRows,
-    Record,
-    Records,
-    ResultsInput,
-    decoded,
-    figures_in,
-    numbered,
-    read_result_rows,
-    row_number,
-    with_figures,
-)
-from geval_local.io.rows import Row
+from geval_local.io.results import MetricFigures, ResultRows, numbered, read_result_rows, with_figures
 from geval_local.io.samples import Sample
+from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
@@ -71,7 +57,7 @@ ABLATIONS = (
 ResultsGiven = Any
 
 
-def read_rows(path: str | Path) -> Sequence[Row]:
+def read_rows(path: str | Path) -> ResultRows:
     """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
 
     For a run directory it reads the results of that run.
@@ -79,37 +65,38 @@ def read_rows(path: str | Path) -> Sequence[Row]:
     return read_result_rows(result_file(path))
 
 
-def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def has_ids(rows: ResultRows) -> bool:
+    """Whether all rows have distinct ids."""
+    return len({str(name) for name in rows.column("id") if name is not None}) == len(rows)
+
+
+def row_keys(rows: ResultRows) -> list[str]:
     """Return a key for each row: its ``id`` if all rows have distinct ones, else its number from 1."""
-    ids = [str(row["id"]) for row in rows if row.get("id") is not None]
-    if len(ids) == len(rows) == len(set(ids)):
-        return ids
-    return [str(number) for number in range(1, len(rows) + 1)]
+    return [*map(str, rows.column("id") if has_ids(rows) else range(1, len(rows) + 1))]
 
 
-def blind_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def blind_keys(rows: ResultRows) -> list[str]:
     """Return a key for each row that does not reveal who wrote its output, unlike `row_keys`."""
     return [blake2b(key.encode(), digest_size=6).hexdigest() for key in row_keys(rows)]
 
 
-def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
-    """Return the figures of one metric from scored rows."""
-    found: list[Mapping[str, Any]] = []
-    for number, row in numbered(rows):
-        scores = row.get("geval")
-        if not isinstance(scores, Mapping):
-            raise DataError(f"{path}, row {number}: no scores", hint="Expected a result file of `geval-local score`.")
-        if not isinstance(scores.get(metric), Mapping):
-            raise DataError(
-                f"{path}, row {number}: no score of the metric {metric!r}", hint=f"The row has: {', '.join(scores)}."
-            )
-        found.append(scores[metric])
-    return found
+def figures_of(rows: ResultRows, metric: str, path: str | Path) -> MetricFigures:
+    """Return the figures of one metric, which every row has."""
+    own = rows.figures.get(metric) or MetricFigures(metric)
+    known = own.known(len(rows))
+    if not known.all():
+        place = int(known.argmin())
+        held = [name for name, one in rows.figures.items() if one.has(place)]
+        what, hint = f"score of the metric {metric!r}", f"The row has: {', '.join(held)}."
+        if not held:
+            what, hint = "scores", "Expected a result file of `geval-local score`."
+        raise DataError(f"{path}, row {rows.numbers[place]}: no {what}", hint=hint)
+    return own
 
 
 def rated_items(
-    rows: Sequence[Mapping[str, Any]],
-    figures: Sequence[Mapping[str, Any]],
+    rows: ResultRows,
+    figures: MetricFigures | None,
     path: str | Path,
     *,
     human: str | None = None,
@@ -118,27 +105,37 @@ def rated_items(
     fields: Mapping[str, str] | None = None,
     keys: Sequence[str] | None = None,
     scale: RatingScale = ANY_NUMBER,
+    lengths: bool = False,
 ) -> list[ScoredItem]:
     """Join figures, one per row, with the rows' human ratings, documents and systems.
 
     `groups` are the documents; by default each row is one. `fields` maps ``output`` to its column if the name differs;
-    `scale` is the ratings' scale.
+    `scale` is the ratings' scale. `lengths` counts the words of the outputs.
     """
-    items = []
-    ratings = [math.nan] * len(rows) if human is None else read_ratings(numbered(rows), human, path, scale)
-    keys = keys or row_keys(rows)
-    both = zip(rows, figures, keys, ratings, keys if groups is None else groups, strict=True)
-    for place, (row, own, key, rating, group) in enumerate(both, start=1):
-        where = f"{path}, row {row_number(row, place)}"
-        value, mass = (number_at(own, name, where) for name in ("score", "label_mass"))
-        reason = Cause(str(own.get("error") or "unscored"), ErrorCode.read(own.get("error_code")))
-        error = reason if math.isnan(value) else None
-        probabilities = own.get("probabilities") or None
-        item = ScoredItem(group, "", rating, value, probabilities, key=key, error=error, label_mass=mass)
-        items.append(joined(item, row, where, system, fields))
+    count = len(rows)
+    ratings = [math.nan] * count if human is None else read_ratings(numbered(rows.inputs()), human, path, scale)
     if human is not None and all(map(math.isnan, ratings)):
         raise no_ratings(rows, human, path)
-    return items
+    keys = keys or row_keys(rows)
+    own = MetricFigures("") if figures is None else figures
+    values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))
+    outputs = [output_text(row, fields) for row in rows.inputs()] if lengths else [None] * count
+    return [
+        ScoredItem(
+            group,
+            writer,
+            rating,
+            value,
+            own.probabilities(place),
+            None if output is None else word_count(output),
+            key,
+            own.cause(place) if value != value else None,
+            mass,
+        )
+        for place, (group, writer, rating, value, output, key, mass) in enumerate(
+            zip(groups or keys, writers(rows, path, system), ratings, values, outputs, keys, masses, strict=True)
+        )
+    ]
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
@@ -148,22 +145,6 @@ def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str =
         f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",
         hint=f"Columns: {', '.join(columns)}.",
     )
-
-
-def joined(
-    item: ScoredItem,
-    row: Mapping[str, Any],
-    where: str,
-    system: str | None,
-    fields: Mapping[str, str] | None,
-) -> ScoredItem:
-    """Join one score with its row's system and length; error messages begin with `where`."""
-    writer = writer_of(row, system)
-    if system is not None and not writer:
-        raise missing_field(row, system, where)
-    output = output_text(row, fields)
-    length = None if output is None else word_count(output)
-    return replace(item, system=writer, length=length)
 
 
 class Grouped(NamedTuple):
@@ -198,29 +179,42 @@ def grouped(
     return Grouped(names, counts.told)
 
 
-def writer_of(row: Mapping[str, Any], field: str | None = None) -> str:
-    """Return the system that wrote a row's output, from this column or the usual ones; empty if none has it."""
-    named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
-    return next((str(name) for name in named if name is not None), "")
+def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> list[str]:
+    """Return the system that wrote each row's output, from this column or the usual ones; empty if none has it.
+
+    A row without the column that the user named is refused.
+    """
+    named = [[lookup(row, field) for row in rows.inputs()]] if field else [*map(rows.column, SYSTEM_FIELDS)]
+    found = [next((str(one) for one in own if one is not None), "") for own in zip(*named, strict=True)]
+    if field is not None and "" in found:
+        place = found.index("")
+        raise missing_field(rows[place], field, f"{path}, row {rows.numbers[place]}")
+    return found
 
 
 def shared_columns(run: ScoredRun, runs: Sequence[ScoredRun]) -> Iterable[Mapping[str, Any]]:
     """Yield the rows of a run with the columns that all runs have, since CSV results may have fewer."""
-    if run.group_by is not None:
-        return run.rows
     common = set.intersection(*(set(one.rows[0]) for one in runs))
-    return ({name: value for name, value in row.items() if name in common} for row in run.rows)
+    if run.group_by is not None or common.issuperset(run.rows.names):
+        return run.rows.inputs()
+    return ({name: value for name, value in row.items() if name in common} for row in run.rows.inputs())
+
+
+def documents_of(runs: Sequence[ScoredRun]) -> list[Documents]:
+    """Collect the documents of runs over the same rows, as the first of them decides."""
+    first = Documents.of(runs[0].rule, shared_columns(runs[0], runs))
+    rule = replace(runs[0].rule, used=first.counts.used)
+    return [first, *(Documents.of(rule, shared_columns(run, runs)) for run in runs[1:])]
 
 
 def together(runs: Sequence[ScoredRun]) -> list[Grouped]:
     """Name the documents of runs over the same rows, as the first of them decides."""
-    first = Documents.of(runs[0].rule, shared_columns(runs[0], runs))
-    if not first.counts.is_grouped:
-        return [Grouped(None, first.counts.told) for _ in runs]
-    rule = replace(runs[0].rule, used=first.counts.used)
-    others = [Documents.of(rule, shared_columns(run, runs)) for run in runs[1:]]
-    found = [grouped(own, run.rows, run.path) for own, run in zip((first, *others), runs, strict=True)]
-    return [one._replace(told=first.counts.told) for one in found]
+    collected = documents_of(runs)
+    told = collected[0].counts.told
+    if not collected[0].counts.is_grouped:
+        return [Grouped(None, told) for _ in runs]
+    pairs = zip(collected, runs, strict=True)
+    return [grouped(own, run.rows.inputs(), run.path)._replace(told=told) for own, run in pairs]
 
 
 class Reading(RatingReading, total=False):
@@ -253,7 +247,7 @@ def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system:
     if system is not None:
         raise ConfigurationError("`system` and `system_columns` both name the systems", hint="Take one of them.")
     for run in runs:
-        found = dict.fromkeys(writer_of(row, _MADE_SYSTEM) for row in run.rows)
+        found = dict.fromkeys(str(name or "") for name in run.rows.column(_MADE_SYSTEM))
         for name in columns:
             if name not in found:
                 told = ", ".join(filter(None, found)) or "not named"
@@ -278,22 +272,24 @@ class ScoredRun:
     fields: Mapping[str, str] = field(default_factory=dict)
     #: Recomputes the scores from the stored label distributions; None uses the stored scores.
     estimator: Estimator | None = None
-    held: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
+    held: ResultRows | None = field(default=None, repr=False)
     #: Fields of the document and of the system, if named.
     group_by: str | None = None
     system: str | None = None
     #: How people's ratings are read.
-    people: RatingRules = AS_SCORED
+    people: RatingOptions = AS_SCORED
     #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
     @classmethod
     def of(cls, given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:
-        """Accept results in any form: a path, the result of `score_file`, rows, or a data frame."""
+        """Accept results in any form: as read, a path, the result of `score_file`, rows, or a data frame."""
         from geval_local.runs.completion import RunResult  # imports the registry of models
 
+        if isinstance(given, ScoredRun):
+            return given
         named: dict[str, Any] = {**reading, "fields": reading.get("fields") or {}}
-        named["people"] = RatingRules(
+        named["people"] = RatingOptions(
             **{name: named.pop(name) for name in RatingReading.__annotations__ if name in named}
         )
         if isinstance(estimator := reading.get("estimator"), str):
@@ -309,9 +305,7 @@ class ScoredRun:
             rows = given.astype(object).where(given.notna(), None).to_dict("records")
         else:
             rows = list(given)
-        if not rows:
-            raise DataError("the results hold no rows")
-        return cls(Path("results"), held=[with_figures(row) for row in rows], **named)
+        return cls(Path("results"), held=ResultRows.of(map(with_figures, rows)), **named)
 
     def __post_init__(self) -> None:
         given = self.path
@@ -322,32 +316,30 @@ class ScoredRun:
         object.__setattr__(self, "name", given.stem if self.path == given else given.resolve().name)
 
     @property
-    def given(self) -> ResultsInput:
-        """The file, or the rows that were given instead."""
-        if self.held is None and self.people.rater_column is None and self.people.ratings is None:
-            return self.path
-        return self.rows
+    def source(self) -> Path | None:
+        """The file; None if rows were given instead."""
+        return self.path if self.held is None else None
 
     @cached_property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """The rows."""
+    def rows(self) -> ResultRows:
+        """The rows, which are read once."""
         rows = read_rows(self.path) if self.held is None else self.held
         if self.manifest is not None:
             known = (name for one in self.manifest.metrics.values() for name in one.definition.fields)
             check_mapping(self.fields, ["output", *known])
-        check_columns((Sample(row) for row in rows), self.fields)
+        check_columns(map(Sample, rows.inputs()), self.fields)
         fields = self.rule.fields or ("output",)
         return rated_rows(rows, self.people, fields, self.mapping, self.path, self.system)
 
     @cached_property
     def documents(self) -> Grouped:
         """The document of every row: as named, else as the manifest records it, else as the metrics' fields decide."""
-        return grouped(self.collected, self.rows, self.path)
+        return grouped(self.collected, self.rows.inputs(), self.path)
 
     @cached_property
     def collected(self) -> Documents:
         """What decides which rows are one document."""
-        return Documents.of(self.rule, self.rows)
+        return Documents.of(self.rule, self.rows.inputs())
 
     @property
     def rule(self) -> DocumentRule:
@@ -366,66 +358,59 @@ class ScoredRun:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Names of the metrics; of a large file those in its first row."""
-        shown = [self.rows[0]] if isinstance(self.rows, FileRows) else self.rows
-        named = numbered(shown)
-        found = dict.fromkeys(name for number, row in named for name in figures_in(row, f"{self.path}, row {number}"))
-        if not found:
+        """Names of the metrics."""
+        if (bare := self.rows.bare) is not None:
+            is_other = "geval" in self.rows.names
+            told = "the column 'geval' does not hold one object per metric" if is_other else "no scores"
             raise DataError(
-                f"{self.path} holds no scores",
+                f"{self.path}, row {bare}: {told}",
                 hint=f"Score it first: geval-local score {self.path} --metric NAME -o OUT",
             )
-        return list(found)
+        return list(self.rows.figures)
 
     @property
     def file(self) -> str:
         """The file's name, or ``results``."""
         return self.path.name
 
-    @cached_property
-    def records(self) -> Collection[Record]:
-        """The rows with their scores; those of a large file are read as they are asked for."""
-        turned = {name: found for name in self.metrics if (found := self.direction(name)) is not Direction.HIGH}
-        records = Records(self.rows, str(self.path), self.metrics, turned)
-        return records if isinstance(self.rows, FileRows) else tuple(records)
+    def score(self, metric: str, place: int) -> Score:
+        """Return the score of a row on a metric, by its place from 0."""
+        return self.rows.figures[metric].score(place, self.direction(metric))
+
+    def scores(self, metric: str) -> list[Score]:
+        """Return the scores of all rows on a metric."""
+        return [self.score(metric, place) for place in range(len(self.rows))]
 
     def lowest(self, count: int) -> dict[str, list[tuple[Sample, Score]]]:
         """Give the worst rows of every metric that the judge answers, the worst first, by its direction."""
         found: dict[str, list[tuple[Sample, Score]]] = {}
         for metric in self.metrics if count else ():
-            known = [mass for one in self.records if math.isfinite(mass := one.scores[metric].label_mass)]
-            if known and silence(math.fsum(known) / len(known)):
+            own = self.rows.figures[metric]
+            values, masses = (own.number(name, len(self.rows)) for name in ("score", "label_mass"))
+            known = masses[np.isfinite(masses)]
+            if known.size and silence(math.fsum(known) / known.size):
                 continue
-            scored = (record for record in self.records if record.scores[metric].is_scored)
-            worst = heapq.nsmallest(
-                count, scored, key=lambda one: self.direction(metric).sign * one.scores[metric].value
-            )
-            found[metric] = [
-                (Sample(one.columns, one.number, self.file, mapping=self.mapping), one.scores[metric]) for one in worst
-            ]
+            order = np.argsort(self.direction(metric).sign * values, kind="stable")
+            places = [int(place) for place in order[:count] if np.isfinite(values[place])]
+            rows = (self.rows.columns_of(place) for place in places)
+            samples = (Sample(row, row.number, self.file, mapping=self.mapping) for row in rows)
+            found[metric] = [(one, self.score(metric, at)) for one, at in zip(samples, places, strict=True)]
         return found
 
-    @property
-    def ids(self) -> list[str] | None:
-        """The rows' ``id`` values if all rows have distinct ones, else None."""
-        keys = row_keys(self.rows)
-        return keys if keys and str(self.rows[0].get("id")) == keys[0] and "id" in self.rows[0] else None
-
-    def frame_rows(self) -> list[dict[str, Any]]:
-        """Return a flat row for each row: its columns, and ``metric.figure`` for every figure."""
-        return [
-            one.columns
-            | {f"{name}.{key}": value for name, own in one.scores.items() for key, value in own.to_dict().items()}
-            for one in self.records
-        ]
-
     def to_pandas(self) -> Any:
-        """Return the rows as a data frame of pandas, see `frame_rows`."""
-        return import_module("pandas").DataFrame(self.frame_rows())
+        """Return the rows as a data frame of pandas: their columns, and ``metric.figure`` for every figure."""
+        return import_module("pandas").DataFrame(self._frame_rows())
 
     def to_polars(self) -> Any:
-        """Return the rows as a data frame of polars, see `frame_rows`."""
-        return import_module("polars").DataFrame(self.frame_rows(), infer_schema_length=None)
+        """Return the rows as a data frame of polars, as `to_pandas` does."""
+        return import_module("polars").DataFrame(self._frame_rows(), infer_schema_length=None)
+
+    def _frame_rows(self) -> list[dict[str, Any]]:
+        figures = self.rows.figures
+        return [
+            row | {f"{name}.{key}": value for name, own in figures.items() for key, value in own.at(place).items()}
+            for place, row in enumerate(self.rows.inputs())
+        ]
 
     def one_metric(self, name: str | None) -> str:
         """Return the named metric, or the only one."""
@@ -446,22 +431,23 @@ class ScoredRun:
         human: HumanFields | None = None,
         documents: Grouped | None = None,
         against_people: bool = False,
+        lengths: bool = False,
     ) -> list[ScoredItem]:
         """Read the scores of a metric with their documents (by default the run's own), and ratings if they are named.
 
         A row that the metric shows as an example gets no rating, and with `against_people` no score either.
         """
-        figures = figures_of(self.rows, metric, self.path)
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
             self.rows,
-            figures,
+            figures_of(self.rows, metric, self.path),
             self.path,
             human=rating,
             groups=(documents or self.documents).names,
             system=self.system,
             fields=self.mapping,
             scale=ANY_NUMBER if rating is None else self.rating_scale(metric),
+            lengths=lengths,
         )
         if (against_people or rating is not None) and self.is_described(metric):
             own, keep = self.origin(metric).definition, not against_people
@@ -472,7 +458,7 @@ class ScoredRun:
 
     def rating_scale(self, metric: str) -> RatingScale:
         """Return the scale of a metric's human ratings: the named one, else that of the metric's labels."""
-        return self.people.scale(self._rated_on(metric), self.direction(metric))
+        return RatingScale.of_people(self.people, self._rated_on(metric), self.direction(metric))
 
     def _rated_on(self, metric: str) -> Scale | str | None:
         if self.people.human_scale is not None:
@@ -480,10 +466,10 @@ class ScoredRun:
         if self.is_described(metric):
             return self.origin(metric).definition.scale
         # Rows of a data frame have no manifest: numeric labels in their probabilities give the scale.
-        figures = (decoded((row.get("geval") or {}).get(metric)) or {} for row in self.rows)
-        labels = next((found for own in figures if (found := decoded(own.get("probabilities")))), None) or ()
+        own = self.rows.figures.get(metric)
+        shares = (own.probabilities(place) for place in range(len(self.rows))) if own is not None else iter(())
         with suppress(ScaleError):
-            return Scale.parse(list(labels))
+            return Scale.parse(list(next(filter(None, shares), {})))
         return None
 
     def ratings(self, metric: str, raters: Sequence[str], *, every: bool = False) -> dict[str, list[float]]:
@@ -530,7 +516,7 @@ class ScoredRun:
     def with_sheet(self, sheet: str | Path, fields: Sequence[str], *, metric: str) -> ScoredRun:
         """Add the ratings of a metric from a filled-in sheet, by field, to the results from which it was drawn."""
         places = {key: place for place, key in enumerate(blind_keys(self.rows))}
-        rows: list[dict[str, Any]] = [{**row} for row in self.rows]
+        rows = list(self.rows)
         seen: dict[str, int] = {}
         filled = read_rows(sheet)
         ratings = {name: read_ratings(numbered(filled), name, sheet, self.rating_scale(metric)) for name in fields}
@@ -544,12 +530,13 @@ class ScoredRun:
                 )
             seen[key] = number
             rows[places[key]] |= {name: own[at] for name, own in ratings.items() if math.isfinite(own[at])}
-        people = RatingRules(self._rated_on(metric), skip_outside=self.people.skip_outside)  # these are read already
-        return replace(self, held=rows, fields=self.mapping, people=people)
+        on = {"human_scale": self._rated_on(metric), "skip_outside": self.people.skip_outside}
+        people = RatingOptions.model_validate(on)  # these ratings are read already
+        return replace(self, held=ResultRows.of(rows, self.path), fields=self.mapping, people=people)
 
     def outputs(self) -> dict[str, str | None]:
         """Return the key of every row -> the text of its output; None if there is none."""
-        texts = (output_text(row, self.mapping) for row in self.rows)
+        texts = (output_text(row, self.mapping) for row in self.rows.inputs())
         return dict(zip(row_keys(self.rows), texts, strict=True))
 
 
@@ -566,7 +553,7 @@ def read_results(given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:
     Returns
     -------
     ScoredRun
-        With `rows`, `records` (rows with their `Score`), `metrics`, `manifest`, `mapping`, `documents`, `to_pandas` and
+        With `rows`, `scores` (a `Score` for each row), `metrics`, `manifest`, `mapping`, `documents`, `to_pandas` and
         `to_polars`.
 
     Raises

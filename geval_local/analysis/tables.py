@@ -11,7 +11,7 @@ from geval_local.io.columns import plain
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS
 from geval_local.statistics.correlation import Agreement, Correlation
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.significance import Comparison, how_corrected
+from geval_local.statistics.significance import Comparison
 
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("items / documents", "kept by each")
@@ -232,7 +232,7 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
     notes = [
         *(f"{result.level} {result.coefficient}: {result.why}" for result in results.values()),
         *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
-        f"p (adjusted): for all tests of this table ({how_corrected(results.values())})",
+        "p (adjusted): for all tests of this table (Holm)",
         *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
     return Table.over(results, columns, dict.fromkeys(notes))

@@ -9,13 +9,13 @@ Rows that are missing fail it too: most rows of both runs, and of every slice, n
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from geval_local.analysis.comparison import Differ, allowed_differences, shared_metrics, told_differ
@@ -30,24 +30,33 @@ from geval_local.analysis.gates import (
     Verdict,
     parse_limit,
 )
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
+from geval_local.analysis.results import (
+    Grouped,
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    documents_of,
+    has_ids,
+    row_keys,
+)
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
-from geval_local.errors import ConfigurationError, DataError, GevalError
+from geval_local.errors import ConfigurationError, DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup, output_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.results import row_number
-from geval_local.io.samples import Sample
 from geval_local.options import MAX_UNPAIRED, BaselineOptions
 from geval_local.runs.manifest import definition
 from geval_local.runs.settings import definition_differences
 from geval_local.signature import signature_differences
 from geval_local.slices import NO_VALUE, Slicing, find_slicings
-from geval_local.statistics.interval import FEW_UNITS
+from geval_local.statistics.levels import in_order
 from geval_local.statistics.noninferiority import TOO_FEW, missed, not_worse, not_worse_so_far
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import LEVEL
 
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 #: The judged field, which a new version changes.
 _OUTPUT = "output"
 
@@ -121,11 +130,11 @@ class WorseStudy(Study):
 
 
 def is_worse(
-    new: ResultsGiven | ScoredRun,
-    old: ResultsGiven | ScoredRun,
+    new: ResultsGiven,
+    old: ResultsGiven,
     *,
     metrics: Sequence[str] = (),
-    margin: float | None = None,
+    not_worse: float | None = None,
     by: Sequence[str] = (),
     across: Sequence[str] = (),
     max_unpaired: str = MAX_UNPAIRED,
@@ -141,9 +150,9 @@ def is_worse(
         The run, and its baseline.
     metrics : sequence of str
         Names of the metrics to test; by default all of the new run. One that the baseline lacks is skipped.
-    margin : float, optional
-        How much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the test shows
-        that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
+    not_worse : float, optional
+        A margin: how much lower the mean may be, in units of the scale, 0 or more. The run is then worse unless the
+        test shows that it is not lower by this margin. Without a margin, it is worse if the test shows a drop.
     by : sequence of str
         Columns of the new rows; every slice by their values is tested too. A slice that only the baseline has fails.
     across : sequence of str
@@ -166,12 +175,14 @@ def is_worse(
     DataError
         If nothing pairs the rows, or a result file is not the one that its manifest describes.
     """
-    run, before = (one if isinstance(one, ScoredRun) else ScoredRun.of(one, **reading) for one in (new, old))
+    run, before = (ScoredRun.of(one, **reading) for one in (new, old))
     shared_metrics((run, before), metrics)
     slicings = find_slicings(run.rows, by, run.mapping) if by else []
     columns = [None, *(one.column for one in slicings)]
     asked = [
-        Gate(NOT_WORSE, metric=name, by=column, margin=margin) for name in metrics or run.metrics for column in columns
+        Gate(NOT_WORSE, metric=name, by=column, margin=not_worse)
+        for name in metrics or run.metrics
+        for column in columns
     ]
     for one in (run, before):
         check_own(one)
@@ -230,17 +241,18 @@ def changes(
     if not names:
         return WorseStudy((new, old), {}, "no metric is in both runs", "", found, list(slicings))
     differ = allowed_differences(new, old, shared_metrics((new, old), names), options.across, texts=False)
-    keys, pairing = _keys(new, old, names)
+    keys, pairing = _keys(new, old)
     documents = new.documents
     grouping = documents.told
     if documents.names is None and len(set(keys[0])) < len(keys[0]):
         grouping = "rows that were paired as one count as one document"
     # A drop in any row of the table counts, so all tests share one error level.
     level = LEVEL / max(1, sum(gate.margin is None for gate in asked) if tests is None else tests)
+    codes = in_order([*keys[0], *keys[1]])[1]
     comparison = _Comparison(
         (new, old),
-        keys,
-        {name: (new.items(name), old.items(name)) for name in names},
+        (codes[: len(keys[0])], codes[len(keys[0]) :]),
+        {name: (new.items(name), old.items(name, documents=Grouped(None, ""))) for name in names},
         {name: _slices(one, new, old) for name, one in columns.items()},
         parse_limit("unscored", f"<= {options.max_unpaired}"),
         level,
@@ -290,11 +302,11 @@ def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> Ga
     """Fail a gate by the error that makes the two runs incomparable; say in words what changed."""
     hint = " ".join((error.hint or "").split())
     told = f"it cannot be compared with the baseline {old.path}: {error.message}{hint and f'. {hint}'}"
-    if keys := re.findall(r"`across=(\w+)`", hint):
+    if isinstance(error, NotComparableError):
         told = (
-            f"it cannot be compared with the baseline: {_changed(gate.metric, keys, new, old)}. If that is wanted, "
-            "accept this run as the next baseline (`accept: true` below `baseline`), or compare all the same "
-            f"(`across: [{', '.join(keys)}]`)"
+            f"it cannot be compared with the baseline: {_changed(gate.metric, error.keys, new, old)}. If that is "
+            "wanted, accept this run as the next baseline (`accept: true` below `baseline`), or compare all the same "
+            f"(`across: [{', '.join(error.keys)}]`)"
         )
     return GateOutcome(gate, "failed", told)
 
@@ -311,47 +323,25 @@ def _changed(metric: str, keys: Sequence[str], new: ScoredRun, old: ScoredRun) -
     return "; ".join(told)
 
 
-#: Of the new run and of the old one: a key for every row, equal for partners.
-Keys = tuple[list[str], list[str]]
-
-
-def _keys(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> tuple[Keys, str]:
+def _keys(new: ScoredRun, old: ScoredRun) -> tuple[tuple[list[str], list[str]], str]:
     """Return a key for every row of both runs, equal for partners, and a description of the key."""
-    ids = tuple([lookup(row, "id") for row in run.rows] for run in (new, old))
-    if all(None not in own and len(set(map(str, own))) == len(own) for own in ids):
-        keys = tuple([str(one) for one in own] for own in ids)
+    if all(has_ids(run.rows) for run in (new, old)):
+        keys = row_keys(new.rows), row_keys(old.rows)
         if set(keys[0]) & set(keys[1]):
-            return (keys[0], keys[1]), "rows with the same id are compared"
+            return keys, "rows with the same id are compared"
     hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (new, old)}
     if len(hashes) == 1 and None not in hashes and len(new.rows) == len(old.rows):
         numbers = [str(number) for number in range(1, len(new.rows) + 1)]
         return (numbers, numbers), "rows with the same number are compared: both runs scored the same file"
-    for fields, told in _asked_fields(new, old, names):
-        texts = tuple([_texts(run, row, fields) for row in run.rows] for run in (new, old))
-        if set(filter(None, texts[0])) & set(filter(None, texts[1])):
-            found = tuple([text or f"\0{side} {at}" for at, text in enumerate(own)] for side, own in enumerate(texts))
-            return (found[0], found[1]), f"rows with the same {told} are compared"
+    named = [documents.names for documents in documents_of((new, old)) if documents.counts.is_about_items]
+    if len(named) == 2 and {*named[0]} & {*named[1]} - {None}:
+        found = [[text or f"\0{side} {at}" for at, text in enumerate(own)] for side, own in enumerate(named)]
+        told = " and ".join(new.collected.counts.columns)
+        return (found[0], found[1]), f"rows with the same {told} are compared"
     raise DataError(
         f"nothing pairs the rows of {new.path} with those of {old.path}: they share no id and no text that was asked",
         hint="Give both files the same `id` column.",
     )
-
-
-def _asked_fields(new: ScoredRun, old: ScoredRun, names: Sequence[str]) -> Iterator[tuple[Sequence[str], str]]:
-    """Yield the fields of a metric other than the judged one, such as the question or the source."""
-    for name in names:
-        if new.is_described(name):
-            fields = [field for field in new.origin(name).definition.fields if field != _OUTPUT]
-            if fields:
-                yield fields, " and ".join(fields)
-
-
-def _texts(run: ScoredRun, row: Mapping[str, Any], fields: Sequence[str]) -> str | None:
-    """Join the texts of fields; None if one is missing."""
-    try:
-        return "\0".join(Sample(row, mapping=run.mapping).texts(fields).values())
-    except GevalError:
-        return None
 
 
 def _span(run: ScoredRun, metric: str, items: Iterable[Iterable[ScoredItem]]) -> float:
@@ -367,7 +357,8 @@ class _Comparison:
     """Two runs whose rows are paired, and how strictly gates compare them."""
 
     runs: tuple[ScoredRun, ScoredRun]
-    keys: Keys
+    #: Of every row of both runs, equal for partners.
+    keys: tuple[Places, Places]
     #: Metric -> the scores of both runs.
     items: Mapping[str, tuple[Sequence[ScoredItem], Sequence[ScoredItem]]]
     #: Column -> the slice of every row of both runs; None where a row has none.
@@ -384,11 +375,12 @@ class _Comparison:
     def outcome(self, gate: Gate) -> GateOutcome:
         """Check one gate of one slice: whether enough rows are paired, whether the judge answers, and the test."""
         items, places = self.items[gate.metric], self._places(gate)
-        after, before = (_means(*side) for side in zip(self.keys, items, map(range, map(len, items)), strict=True))
-        paired = after.keys() & before.keys()
-        alone = [sum(own[at] not in paired for at in inside) for own, inside in zip(self.keys, places, strict=True)]
+        scores = [np.array([item.predicted for item in own]) for own in items]
+        after, before = (self._means(side, scores[side], slice(None)) for side in (0, 1))
+        paired = np.isfinite(after) & np.isfinite(before)
+        alone = [int(np.count_nonzero(~paired[own[inside]])) for own, inside in zip(self.keys, places, strict=True)]
         most = [self.unpaired.value * (len(inside) if self.unpaired.is_share else 1) for inside in places]
-        if gate.value is not None and not places[1] and alone[0] > min(most[0], len(places[0]) - 1):
+        if gate.value is not None and not len(places[1]) and alone[0] > min(most[0], len(places[0]) - 1):
             return GateOutcome(gate, "skipped", "this slice is new: the comparison begins with the next run")
         told = [
             f"{alone[side]} of {counted(len(places[side]), 'row')} of the {which}"
@@ -402,35 +394,41 @@ class _Comparison:
         for which, held in (("new", [items[0][at] for at in places[0]]), ("old", items[1])):
             if doubt := doubt_of(held):
                 return GateOutcome(gate, "failed", f"nothing can be concluded of the {which} run: {doubt}")
-        made = self._tested(gate, _means(self.keys[0], items[0], places[0]), before, places[0])
+        made = self._tested(gate, scores[0], before, places[0])
         return made if made.passed else replace(made, rows=self._fallen(gate, places[0]))
 
-    def _places(self, gate: Gate) -> tuple[Sequence[int], Sequence[int]]:
+    def _means(self, side: int, scores: Floats, places: Places | slice) -> Floats:
+        """Compute the mean score of the chosen rows of every key; NaN without a score."""
+        own, keys = scores[places], self.keys[side][places]
+        known, size = np.isfinite(own), 1 + max(int(one.max()) for one in self.keys)
+        with np.errstate(invalid="ignore"):
+            return np.bincount(keys[known], own[known], size) / np.bincount(keys[known], minlength=size)
+
+    def _places(self, gate: Gate) -> tuple[Places, Places]:
         """Choose a slice's rows of both runs; a row of the baseline that has no slice is in that of its partner."""
         if gate.by is None:
-            return range(len(self.keys[0])), range(len(self.keys[1]))
+            return np.arange(self.keys[0].size), np.arange(self.keys[1].size)
         new, old = self.slices[gate.by]
-        own = [at for at, value in enumerate(new) if value == gate.value]
-        inside = {self.keys[0][at] for at in own}
-        both = enumerate(zip(self.keys[1], old, strict=True))
-        return own, [at for at, (key, value) in both if (key in inside if value is None else value == gate.value)]
+        own = np.array([at for at, value in enumerate(new) if value == gate.value], dtype=np.int64)
+        inside = set(self.keys[0][own].tolist())
+        both = enumerate(zip(self.keys[1].tolist(), old, strict=True))
+        theirs = [at for at, (key, value) in both if (key in inside if value is None else value == gate.value)]
+        return own, np.array(theirs, dtype=np.int64)
 
-    def _tested(
-        self, gate: Gate, after: Mapping[str, float], before: Mapping[str, float], places: Sequence[int]
-    ) -> GateOutcome:
+    def _tested(self, gate: Gate, scores: Floats, before: Floats, places: Places) -> GateOutcome:
         """Average the differences of partners by document, and test them."""
         items, keys, direction = self.items[gate.metric], self.keys[0], self.runs[0].direction(gate.metric)
         smallest = max(run.rounding(gate.metric) for run in self.runs)
-        group = {keys[at]: items[0][at].group for at in places}
-        rows = sum(keys[at] in before and math.isfinite(items[0][at].predicted) for at in places)
-        by_document: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for key in after:
-            if key in before:
-                is_equal = abs(after[key] - before[key]) <= smallest
-                by_document[group[key]].append((before[key] if is_equal else after[key], before[key]))
-        if not by_document:
+        after = self._means(0, scores, places)
+        rows = int(np.count_nonzero(np.isfinite(before[keys[places]]) & np.isfinite(scores[places])))
+        if not rows:
             return GateOutcome(gate, "failed", "no row with a score is in both runs")
-        means = np.array([np.mean(pairs, axis=0) for pairs in by_document.values()])
+        after = np.where(np.abs(after - before) <= smallest, before, after)
+        first = np.unique(keys[places], return_index=True)[1]
+        shared = places[np.sort(first[np.isfinite((after - before)[keys[places[first]]])])]
+        document = in_order([items[0][at].group for at in shared])[1]
+        sums = [np.bincount(document, own[keys[shared]]) for own in (after, before)]
+        means = np.stack(sums, axis=1) / np.bincount(document)[:, None]
         differences = means[:, 0] - means[:, 1]
         gains, span = direction.sign * differences, _span(self.runs[0], gate.metric, items)
         level = self.level if gate.margin is None else LEVEL
@@ -446,11 +444,11 @@ class _Comparison:
         made = replace(made, test=test, so_far=so_far, direction=direction)
         return replace(made, told=_sentence(made))
 
-    def _fallen(self, gate: Gate, places: Sequence[int]) -> tuple[ShownRow, ...]:
+    def _fallen(self, gate: Gate, places: Places) -> tuple[ShownRow, ...]:
         """Return the rows that fell most, worst first, each with its first partner."""
         new, old = self.items[gate.metric]
-        first = {key: at for at, key in reversed(list(enumerate(self.keys[1])))}
-        pairs = [(at, first[self.keys[0][at]]) for at in places if self.keys[0][at] in first]
+        first = {key: at for at, key in reversed(list(enumerate(self.keys[1].tolist())))}
+        pairs = [(at, first[key]) for at in places.tolist() if (key := int(self.keys[0][at])) in first]
         sign = self.runs[0].direction(gate.metric).sign
         falls = sorted((sign * (new[at].predicted - old[was].predicted), at, was) for at, was in pairs)
         return tuple(
@@ -460,15 +458,6 @@ class _Comparison:
             for fall, at, was in falls[:ROWS_SHOWN]
             if fall < 0
         )
-
-
-def _means(keys: Sequence[str], items: Sequence[ScoredItem], places: Iterable[int]) -> dict[str, float]:
-    """Compute the mean score of the chosen rows with one key; unscored rows are skipped."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for at in places:
-        if math.isfinite(items[at].predicted):
-            found[keys[at]].append(items[at].predicted)
-    return {key: float(np.mean(values)) for key, values in found.items()}
 
 
 def _verdict(change: GateOutcome) -> str:
@@ -490,9 +479,6 @@ def _sentence(change: GateOutcome) -> str:
     on = f"on {counted(change.documents, 'shared document')}"
     d = f"{change.found:+.{places}f}"
     p = f", p {p_value(test.p)}" if math.isfinite(test.p) else ""
-    few = ""
-    if change.documents < FEW_UNITS:
-        few = f"; with only {counted(change.documents, 'document')}, smaller changes go unseen"
     if change.so_far is not None:
         return _sentence_so_far(change, f"the mean changed by {d} ({means}) {on}")
     if test.passed is None:
@@ -503,7 +489,7 @@ def _sentence(change: GateOutcome) -> str:
     if change.gate.margin is None:
         if change.passed:
             unseen = missed(change.documents)
-            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{few}{unseen}"
+            return f"no {direction.loss} is shown: the mean changed by {d} ({means}) {on}{unseen}"
         by = number(abs(change.found), places)
         doubt = f"; not certain: {test.difference.warning}" if test.difference.warning else missed(change.documents)
         return f"the mean {direction.lost} by {by} ({means}) {on}, more than chance explains{p}{doubt}"
@@ -513,7 +499,7 @@ def _sentence(change: GateOutcome) -> str:
     told = f"the mean changed by {d} ({means}), {worst}, {on}"
     if change.passed:
         return f"not {direction.behind} by {change.gate.margin:g} or more: {told}{p}"
-    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}{few}"
+    return f"not shown to be less than {change.gate.margin:g} {direction.behind}: {told}"
 
 
 def _undecided(change: GateOutcome) -> str:

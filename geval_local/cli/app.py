@@ -17,7 +17,7 @@ from geval_local.cli.ending import EXIT_CODES, VERBOSE, Verbs
 from geval_local.cli.options import spread
 from geval_local.cli.output.console import set_verb, show_details, show_log
 from geval_local.errors import ConfigurationError
-from geval_local.options import ON, SHOWN
+from geval_local.options import FORMER, ON, SHOWN
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
 
@@ -49,7 +49,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "compare": (analyses.compare, "geval-local compare runs/new runs/old"),
     "estimate": (analyses.estimate, "geval-local estimate scored.jsonl --human rating --share 4"),
     "pairs": (pairs.pairs, "geval-local pairs outputs.jsonl -m summarization/coherence --group-by doc -o pairs.jsonl"),
-    "preferences": (pairs.preferences, "geval-local preferences pairs.jsonl"),
+    "rank": (pairs.rank, "geval-local rank pairs.jsonl"),
     "bias": (analyses.bias, "geval-local bias scored.jsonl --side system_id"),
     "calibrate": (analyses.calibrate, "geval-local calibrate scored.jsonl --human rating -o calibration.json"),
     "jury": (analyses.jury, "geval-local jury runs/a runs/b -o jury.jsonl"),
@@ -77,7 +77,7 @@ MOVED = {"compare": (("--fail-if-worse", "--margin", "--sequential", "--by", "--
 #: Headings of the verbs in the program's help.
 PANELS = {
     "Score": ("score", "pairs", "decide", "init", "run", "resume", "merge"),
-    "Look at scores": ("report", "compare", "gate", "preferences", "reasons"),
+    "Look at scores": ("report", "compare", "gate", "rank", "reasons"),
     "Is the judge right?": ("meta-eval", "estimate", "calibrate", "bias", "jury"),
     "Upkeep": ("metrics", "steps", "judges", "serve", "export", "cache"),
 }
@@ -123,13 +123,18 @@ class Verb(TyperCommand):
             self.epilog = epilog
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options, some with several values; one that moved to another verb is refused by its place."""
+        """Read the options, some with several values; former ones are refused by what takes their place."""
+        set_verb(self.params, str(ctx.find_root().obj))
         if HELP_ALL in (args[: args.index("--")] if "--" in args else args):
             super().format_help(ctx, ctx.make_formatter())
             ctx.exit()
+        given = {arg.partition("=")[0] for arg in args}
+        for name, now in FORMER.items():
+            if (option := f"--{name.replace('_', '-')}") in given:
+                raise ConfigurationError(f"{option} is an option no more", hint=now)
         moved, verb = MOVED.get(str(self.name), ((), ""))
         for option in moved:
-            if any(arg == option or arg.startswith(f"{option}=") for arg in args):
+            if option in given:
                 raise ConfigurationError(
                     f"`{self.name}` has no {option}: the gate is a verb of its own",
                     hint=f"geval-local {verb}" + (" --not-worse X" if option == "--margin" else ""),
@@ -137,8 +142,7 @@ class Verb(TyperCommand):
         return super().parse_args(ctx, spread(args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb, and let messages name its options."""
-        set_verb(self.params, str(ctx.find_root().obj))
+        """Run the verb."""
         if any("--output" in one.opts and str(ctx.params.get(one.name)) == "-" for one in self.params):
             from geval_local.runs.target import checked_place
 

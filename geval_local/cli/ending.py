@@ -19,7 +19,7 @@ from geval_local import __version__
 from geval_local.cli.output.console import note, show_error
 from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError, first_line, is_panic
 from geval_local.fields import visible
-from geval_local.options import FORMER
+from geval_local.options import FORMER_VERBS
 
 #: Terminal sequences that help texts and progress bars of libraries need.
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m|\r)")
@@ -227,7 +227,7 @@ def _interruption(error: BaseException) -> KeyboardInterrupt | None:
 
 def _end_without_verdict(arguments: Sequence[str]) -> None:
     """Let no JUnit file of an earlier run stay green, also if the options cannot be read."""
-    from geval_local.evaluation.reports import begin
+    from geval_local.evaluation.gate_reports import begin
 
     for place, argument in enumerate(arguments):
         name, equals, file = argument.partition("=")
@@ -237,11 +237,10 @@ def _end_without_verdict(arguments: Sequence[str]) -> None:
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:
-    """Reject unusable paths, and options of earlier versions, before anything is done."""
-    given = {argument.partition("=")[0] for argument in arguments}
-    for name, now in FORMER.items():
-        if f"--{name.replace('_', '-')}" in given:
-            raise ConfigurationError(f"--{name.replace('_', '-')} is an option no more", hint=now)
+    """Reject unusable paths, and verbs of earlier versions, before anything is done."""
+    verb = next((one for one in arguments if not one.startswith("-")), "")
+    if verb in FORMER_VERBS:
+        raise ConfigurationError(f"the verb {verb} is called {FORMER_VERBS[verb]} now")
     try:
         directory = os.getcwd()
     except OSError as error:

@@ -76,13 +76,14 @@ _COMPLETIONS = {"name": complete_judge}
 
 
 def takes_options(
-    *, judge_without: Sequence[str] = (), run_only: Sequence[str] | None = None
+    *only: str, judge_without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace each parameter of a verb that is a group by the group's single options.
 
     A group is a class of `Options`: its fields with a description are options, and they come last.
     ``list[JudgeOptions]`` takes one ``--judge`` for each judge; the other options are shared. A dataclass whose fields
-    are declared like options of a verb is a group too; its options keep the parameter's place.
+    are declared like options of a verb is a group too; its options keep the parameter's place. `only` names the options
+    that the verb takes of `RunOptions` and of `AnalysisOptions`.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
@@ -100,13 +101,14 @@ def takes_options(
                 groups[parameter.name] = names, _judges if many else _one_judge
             elif isinstance(kind, type) and issubclass(kind, Options):
                 described = [name for name, field in kind.model_fields.items() if field.description]
-                names = list(run_only or described) if kind is RunOptions else described
+                names = [name for name in described if kind is not RunOptions or not only or name in only]
                 added += [_parameter(kind, name) for name in names]
                 groups[parameter.name] = names, functools.partial(_checked, kind)
             elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
                 members = inspect.signature(kind, eval_str=True).parameters
-                own += [one.replace(kind=parameter.kind) for one in members.values()]
-                groups[parameter.name] = list(members), functools.partial(_made, kind)
+                names = list(only if kind is AnalysisOptions else members)
+                own += [members[name].replace(kind=parameter.kind) for name in names]
+                groups[parameter.name] = names, functools.partial(_made, kind)
             else:
                 own.append(parameter)
 
@@ -252,6 +254,14 @@ def split_judge(text: str) -> tuple[str, dict[str, str]]:
 
 # --- options of several verbs -----------------------------------------------------------------------------------------
 
+
+def here(given: str) -> Path:
+    """Return a file of results or ratings, or a run, on this machine: of an address, a copy."""
+    from geval_local.runs.addresses import local_results
+
+    return local_results(given)
+
+
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
@@ -265,8 +275,13 @@ Metrics = Annotated[
 ]
 JudgeNames = Annotated[list[str] | None, option_of(JudgeOptions, "name", many=True)]
 Fields = Annotated[list[str] | None, option_of(RunOptions, "fields")]
-SystemColumns = Annotated[list[str] | None, option_of(RunOptions, "system_columns")]
-Columns = Annotated[list[str] | None, option_of(RunOptions, "columns")]
+System = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        help="Field that names the system. Absent: system_id or system, if there is one, or one a file.",
+    ),
+]
 RetryErrors = Annotated[bool, option_of(RunOptions, "retry_errors")]
 Output = Annotated[
     str | None,
@@ -372,13 +387,13 @@ class GateReports:
 
     def begin(self, title: str) -> None:
         """Before anything is scored, check that both files can be written, and mark what an earlier run wrote."""
-        from geval_local.evaluation.reports import begin
+        from geval_local.evaluation.gate_reports import begin
 
         begin(self.summary, self.junit, title)
 
     def write(self, found: Sequence[GateOutcome], title: str, summaries: Mapping[str, Sequence[Summary]] = {}) -> None:
-        """Write both; see `geval_local.evaluation.reports`."""
-        from geval_local.evaluation.reports import write_junit, write_markdown
+        """Write both; see `geval_local.evaluation.gate_reports`."""
+        from geval_local.evaluation.gate_reports import write_junit, write_markdown
 
         if self.summary is not None:
             write_markdown(self.summary, found, title, summaries)
@@ -400,80 +415,132 @@ NoSteps = Annotated[
     bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.", rich_help_panel=ASKED)
 ]
 ModelsFile = Annotated[Path | None, option_of(JudgeOptions, "models_file")]
-GroupBy = Annotated[str | None, option_of(RunOptions, "group_by")]
 By = Annotated[list[str] | None, option_of(RunOptions, "by")]
+Results = Annotated[
+    Path, typer.Argument(parser=here, metavar="FILE", help="A result file of `score`, or a run directory.")
+]
+
+_HUMAN = typer.Option(
+    metavar="[METRIC=]FIELD",
+    help="Field of the human rating, or a dotted path to it; for several metrics METRIC=FIELD, once for each.",
+)
+Rating = Annotated[list[str], _HUMAN]
 OneMetric = Annotated[
     str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where there are several.")
-]
-SharedMetrics = Annotated[
-    list[str] | None,
-    typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
-]
-Estimated = Annotated[
-    str | None,
-    typer.Option(
-        "--estimator",
-        metavar="NAME",
-        help="Estimate the scores anew from the stored distributions: exact, mode or median.",
-    ),
-]
-Human = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[METRIC=]FIELD",
-        help="Field of the human rating, or a dotted path to it; for several metrics METRIC=FIELD, once for each.",
-    ),
-]
-Raters = Annotated[
-    list[str] | None,
-    typer.Option("--rater", metavar="FIELD", help="Field of one person's rating; to be named twice or more."),
-]
-System = Annotated[
-    str | None,
-    typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, if there is one."),
-]
-Baseline = Annotated[str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")]
-CoefficientName = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
-Level = Annotated[
-    Literal["summary", "pooled", "system"] | None,
-    typer.Option(
-        help="Within documents, over all rows, or over systems. Absent: within documents where rows share one.",
-        show_default=False,
-    ),
-]
-Coefficient = Annotated[CoefficientName, typer.Option(help="Coefficient to compare.")]
-Coefficients = Annotated[
-    Literal["one", "all"],
-    typer.Option(help="Coefficients in tables: the one that is compared, or all.", rich_help_panel=FIGURES),
-]
-New = Annotated[
-    Literal["documents", "systems", "both"] | None,
-    typer.Option(
-        "--new",
-        help="Target of intervals and tests: new documents from these systems, new systems, or both. Absent: "
-        "documents; both at system level.",
-        rich_help_panel=FIGURES,
-        show_default=False,
-    ),
-]
-Estimators = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--estimator",
-        metavar="NAME",
-        help="Another estimate from the stored distributions beside the scores: mode, median, exact; may be repeated.",
-        rich_help_panel=FIGURES,
-    ),
 ]
 
 
 @dataclasses.dataclass(frozen=True)
-class AgreementOptions:
-    """The agreement with people that is compared."""
+class AnalysisOptions:
+    """Options of analyses, each declared once, by its name in Python; Python's default holds where one is absent."""
 
-    level: Level = None
-    coefficient: Coefficient = "spearman"
-    target: New = None
+    metric: OneMetric = None
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
+    ] = None
+    human: Annotated[list[str] | None, _HUMAN] = None
+    raters: Annotated[
+        list[str] | None,
+        typer.Option("--rater", metavar="FIELD", help="Field of one person's rating; to be named twice or more."),
+    ] = None
+    fields: Fields = None
+    group_by: Annotated[str | None, option_of(RunOptions, "group_by")] = None
+    by: By = None
+    system: System = None
+    system_columns: Annotated[list[str] | None, option_of(RunOptions, "system_columns")] = None
+    baseline: Annotated[str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")] = (
+        None
+    )
+    tie: Annotated[
+        float | None,
+        typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties."),
+    ] = None
+    across: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Allowed differences: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
+        ),
+    ] = None
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Estimate the scores anew from the stored distributions: exact, mode or median."
+        ),
+    ] = None
+    estimators: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--estimator",
+            metavar="NAME",
+            help="Another estimate from the stored distributions beside the scores: mode, median, exact; may be "
+            "repeated.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = None
+    level: Annotated[
+        Literal["summary", "pooled", "system"] | None,
+        typer.Option(
+            help="Within documents, over all rows, or over systems. Absent: within documents where rows share one.",
+            show_default=False,
+        ),
+    ] = None
+    coefficient: Annotated[
+        Literal["pearson", "spearman", "kendall", "accuracy", "auc"] | None,
+        typer.Option(help="Coefficient to compare. Absent: spearman; of a benchmark the paper's.", show_default=False),
+    ] = None
+    coefficients: Annotated[
+        Literal["one", "all"] | None,
+        typer.Option(
+            help="Coefficients in tables: the one that is compared, or all. Absent: one.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = None
+    target: Annotated[
+        Literal["documents", "systems", "both"] | None,
+        typer.Option(
+            help="Target of intervals and tests: new documents from these systems, new systems, or both. Absent: "
+            "documents; both at system level.",
+            rich_help_panel=FIGURES,
+            show_default=False,
+        ),
+    ] = None
+    largest: Annotated[int | None, typer.Option(metavar="N", min=0, help="Disagreements to list. Absent: 10.")] = None
+    every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False
+    between: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
+    ] = None
+    not_worse: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            min=0,
+            help="Fail unless the scores are shown not to be lower by X points or more. Absent: if a drop is shown.",
+        ),
+    ] = None
+    sequential: Annotated[
+        bool,
+        typer.Option(
+            "--sequential",
+            help="The runs grow and you look at them again and again; the error holds for all looks together.",
+        ),
+    ] = False
+    method: Annotated[
+        Literal["both", "temperature", "isotonic"] | None,
+        typer.Option(
+            help="A temperature on the label distribution, a rising map of scores, or (absent) one after the other."
+        ),
+    ] = None
+    folds: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split. Absent: 5.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(metavar="SEED", min=0, help="Seed of all draws. Absent: 0.")] = None
+
+    def only(self, *names: str) -> AnalysisOptions:
+        """Return some of the options."""
+        return AnalysisOptions(**{name: getattr(self, name) for name in names})
 
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
@@ -483,28 +550,11 @@ Json = Annotated[
 ]
 
 
-def here(given: str) -> Path:
-    """Return a file of results or ratings, or a run, on this machine: of an address, a copy."""
-    from geval_local.runs.addresses import local_results
-
-    return local_results(given)
-
-
 def shown_name(files: Sequence[str | Path]) -> str:
     """Return the name of the input in messages."""
     from geval_local.io.places import file_at
 
     return file_at(files[0]).name if len(files) == 1 else "the files"
-
-
-def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
-    """Refuse options of CSV results if no CSV is written."""
-    columns = run.columns
-    if (columns or run.csv_style) and "csv" not in formats:
-        raise ConfigurationError(
-            "--columns and --csv-style are about CSV results; the other formats keep everything",
-            hint="Add -o NAME.csv, or --format csv to a run directory.",
-        )
 
 
 def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estimator, ...]:
@@ -578,16 +628,6 @@ def check_directions(gates: Gates, metrics: Sequence[Metric]) -> None:
                 )
 
 
-def check_on_scales(option: str, value: float | None, metrics: Sequence[Metric]) -> None:
-    """Reject a limit outside the metric's scale: it was meant for another scale."""
-    for metric in metrics:
-        if value is not None and not metric.scale.low <= value <= metric.scale.high:
-            raise ConfigurationError(
-                f"{option} {value:g} is outside the scale {metric.scale.text} of {metric.name}",
-                hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
-            )
-
-
 def check_new_yaml(output: Path, what: str) -> None:
     """Reject a YAML file that cannot be written, or exists: files that users edit are never replaced."""
     if output.suffix not in (".yaml", ".yml"):
@@ -598,7 +638,9 @@ def check_new_yaml(output: Path, what: str) -> None:
         raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
 
 
-def analyse(find: Callable[..., _Found], *given: Any, fields: Sequence[str] | None = None, **options: Any) -> _Found:
+def analyse(find: Callable[..., _Found], *given: Any, asked: AnalysisOptions, **options: Any) -> _Found:
     """Run an analysis with the given options; it has its own defaults for the others."""
-    asked = {name: value for name, value in options.items() if value is not None}
-    return find(*given, fields=read_mapping(fields or ()), **asked)
+    named = {name: value for name, value in vars(asked).items() if value is not None and value is not False}
+    if "fields" in named:
+        named["fields"] = read_mapping(named["fields"])
+    return find(*given, **named, **{name: value for name, value in options.items() if value is not None})

@@ -258,14 +258,14 @@ def _find_sharing(
     kernel = find_kernel(device)
     expected = expected_spans(model.config.get_text_config())
     span = min((one for one in expected if one is not None), default=None)
-    probe = partial(_probe_sharing, plain, expected, span, kernel)
+    probe = partial(probe_sharing, plain, expected, span, kernel)
     report = _known(verdict, f"sharing, kernel {kernel is not None}", model, span, probe)
     if kernel is not None:
         kernel.refused.update(report.refused)
     return report, kernel if report.has_kernel else None
 
 
-def _probe_sharing(
+def probe_sharing(
     plain: PlainPasses, expected: list[int | None], span: int | None, kernel: FlexKernel | None
 ) -> EngineReport:
     """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report names the other layers."""
@@ -350,7 +350,7 @@ def _agreement(
 def _probe_cache(plain: PlainPasses) -> EngineReport:
     """Probe the shared prefix cache."""
     config: Any = plain.model.config.get_text_config()
-    report = _probe(plain.model, partial(_compare_cache, plain), longest_span(config))
+    report = _probe(plain.model, partial(compare_cache, plain), longest_span(config))
     # A cache may drop tokens beyond a window that the layers do not have, or that is of another kind.
     windowed = "chunked_attention" in (getattr(config, "layer_types", None) or ()) or getattr(
         config, "sliding_window", None
@@ -360,7 +360,7 @@ def _probe_cache(plain: PlainPasses) -> EngineReport:
     return report
 
 
-def _compare_cache(plain: PlainPasses, requests: Sequence[Request]) -> EngineReport:
+def compare_cache(plain: PlainPasses, requests: Sequence[Request]) -> EngineReport:
     """Compare a shared prefix cache, in small batches, with one prompt at a time."""
     alone = PaddedEngine(plain.model, plain.head, batch_tokens=1)
     budget = max(1, len(requests[0].ids) // 3)

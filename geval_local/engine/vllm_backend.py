@@ -136,7 +136,7 @@ class VllmBackend(AskedBackend):
         self.entry = checked.entry
         self.tokenizer = checked.tokenizer
         self._judge = checked
-        self._llm = llm
+        self.llm = llm
         self._is_told = False
         config = llm.llm_engine.vllm_config
         self._block = int(config.cache_config.block_size)
@@ -171,13 +171,13 @@ class VllmBackend(AskedBackend):
         self, prompts: Sequence[NDArray[np.int32]], parameters: Sequence[Any]
     ) -> Generator[tuple[int, Any | str], None, None]:
         """Let vLLM compute prompts together: number and output as they finish, or why it refuses a prompt."""
-        options = {"use_tqdm": False} | ({} if self.entry.adapter is None else {"lora_request": self._adapter()})
+        options = {"use_tqdm": False} | ({} if self.entry.adapter is None else {"lora_request": self.lora_request()})
         numbers: dict[str, int] = {}
         with self.engine.turn:
             try:
                 for number, (ids, one) in enumerate(zip(prompts, parameters, strict=True)):
                     try:
-                        (name,) = self._llm.enqueue({"prompt_token_ids": ids.tolist()}, one, **options)
+                        (name,) = self.llm.enqueue({"prompt_token_ids": ids.tolist()}, one, **options)
                     except Exception as error:
                         # It finds fault with a request, such as a prompt beyond the context, or its core is gone.
                         if "VLLMClientError" not in [base.__name__ for base in type(error).__mro__]:
@@ -186,7 +186,7 @@ class VllmBackend(AskedBackend):
                     else:
                         numbers[name.partition("-")[0]] = number  # behind it, its own suffix
                 while numbers:
-                    for output in self._llm.llm_engine.step():
+                    for output in self.llm.llm_engine.step():
                         if output.finished:
                             yield numbers.pop(output.request_id), output
             except Exception as error:  # its core may be gone, whatever it raises
@@ -198,16 +198,17 @@ class VllmBackend(AskedBackend):
                 ) from error
             finally:
                 if numbers:  # whoever asked wants no more
-                    self._llm.llm_engine.abort_request(list(numbers))
+                    self.llm.llm_engine.abort_request(list(numbers))
 
-    def _adapter(self) -> Any:
+    def lora_request(self) -> Any:
+        """Name the adapter in the way of vLLM."""
         from vllm.lora.request import LoRARequest
 
         return LoRARequest("adapter", 1, str(self.entry.adapter))
 
     def _ask_alone(self, question: Question) -> Answers:
         """Answer one question, with an empty cache."""
-        self._llm.reset_prefix_cache()
+        self.llm.reset_prefix_cache()
         return self._ask([question])
 
     def generation(self, *, is_chat: bool) -> str:
@@ -271,8 +272,8 @@ class VllmBackend(AskedBackend):
         """See `geval_local.engine.backend.Backend.close`; workers on other GPUs end."""
         from vllm.distributed import cleanup_dist_env_and_memory
 
-        self._llm.llm_engine.engine_core.shutdown()
-        del self._llm
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
         cleanup_dist_env_and_memory()
         release_memory()
 

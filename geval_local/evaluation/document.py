@@ -157,7 +157,7 @@ def _without_nulls(value: Any) -> Any:
 def _in_full(document: dict[Any, Any]) -> dict[Any, Any]:
     """Expand parts written as their main value, so that an override finds their keys."""
     document = dict(document)
-    for key, main in (("estimator", "kind"), ("outputs", "directory"), ("baseline", "run")):
+    for key, main in (("estimator", "kind"), ("baseline", "run")):
         if key in document:
             document[key] = short(main)(document[key])
     for key in ("metrics", "judges"):

@@ -27,6 +27,7 @@ from geval_local.analysis.tables import Table
 from geval_local.analysis.worse import changes, check_own, each_slice, refused, shown_row
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation, told_in_yaml
+from geval_local.evaluation.gate_reports import ROW_HEADERS, row_cells
 from geval_local.evaluation.history import (
     LAST,
     Earlier,
@@ -40,7 +41,6 @@ from geval_local.evaluation.history import (
     write_record,
 )
 from geval_local.evaluation.model import Baseline, GateSpec, SliceGateSpec
-from geval_local.evaluation.reports import ROW_HEADERS, row_cells
 from geval_local.fields import nearest
 from geval_local.files import expanded
 from geval_local.io.input_checks import check_distinct
@@ -60,7 +60,7 @@ from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import RunManifest
 from geval_local.runs.own_files import is_held
 from geval_local.runs.run_file import check_file, score_file, wanted_run
-from geval_local.runs.target import find_target
+from geval_local.runs.target import check_csv, find_target
 from geval_local.slices import find_slicings
 
 if TYPE_CHECKING:
@@ -320,8 +320,9 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     labels: list[str] = []
     with problems.at("judges"):
         labels = labels_of(judges)
-    if settings.threshold is not None:
-        _check_on_scales(settings.threshold, metrics, ("threshold",), problems)
+    with problems.at("threshold"):
+        for metric in metrics:
+            metric.check_on_scale(settings.threshold, "the threshold")
     shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
     for name, one in settings.data.items():
         with problems.at("data", name):
@@ -345,16 +346,15 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
             problems,
         )
         data.append(run)
-        with problems.at("outputs"):
-            find_target(f"{run.directory}/", settings.run_options(name).formats)
+        options = settings.run_options(name)
+        with problems.at("data", name):
+            check_csv(options, find_target(f"{run.directory}/", options.formats).formats)
         if run.page is not None and directory.is_dir():
             with problems.at("report"):
                 check_target(run.page)
                 check_replaceable(run.page, PAGE, overwrite=overwrite)
-    if settings.outputs.columns and "csv" not in settings.outputs.formats:
-        problems.add(("outputs", "columns"), "columns are about CSV results, and csv is not among the formats")
     problems.check()
-    is_new = has_placeholder(settings.outputs.directory) and not directory.exists()
+    is_new = has_placeholder(settings.outputs) and not directory.exists()
     return Plan(file, metrics, judges, data, commit, is_new)
 
 
@@ -375,7 +375,7 @@ def _directory(
 ) -> Path:
     """Choose the directory of the runs, and refuse one with runs of another configuration."""
     settings = file.settings
-    pattern = str(file.resolved(settings.outputs.directory))
+    pattern = str(file.resolved(settings.outputs))
     when = datetime.now(timezone.utc)
     plain = Path(filled(pattern, when, commit))
     if problems.are_found or (overwrite and plain.is_dir()):
@@ -431,12 +431,12 @@ def _with_baseline(file: EvaluationFile, run: DataRun, commit: str, problems: Pr
             )
         return run
     run = replace(run, gates=run.gates if asks else [*run.gates, Gate(NOT_WORSE)], compared=baseline)
-    pattern = str(file.resolved(settings.outputs.directory))
+    pattern = str(file.resolved(settings.outputs))
     with problems.at(*place):
         if baseline.run == LAST:
             if not has_placeholder(pattern):
                 raise ConfigurationError(
-                    f"the last run is replaced by this one: both lie in {settings.outputs.directory}",
+                    f"the last run is replaced by this one: both lie in {settings.outputs}",
                     hint="Give every run a directory of its own: `outputs: runs/{date}-{commit}`.",
                 )
             limit = settings.run_options(run.name).limit
@@ -469,8 +469,9 @@ def _metrics(file: EvaluationFile, problems: Problems) -> list[Metric]:
         with problems.at("metrics", place, "name"):
             is_file = use.name.endswith((".yaml", ".yml"))
             metric = Metric.load(file.resolved(use.name) if is_file else use.name)
+            with problems.at("metrics", place, "threshold"):
+                metric.check_on_scale(use.threshold, "the threshold")
             if use.threshold is not None:
-                _check_on_scales(use.threshold, [metric], ("metrics", place, "threshold"), problems)
                 metric = metric.model_copy(update={"threshold": use.threshold})
             metrics.append(metric if use.steps else metric.with_steps(()))
     return metrics
@@ -494,13 +495,6 @@ def _judges(file: EvaluationFile, problems: Problems) -> list[JudgeOptions]:
             entry_of(judge)
             judges.append(judge)
     return judges
-
-
-def _check_on_scales(value: float, metrics: Sequence[Metric], place: tuple[int | str, ...], problems: Problems) -> None:
-    """Refuse a limit outside a metric's scale: it was meant for another scale."""
-    for metric in metrics:
-        if not metric.scale.low <= value <= metric.scale.high:
-            problems.add(place, f"{value:g} is outside the scale {metric.scale.text} of {metric.name}")
 
 
 def _gates(
@@ -554,7 +548,9 @@ def _limits(
             continue
         limit = parse_limit(figure, text)
         if figure in ("mean", "mean_low"):
-            _check_on_scales(limit.value, concerned, (*place, figure), problems)
+            with problems.at(*place, figure):
+                for one in concerned:
+                    one.check_on_scale(limit.value, "the limit")
         if figure == "passed":
             without = [one.name for one in concerned if one.threshold is None and file.settings.threshold is None]
             if without:

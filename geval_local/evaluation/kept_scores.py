@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from geval_local.analysis.contenders import Contender, ablations
 from geval_local.analysis.ratings.rated import Rated
@@ -19,7 +19,7 @@ from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ScoredMetric, is_own_result, manifest_path, read_manifest
-from geval_local.io.results import numbered
+from geval_local.io.results import MetricFigures, numbered
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, label_of, labels_of
@@ -43,21 +43,6 @@ NO_STEPS = "no-steps"
 ABLATED_THOUGHTS = (None, 1, 4)
 _WITHOUT = dict.fromkeys(name for name in JudgeOptions.model_fields if name.startswith("think"))
 
-Figures = Mapping[str, Any]
-
-
-class ProgressCallback(Protocol):
-    """Told how far the work is."""
-
-    def advance(self, count: int) -> None:
-        """Add to the number of scores done."""
-
-    def reach(self, count: int) -> None:
-        """Set the number of scores done."""
-
-    def show_steps(self, metric: Metric, tokens: int) -> None:
-        """Take in the writing of steps, see `geval_local.judge.steps.OnSteps`."""
-
 
 @dataclass(frozen=True)
 class RatedJudges:
@@ -70,7 +55,7 @@ class RatedJudges:
     directory: Path | None
     #: Loads a judge, and shows progress of a phase with a label, a total and a unit.
     load: Callable[[JudgeOptions], Judge]
-    progress: Callable[..., AbstractContextManager[ProgressCallback]]
+    progress: Callable[..., AbstractContextManager[Any]]
 
     def __post_init__(self) -> None:
         for one in self.choices:
@@ -154,7 +139,7 @@ class RatedJudges:
 
     def _figures(
         self, judge: Judge, choice: JudgeOptions, options: str, metrics: Sequence[Metric], variant: str
-    ) -> dict[str, list[Figures]]:
+    ) -> dict[str, MetricFigures]:
         """Score the rows, or read kept scores with the same signature."""
         with self.progress() as progress:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
@@ -169,18 +154,17 @@ class RatedJudges:
             with self.progress(label, len(self.asked) * len(missing), unit="scores") as progress:
                 if path is None:
                     found = list(judge.iter_scores(missing, self.samples, advance=progress.advance))
-                    return {one.name: self._of_all(row[one.name].to_dict() for row in found) for one in missing}
+                    return {one.name: self._of_all(one, [row[one.name].to_dict() for row in found]) for one in missing}
                 self._keep(path, judge, choice, missing, progress, is_new=not known)
         assert path is not None
         rows = read_rows(path)
-        return {metric.name: self._of_all(row["geval"][metric.name] for row in rows) for metric in complete}
+        return {one.name: self._of_all(one, [row["geval"][one.name] for row in rows]) for one in complete}
 
-    def _of_all(self, asked: Iterable[Figures]) -> list[Figures]:
+    def _of_all(self, metric: Metric, asked: Sequence[Mapping[str, Any]]) -> MetricFigures:
         """Put figures of the rated rows at their places."""
-        found: list[Figures] = [{"score": None, "error": NO_HUMAN}] * len(self.rows.rows)
-        for place, own in zip(self.asked, asked, strict=True):
-            found[place] = own
-        return found
+        found = dict(zip(self.asked, asked, strict=True))
+        unrated = {"error": NO_HUMAN}
+        return MetricFigures.of(metric.name, (found.get(place, unrated) for place in range(len(self.rows.rows))))
 
     def _keep(
         self,
@@ -188,7 +172,7 @@ class RatedJudges:
         judge: Judge,
         choice: JudgeOptions,
         metrics: Sequence[Metric],
-        progress: ProgressCallback,
+        progress: Any,
         *,
         is_new: bool,
     ) -> None:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from geval_local.analysis.gates import GATE_PATTERN, parse_limit
 from geval_local.evaluation.history import LAST, RECORD, checked_pattern
-from geval_local.options import BaselineOptions, CsvStyle, Format, JudgeOptions, Options, RunOptions, jsonl
+from geval_local.options import BaselineOptions, JudgeOptions, RunOptions
 
 _Text = Annotated[str, Field(min_length=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -111,22 +111,15 @@ class MetricUse(_Part):
     steps: bool = True
 
 
-class Outputs(Options):
-    """Where results go."""
-
-    #: Directory of one run directory per data file, and of the reports; relative to the file of the evaluation.
-    #: ``{date}``, ``{time}`` (both UTC) and ``{commit}`` give every run a directory of its own.
-    directory: Annotated[str, Field(min_length=1), AfterValidator(checked_pattern)] = "runs/evaluation"
-    #: As in `RunOptions`.
-    formats: Annotated[list[Format], Field(min_length=1)] = Field(default_factory=jsonl)
-    columns: list[_Text] | None = None
-    csv_style: CsvStyle | None = None
+def _directory(value: object) -> object:
+    if isinstance(value, dict):
+        raise ValueError("it is a directory; formats, columns and csv_style are keys of the file, or of one data file")
+    return value
 
 
 _Data = Annotated[DataFile, BeforeValidator(short("file"), json_schema_input_type=str | DataFile)]
 _Metric = Annotated[MetricUse, BeforeValidator(short("name"), json_schema_input_type=str | MetricUse)]
 _Judge = Annotated[JudgeOptions, BeforeValidator(short("name"), json_schema_input_type=str | JudgeOptions)]
-_Outputs = Annotated[Outputs, BeforeValidator(short("directory"), json_schema_input_type=str | Outputs)]
 _NAME = r"^\w[\w.-]*$"
 
 
@@ -148,14 +141,13 @@ class Evaluation(RunOptions):
     metrics: Annotated[list[_Metric], Field(min_length=1)]
     #: The judges, each a mapping or just a name. Default: the default judge.
     judges: Annotated[list[_Judge], Field(min_length=1)] = Field(default_factory=lambda: [JudgeOptions()])
-    #: Whether to reuse figures of earlier runs; another name of `use_cache`.
-    cache: bool = True
     #: Metric, ``METRIC@JUDGE``, or ``all`` -> limits of its figures, in every data file.
     gates: dict[str, GateSpec] = Field(default_factory=dict)
     #: An earlier run; no metric may be worse than in it, see ``not_worse`` of the gates.
     baseline: _Baseline | None = None
-    #: Where results go: a mapping, or just a directory.
-    outputs: _Outputs = Outputs()
+    #: Directory of one run directory per data file, and of the reports; relative to the file of the evaluation.
+    #: ``{date}``, ``{time}`` (both UTC) and ``{commit}`` give every run a directory of its own.
+    outputs: Annotated[_Text, AfterValidator(checked_pattern), BeforeValidator(_directory)] = "runs/evaluation"
     #: Whether to write a page for every data file, ``NAME.html`` in the outputs' directory.
     report: bool = True
 
@@ -164,14 +156,14 @@ class Evaluation(RunOptions):
 
         Columns of gates make slices too.
         """
-        given: dict[str, Any] = {"use_cache": self.cache and self.use_cache}
-        for part in (self, self.outputs, self.data[name]):
-            given |= {key: getattr(part, key) for key in part.model_fields_set if key in RunOptions.model_fields}
         own = self.data[name]
+        given: dict[str, Any] = {}
+        for part in (self, own):
+            given |= {key: getattr(part, key) for key in part.model_fields_set if key in RunOptions.model_fields}
         specs = [*self.gates.values(), *own.gates.values()]
         columns = [*given.get("by", ()), *(column for spec in specs for column in spec.by)]
         given["by"] = list(dict.fromkeys(columns))
-        return RunOptions(**({"formats": self.outputs.formats} | given))
+        return RunOptions(**given)
 
     @model_validator(mode="after")
     def _hold_together(self) -> Evaluation:

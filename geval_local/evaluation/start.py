@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from geval_local.errors import OutputError
 from geval_local.evaluation.model import schema
 from geval_local.fields import guess_columns, nearest, resolve, words_of
 from geval_local.files import write_atomically
-from geval_local.io.input_checks import readable_samples
+from geval_local.io.input_checks import may_be_text, readable_samples
 from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
@@ -67,37 +66,28 @@ gates:
 # An earlier run; `last` is the newest finished one, and needs a placeholder in outputs.
 # baseline: last
 
-# A run directory for each data file, and the reports.
-outputs:
-  directory: runs/{stem}  # runs/{{date}}-{{commit}} gives every run a directory of its own
-  formats: [jsonl]  # csv, parquet
+# A run directory for each data file, and the reports; runs/{{date}}-{{commit}} gives every run its own.
+outputs: runs/{stem}
+# formats: [jsonl, csv]  # and parquet
 
 # A page for each data file, {data}.html beside its run.
 report: true
 """
 
 
-@dataclass(frozen=True)
-class Start:
-    """A file to start from."""
-
-    #: The YAML.
-    text: str
-    #: Notes on the guesses, and on what the user has to fill in.
-    notes: list[str]
-
-
 def start_evaluation(
     target: Path, data: Path | None = None, *, metrics: Sequence[str] = (), judges: Sequence[str] = ()
-) -> Start:
-    """Compose the file of an evaluation."""
+) -> tuple[str, list[str]]:
+    """Compose the file of an evaluation: its YAML, and what was guessed."""
     from geval_local.models.registry import load_registry
 
     notes: list[str] = []
-    columns = [] if data is None else _columns(data)
+    samples = [] if data is None else readable_samples([*islice(read_samples(data), ROWS_SEEN)], str(data))
+    columns = list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
+    texts = [column for column in columns if may_be_text(column, samples)]
     names = list(metrics)
     if not names:
-        names = guess_metrics(columns) if columns else []
+        names = guess_metrics(columns, texts) if columns else []
         if columns:
             notes.append(
                 f"metrics that its columns fit: {', '.join(names)}"
@@ -106,7 +96,7 @@ def start_evaluation(
             )
         names = names or list(DEFAULT_METRICS)
     loaded = [Metric.load(name) for name in names]
-    mapping, missing = _mapping(loaded, columns)
+    mapping, missing = _mapping(loaded, columns, texts)
     if columns:
         known = resolve(tuple(mapping), tuple(columns))
         found = ", ".join(
@@ -128,11 +118,13 @@ def start_evaluation(
         judges="".join(f"  - {_quoted(one)}\n" for one in judges or [load_registry().default]),
         first=_quoted(loaded[0].name),
     )
-    return Start(text, notes)
+    return text, notes
 
 
-def guess_metrics(columns: Sequence[str]) -> list[str]:
+def guess_metrics(columns: Sequence[str], texts: Sequence[str] | None = None) -> list[str]:
     """Return the presets that fit the names of columns: those of the group that uses the most columns.
+
+    A field is guessed from the columns that hold `texts` only; by default from all.
 
     If groups use the same number, the one with more fields that occur in column names wins, such as ``user question``.
     """
@@ -145,7 +137,7 @@ def guess_metrics(columns: Sequence[str]) -> list[str]:
         called: set[str] = set()
         for name in names:
             wanted = tuple(Metric.load(name).fields)
-            found = _found(wanted, columns)
+            found = _found(wanted, columns, columns if texts is None else texts)
             if len(found) < len(wanted):
                 break
             used |= set(found.values())
@@ -157,10 +149,10 @@ def guess_metrics(columns: Sequence[str]) -> list[str]:
     return best[1]
 
 
-def _found(fields: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
-    """Find the columns of fields by their names, else by guesses."""
+def _found(fields: Sequence[str], columns: Sequence[str], texts: Sequence[str]) -> dict[str, str]:
+    """Find the columns of fields by their names, else by guesses from those that hold texts."""
     found = dict(resolve(tuple(fields), tuple(columns)))
-    free = [column for column in columns if column not in found.values()]
+    free = [column for column in texts if column not in found.values()]
     return found | guess_columns([field for field in fields if field not in found], free)
 
 
@@ -182,19 +174,16 @@ def write_new(path: Path, text: str, *, same_will_do: bool = False) -> bool:
     return True
 
 
-def _columns(data: Path) -> list[str]:
-    samples = readable_samples(list(islice(read_samples(data), ROWS_SEEN)), str(data))
-    return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
-
-
-def _mapping(metrics: Sequence[Metric], columns: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _mapping(
+    metrics: Sequence[Metric], columns: Sequence[str], texts: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
     """Map the fields of all metrics to columns by their names; list the fields without a column."""
     if not columns:
         return {}, []
     found: dict[str, str] = {}
     differing = set()
     for metric in metrics:
-        for field, column in _found(tuple(metric.fields), columns).items():
+        for field, column in _found(tuple(metric.fields), columns, texts).items():
             if found.setdefault(field, column) != column:
                 differing.add(field)  # each metric finds its own column by name
     wanted = dict.fromkeys(field for metric in metrics for field in metric.fields)

@@ -152,11 +152,7 @@ class BoundMetric:
         mapping = dict(fields or {})
         check_mapping(mapping, found.fields)
         limit = found.threshold if threshold is None else threshold
-        if limit is not None and not found.scale.low <= limit <= found.scale.high:
-            raise ConfigurationError(
-                f"the threshold {limit:g} is outside the scale of {found.name}, {found.scale.text}",
-                hint="Write it on the metric's own scale.",
-            )
+        found.check_on_scale(limit, "the threshold")
         loaded = shared_judge(judge)
         if found.needs_steps:
             # Before the first row: a tool's time limit for a row must not include the writing of steps.

@@ -8,67 +8,13 @@ import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
+from geval_local.figures import ANSWERS, FIGURES, Figure
 from geval_local.io.samples import Sample
 
-Kind = Literal["number", "numbers", "count", "flag", "text", "distribution", "tokens", "texts"]
-#: Every figure of `Score.to_dict`, in the order of the columns, and what its values are.
-KINDS: Mapping[str, Kind] = {
-    "score": "number",
-    "normalized": "number",
-    "probabilities": "distribution",
-    "label_mass": "number",
-    "std": "number",
-    "entropy": "number",
-    "mode": "text",
-    "margin": "number",
-    "threshold": "number",
-    "threshold_probability": "number",
-    "passed": "flag",
-    "calibrated": "number",
-    "order_scores": "numbers",
-    "order_masses": "numbers",
-    "thought_count": "count",
-    "thought_error": "number",
-    "thought_spread": "number",
-    "cut_thoughts": "count",
-    "thoughts": "texts",
-    "other_tokens": "tokens",
-    "prompt_tokens": "count",
-    "dropped_tokens": "count",
-    "error": "text",
-    "error_code": "text",
-}
-FIGURES = tuple(KINDS)
-#: Every figure of an answer's `to_dict`, in the order of the columns.
-DECISION_FIGURES = (
-    "type",
-    "probability",
-    "choice",
-    "score",
-    "confidence",
-    "probabilities",
-    "label_mass",
-    "orders",
-    "spread",
-    "spread_error",
-    "thought_count",
-    "thought_error",
-    "thought_spread",
-    "cut_thoughts",
-    "thoughts",
-    "prompt_tokens",
-    "error",
-    "error_code",
-)
-_ONE_TYPE_ONLY = {
-    "predicate": ("probability",),
-    "choice": ("choice", "confidence", "probabilities"),
-    "score": ("score", "confidence", "probabilities"),
-}
 EVERYTHING = "all"
 INPUT = "input"
 ROW = "row"
@@ -83,40 +29,35 @@ class ColumnLayout:
     #: Name of the object that holds them, in JSONL and Parquet; empty if a row is its results and nothing else.
     column: str
     #: Every figure, in the order of the columns.
-    figures: tuple[str, ...]
-    #: Those that a CSV file holds unless others are asked for.
-    default: tuple[str, ...]
-    #: Those of them that have a column even where no row has the figure.
-    needed: tuple[str, ...]
-    #: Result -> its figures, where results have different ones.
-    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    figures: Mapping[str, Figure]
+    #: Question -> its type, where results have different figures.
+    types: Mapping[str, str] = field(default_factory=dict)
 
-    def figures_of(self, result: str) -> tuple[str, ...]:
-        """List the figures of one result."""
-        return self.own.get(result, self.figures)
+    @property
+    def default(self) -> tuple[str, ...]:
+        """Those that a CSV file holds unless others are asked for."""
+        return tuple(name for name, one in self.figures.items() if one.csv != "asked")
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those of them that have a column even where no row has the figure."""
+        return tuple(name for name, one in self.figures.items() if one.csv == "always")
+
+    def figures_of(self, result: str) -> dict[str, Figure]:
+        """Return the figures of one result."""
+        kind = self.types.get(result)
+        return {name: one for name, one in self.figures.items() if not one.types or kind is None or kind in one.types}
 
 
 #: Scores on metrics.
-SCORES = ColumnLayout(
-    "geval",
-    FIGURES,
-    ("score", "calibrated", "label_mass", "thought_error", "thoughts", "error", "error_code"),
-    ("score", "label_mass", "error", "error_code"),
-)
+SCORES = ColumnLayout("geval", FIGURES)
 #: Reasons, as JSONL.
-ALONE = ColumnLayout("", (), (), ())
+ALONE = ColumnLayout("", {})
 
 
 def decision_layout(types: Mapping[str, str]) -> ColumnLayout:
     """Lay out answers to questions, given the type of every question by the name of its results."""
-    needed = ("probability", "choice", "score", "confidence", "label_mass", "error", "error_code")
-    default = (*needed[:-2], "thought_error", "thoughts", *needed[-2:])
-    others = {name for names in _ONE_TYPE_ONLY.values() for name in names}
-    own = {
-        result: tuple(name for name in DECISION_FIGURES if name not in others or name in _ONE_TYPE_ONLY[kind])
-        for result, kind in types.items()
-    }
-    return ColumnLayout("decisions", DECISION_FIGURES, default, needed, own)
+    return ColumnLayout("decisions", ANSWERS, types)
 
 
 def check_chosen(

@@ -267,7 +267,7 @@ def _misfit(
             *mapping.values(),
             *resolve(tuple(field for field in wanted if field not in missing), tuple(columns)).values(),
         }
-        guesses = guess_columns(missing, (one for one in columns if one not in taken and _may_be_text(one, samples)))
+        guesses = guess_columns(missing, (one for one in columns if one not in taken and may_be_text(one, samples)))
         hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}:"
         hint += f"\n  {field_options(missing, guesses)}"
     elif unfit[0][1].hint:
@@ -275,7 +275,7 @@ def _misfit(
     return DataError(f"{where}: {rows} {cannot} be scored on {'; '.join(told)}", hint=hint)
 
 
-def _may_be_text(column: str, samples: Sequence[Sample]) -> bool:
+def may_be_text(column: str, samples: Sequence[Sample]) -> bool:
     """Whether a column can be scored: it contains texts, not ids, names of systems, labels or hashes."""
     words = words_of(column)
     if column in SYSTEM_FIELDS or {"id", "ids", "name", "hash"} & set(words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geval_local.errors import DataError, ReadError, first_line
-from geval_local.io.columns import KINDS, SCORES, ColumnLayout, Kind, ResultRow, as_text, plain
+from geval_local.figures import Kind
+from geval_local.io.columns import SCORES, ColumnLayout, ResultRow, as_text, plain
 from geval_local.io.places import File, parquet_source
 from geval_local.io.rows import is_read_failure, parquet_batches
 
@@ -31,14 +32,10 @@ _TYPES: dict[Kind, Any] = {
     "distribution": pa.map_(pa.string(), pa.float64()),
     "texts": pa.list_(pa.string()),
     "tokens": pa.list_(pa.struct([("token", pa.string()), ("probability", pa.float64())])),
-}
-FIGURES_TYPE = pa.struct([(figure, _TYPES[kind]) for figure, kind in KINDS.items()])
-_OUTCOME = pa.struct([("value", pa.string()), ("label", pa.string()), ("probability", pa.float64())])
-_ANSWER_TYPES = {figure: _TYPES[kind] for figure, kind in KINDS.items()} | {
-    "type": pa.string(),
-    "choice": pa.string(),
-    "probabilities": pa.list_(_OUTCOME),
-    "orders": pa.int64(),
+    "value": pa.string(),
+    "outcomes": pa.list_(
+        pa.struct([("value", pa.string()), ("label", pa.string()), ("probability", pa.float64())]),
+    ),
 }
 # Columns of the spool by origin, so that an input column and a metric may bear the same name.
 _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
@@ -148,7 +145,7 @@ def _batches(paths: Sequence[File], schema: Any, start: int) -> Generator[Any, N
 
 
 class ParquetSink:
-    """Input columns, then ``geval``: a struct with one struct of figures per metric (`FIGURES_TYPE`).
+    """Input columns, then ``geval``: a struct with one struct of figures per metric.
 
     Answers to questions stand under ``decisions`` in the same way; there the options are texts, booleans too.
 
@@ -294,31 +291,23 @@ class ParquetSink:
                     self._types[name] = pa.string()
 
     def _type_of(self, result: str) -> Any:
-        if self._layout is SCORES:
-            return FIGURES_TYPE
-        figures = self._layout.figures_of(result)
-        return pa.struct([(figure, _ANSWER_TYPES.get(figure, pa.float64())) for figure in figures])
+        return pa.struct([(name, _TYPES[one.kind]) for name, one in self._layout.figures_of(result).items()])
 
     def _figures(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        return _figures_row(figures) if self._layout is SCORES else _answer_row(figures)
+        row: dict[str, Any] = plain(figures)
+        for name, one in self._layout.figures.items():
+            if one.kind in _WRITTEN and row.get(name) is not None:
+                row[name] = _WRITTEN[one.kind](row[name])
+        return row
 
 
-def _answer_row(figures: Mapping[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = plain(figures)
-    if "choice" in row:
-        row["choice"] = as_text(row["choice"])
-    if "probabilities" in row:
-        row["probabilities"] = [{**item, "value": as_text(item["value"])} for item in row["probabilities"]]
-    return row
-
-
-def _figures_row(figures: Mapping[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = plain(figures)
-    if row.get("probabilities") is not None:
-        row["probabilities"] = list(row["probabilities"].items())
-    if row.get("other_tokens") is not None:
-        row["other_tokens"] = [{"token": token, "probability": p} for token, p in row["other_tokens"]]
-    return row
+#: How values are written that Arrow takes in another form.
+_WRITTEN: dict[Kind, Callable[[Any], Any]] = {
+    "distribution": lambda value: list(value.items()),
+    "tokens": lambda value: [{"token": token, "probability": p} for token, p in value],
+    "value": as_text,
+    "outcomes": lambda value: [{**one, "value": as_text(one["value"])} for one in value],
+}
 
 
 def _array(values: list[Any], kind: Any = None) -> Any:

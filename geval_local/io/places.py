@@ -24,7 +24,8 @@ from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import parse_qsl
 
 from geval_local.errors import ConfigurationError, DataError, ReadError, first_line
-from geval_local.files import check_is_file, replacing, state_of
+from geval_local.files import check_is_file, replacing
+from geval_local.io.text_files import state_of
 from geval_local.wording import without_secrets
 
 #: File systems that show an object only when it is complete, and on which renaming copies it.
@@ -62,7 +63,7 @@ def is_address(text: str) -> bool:
 
 def is_pattern(text: str) -> bool:
     """Whether a path or address is a pattern, unless there is a file of that name."""
-    plain = _opened(text).plain if is_address(text) else text
+    plain = opened(text).plain if is_address(text) else text
     return any(char in plain for char in _MAGIC)
 
 
@@ -77,7 +78,8 @@ class _Opened(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _opened(address: str) -> _Opened:
+def opened(address: str) -> _Opened:
+    """Open the store of an address; kept for later calls."""
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -147,17 +149,17 @@ class Place:
     @property
     def plain(self) -> str:
         """The address without options."""
-        return self.address if self._is_path else _opened(self.address).plain
+        return self.address if self._is_path else opened(self.address).plain
 
     @property
     def system(self) -> Any:
         """The pyarrow file system."""
-        return _opened(self.address).system
+        return opened(self.address).system
 
     @property
     def path(self) -> str:
         """The path on the file system."""
-        return os.path.abspath(self.address) if self._is_path else _opened(self.address).path
+        return os.path.abspath(self.address) if self._is_path else opened(self.address).path
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Results of ``geval-local score``, read from any of its formats or given as rows.
+"""Results of ``geval-local score``, read from any of its formats or given as rows, once, into columns.
 
 Report and analysis share the rules for which CSV columns are figures and how rows are numbered.
 """
@@ -8,37 +8,35 @@ from __future__ import annotations
 import logging
 import math
 import os
+from array import array
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Any, overload
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+import numpy as np
+from numpy.typing import NDArray
 
 from geval_local.direction import Direction
 from geval_local.errors import Cause, DataError, ErrorCode
 from geval_local.fields import decoded_json
-from geval_local.io.columns import FIGURES, as_text
+from geval_local.figures import FIGURES, Kind
+from geval_local.io.columns import as_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
 from geval_local.score import OrderFigures, Score
 from geval_local.thinking import ThoughtFigures
 
-#: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.
-ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
-
 logger = logging.getLogger("geval_local")
-#: Rows of files above this size are not held in memory, see `FileRows`: some 130,000 rows of a thousand characters,
-#: which take six times their size there.
-STREAMED_BYTES = 1 << 27
-#: How much larger the rows of a compressed file are, about.
-_PACKED = 5
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
+#: No scale has values beyond; the squares of larger numbers are no numbers.
+LARGEST = 1e150
+#: Most different texts of a column that are looked for in later rows.
+_MOST_KNOWN = 1 << 16
 
 
 def row_number(row: Mapping[str, Any], place: int) -> int:
@@ -51,56 +49,65 @@ def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
     return ((row_number(row, place), row) for place, row in enumerate(rows, start=1))
 
 
-def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
-    """Read the rows of a data or result file; the figures of a result file come as ``geval`` from every format.
-
-    Of a large file, rows are read as they are asked for.
-    """
+def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
+    """Read the rows of a data or result file; the figures of a result file come as ``geval`` from every format."""
     path = Path(path)
     described = _described(path)
     if path.suffix.lower() == ".csv" and described is not None and described.rows_sha256 is not None:
         kept = rows_path(path)
         if kept.exists() and file_sha256(kept) == described.rows_sha256:
             if file_sha256(path) == described.results_sha256:
-                return _held_or_streamed(kept, None)
-            return _joined(list(_rows_of(path, described)), list(_rows_of(kept, None)))
+                return ResultRows.of(_rows_of(kept, None), kept)
+            return ResultRows.of(_joined(list(_rows_of(path, described)), list(_rows_of(kept, None))), path)
         _say_lost(kept, path.name)
-    rows = _held_or_streamed(path, described)
-    if not rows:
-        raise DataError(f"{path} holds no rows")
+    state = _state_of(path)
+    rows = ResultRows.of(_rows_of(path, described), path)
+    if _state_of(path) != state:
+        raise DataError(f"{path} was changed while it was read", hint="Try again once nothing writes to it.")
     return rows
 
 
-class FileRows(Sequence[Row]):
-    """Rows of a large result file, read again by every pass; asking for one in its middle keeps them in memory."""
+class ResultRows(Sequence[Row]):
+    """The rows of results in columns, read in one pass; figures are numbers of 8 bytes, and equal texts one text.
 
-    def __init__(self, path: Path, described: ResultManifest | None) -> None:
-        self._path, self._described = path, described
-        self._state = _state_of(path)
-        self._kept: list[Row] | None = None
-        self._count: int | None = None
-        self._first = next(iter(self), None)
-        if self._first is None:
+    An item is a row of its own: the input's columns, and ``geval`` with the figures of every metric.
+    """
+
+    def __init__(self) -> None:
+        #: The input's columns; `_NOTHING` where a row has none.
+        self._columns: dict[str, _Values] = {}
+        self._numbers = array("q")
+        #: Metric -> its figures.
+        self.figures: dict[str, MetricFigures] = {}
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], path: str | os.PathLike[str] = "results") -> ResultRows:
+        """Collect rows; a file without any is refused."""
+        found = cls()
+        for row in rows:
+            found._add(row, path)
+        if not found._numbers:
             raise DataError(f"{path} holds no rows")
+        return found
 
-    def __iter__(self) -> Iterator[Row]:
-        if self._kept is not None:
-            yield from self._kept
-            return
-        count = 0
-        for count, row in enumerate(_rows_of(self._path, self._described), start=1):  # noqa: B007 - counted
-            yield row
-        if _state_of(self._path) != self._state:
-            raise DataError(f"{self._path} was changed while it was read", hint="Try again once nothing writes to it.")
-        self._count = count
-
-    def __bool__(self) -> bool:
-        return True
+    def _add(self, row: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+        place = len(self._numbers)
+        number = row_number(row, place + 1)
+        self._numbers.append(number)
+        held = row.get("geval")
+        are_figures = isinstance(held, Mapping) and all(isinstance(own, Mapping | None) for own in held.values())
+        for name, value in row.items():
+            if name != "geval" or not are_figures:
+                if name not in self._columns:
+                    self._columns[name] = _Values()
+                self._columns[name].add(place, value)
+        for metric, given in held.items() if are_figures and held is not None else ():
+            if given is not None:
+                own = self.figures.setdefault(str(metric), MetricFigures(str(metric)))
+                own.add(place, given, f"{path}, row {number}")
 
     def __len__(self) -> int:
-        if self._count is None:
-            self._count = sum(1 for _ in self)
-        return self._count
+        return len(self._numbers)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -109,24 +116,289 @@ class FileRows(Sequence[Row]):
     def __getitem__(self, index: slice) -> list[Row]: ...
 
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if index == 0 and self._first is not None:
-            return self._first
-        if self._kept is None:
-            self._kept = list(self)
-        return self._kept[index]
+        places = range(len(self))[index]
+        return self._row(places) if isinstance(places, int) else list(map(self._row, places))
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._row, range(len(self)))
+
+    def _row(self, place: int) -> Row:
+        row = self.columns_of(place)
+        if self.figures:
+            row["geval"] = {name: _Own(own, place) for name, own in self.figures.items() if own.has(place)}
+        return row
+
+    def columns_of(self, place: int) -> Row:
+        """Return the input's columns of a row, by its place from 0."""
+        row = Row()
+        for name, values in self._columns.items():
+            if (value := values.at(place)) is not _NOTHING:
+                row[name] = value
+        row.number = self._numbers[place]
+        return row
+
+    def inputs(self) -> Iterator[Row]:
+        """Yield the rows without figures."""
+        return map(self.columns_of, range(len(self)))
+
+    @property
+    def bare(self) -> int | None:
+        """The number of the first row that has no figures of any metric; None if all have some."""
+        has = np.zeros(len(self), np.bool_)
+        for own in self.figures.values():
+            has |= own.known(len(self))
+        return None if has.all() else self._numbers[int(has.argmin())]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The rows' numbers in their file."""
+        return self._numbers.tolist()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the input's columns."""
+        return list(self._columns)
+
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a column of the input, None where a row has none."""
+        values = self._columns.get(name)
+        if values is None:
+            return [None] * len(self)
+        return [None if (value := values.at(place)) is _NOTHING else value for place in range(len(self))]
+
+
+class _Own(Mapping[str, Any]):
+    """The figures of one row, read when they are asked for."""
+
+    def __init__(self, figures: MetricFigures, place: int) -> None:
+        self._figures, self._place = figures, place
+
+    def __getitem__(self, name: str) -> Any:
+        return self._figures.at(self._place)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures.at(self._place))
+
+    def __len__(self) -> int:
+        return len(self._figures.at(self._place))
+
+    def __repr__(self) -> str:
+        return repr(self._figures.at(self._place))
+
+
+_NOTHING = object()
+
+
+class _Values:
+    """The values of one column of the input; equal texts are one."""
+
+    def __init__(self) -> None:
+        self._held: list[Any] = []
+        self._known: dict[str, str] = {}
+
+    def add(self, place: int, value: Any) -> None:
+        held = self._held
+        if len(held) < place:
+            held.extend([_NOTHING] * (place - len(held)))
+        if type(value) is str and (len(self._known) < _MOST_KNOWN or value in self._known):
+            value = self._known.setdefault(value, value)
+        held.append(value)
+
+    def at(self, place: int) -> Any:
+        return self._held[place] if place < len(self._held) else _NOTHING
+
+
+class MetricFigures:
+    """The figures of one metric, in columns; a figure that a row does not have is None, a number NaN."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self._has = bytearray()
+        self._numbers: dict[str, array[float]] = {}
+        self._others: dict[str, _Values] = {}
+        #: Labels, in one order for all rows, and their probabilities.
+        self._labels: tuple[str, ...] = ()
+        self._shares = array("d")
+
+    @classmethod
+    def of(cls, metric: str, rows: Iterable[Mapping[str, Any]]) -> MetricFigures:
+        """Collect figures, one object per row."""
+        found = cls(metric)
+        for place, own in enumerate(rows):
+            found.add(place, own, f"row {place + 1}")
+        return found
+
+    def add(self, place: int, given: Mapping[str, Any], where: str) -> None:
+        """Add the figures of a row, in any format's form; `where` names it in messages."""
+        if len(self._has) < place:
+            self._has.extend(bytes(place - len(self._has)))
+        self._has.append(1)
+        for name, value in given.items():
+            if name not in FIGURES or value is None or value == "" or value != value:
+                continue
+            kind = FIGURES[name].kind
+            try:
+                if kind == "number":
+                    column = self._numbers.get(name)
+                    if column is None:
+                        column = self._numbers[name] = array("d")
+                    if len(column) < place:
+                        column.extend([math.nan] * (place - len(column)))
+                    column.append(_number(value))
+                elif kind == "distribution" and self._add_shares(place, _shares(value)):
+                    pass
+                else:
+                    self._others.setdefault(name, _Values()).add(place, _READ[kind](value))
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{where}: {self.metric}: {name}: {error}, not {value!r:.80}", hint=_HINT) from error
+        if "order_scores" not in given and "order_masses" not in given:
+            return
+        scores, masses = (self._other(name, place) or () for name in ("order_scores", "order_masses"))
+        if len(scores) != len(masses):
+            raise DataError(f"{where}: {self.metric}: order_scores and order_masses are not equally many", hint=_HINT)
+
+    def _add_shares(self, place: int, shares: Mapping[str, float]) -> bool:
+        """Add a distribution; False if its labels are not those of the first."""
+        labels = tuple(shares)
+        self._labels = self._labels or labels
+        if labels != self._labels:
+            return False
+        if len(self._shares) < place * len(labels):
+            self._shares.extend([math.nan] * (place * len(labels) - len(self._shares)))
+        self._shares.extend(shares.values())
+        return True
+
+    def has(self, place: int) -> bool:
+        """Whether a row has figures of the metric."""
+        return place < len(self._has) and self._has[place] == 1
+
+    def known(self, rows: int) -> NDArray[np.bool_]:
+        """Return which rows have figures of the metric."""
+        return np.frombuffer(self._has.ljust(rows, b"\0"), np.bool_)
+
+    def number(self, name: str, rows: int) -> NDArray[np.float64]:
+        """Return the numbers of a figure, NaN where a row has none."""
+        found = np.full(rows, math.nan)
+        if (own := self._numbers.get(name)) is not None:
+            found[: len(own)] = np.frombuffer(own)
+        return found
+
+    def probabilities(self, place: int) -> dict[str, float] | None:
+        """Return the label probabilities of a row, if it has any."""
+        width = len(self._labels)
+        own = self._shares[place * width : (place + 1) * width]
+        if width and len(own) and own[0] == own[0]:
+            return dict(zip(self._labels, own, strict=True))
+        shares: dict[str, float] | None = self._other("probabilities", place)
+        return shares
+
+    def _other(self, name: str, place: int) -> Any:
+        found = self._others[name].at(place) if name in self._others else _NOTHING
+        return None if found is _NOTHING else found
+
+    def at(self, place: int) -> dict[str, Any]:
+        """Return the figures of a row; `score` is always among them."""
+        found: dict[str, Any] = {"score": None}
+        for name in FIGURES:
+            if (own := self._numbers.get(name)) is not None:
+                if place < len(own) and own[place] == own[place]:
+                    found[name] = own[place]
+            elif name == "probabilities" and (shares := self.probabilities(place)) is not None:
+                found[name] = shares
+            elif (other := self._other(name, place)) is not None:
+                found[name] = other
+        return found
+
+    def cause(self, place: int) -> Cause:
+        """Say why a row has no score."""
+        return Cause(self._other("error", place) or "unscored", ErrorCode.read(self._other("error_code", place)))
+
+    def score(self, place: int, direction: Direction = Direction.HIGH) -> Score:
+        """Return the score of a row."""
+        found = self.at(place)
+        if found["score"] is None:
+            told = Cause(found.get("error") or _ABSENT, ErrorCode.read(found.get("error_code")))
+            return Score.unscored(self.metric, told, prompt_tokens=found.get("prompt_tokens", 0))
+        count = found.get("thought_count")
+        error, spread = (found.get(name, math.nan) for name in ("thought_error", "thought_spread"))
+        return Score(
+            self.metric,
+            found.pop("score"),
+            orders=tuple(map(OrderFigures, found.get("order_scores", ()), found.get("order_masses", ()))),
+            thoughts=None
+            if count is None
+            else ThoughtFigures(count, error, spread, found.get("cut_thoughts", 0), found.get("thoughts", ())),
+            direction=direction,
+            **{name: value for name, value in found.items() if name in _OF_SCORE},
+        )
+
+
+#: Figures that are attributes of a score, and no parts of one.
+_OF_SCORE = Score.__dataclass_fields__.keys() - {"metric", "value", "orders", "thoughts", "error", "direction"}
+
+
+def _number(value: Any) -> float:
+    if type(value) is float and -LARGEST <= value <= LARGEST:
+        return value
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if number != number:
+        raise ValueError("a number is expected")
+    if not -LARGEST <= number <= LARGEST:
+        raise ValueError("a number beyond all scales")
+    return number
+
+
+def _shares(value: Any) -> dict[str, float]:
+    found = decoded_json(value) if isinstance(value, str) else value
+    if not isinstance(found, Mapping):
+        raise ValueError("probabilities by label are expected")
+    shares = {str(label): _number(share) for label, share in found.items() if share is not None}
+    if shares and not (min(shares.values()) >= -1e-9 and max(shares.values()) <= 1 + 1e-9):
+        raise ValueError("a probability is 0 to 1")
+    return shares
+
+
+def _listed(value: Any) -> list[Any]:
+    found = decoded_json(value)
+    found = found.tolist() if isinstance(found, np.ndarray) else found
+    if not isinstance(found, list | tuple):
+        raise ValueError("a list is expected")
+    return list(found)
+
+
+def _flag(value: Any) -> bool:
+    found = {"true": True, "false": False}.get(str(value).lower())
+    if found is None:
+        raise ValueError("true or false is expected")
+    return found
+
+
+def _tokens(value: Any) -> tuple[tuple[str, float], ...]:
+    """Read pairs, which tokens are in JSON and CSV; in Parquet they are structs."""
+    pairs = [tuple(one.values()) if isinstance(one, Mapping) else tuple(one) for one in _listed(value)]
+    if not all(len(pair) == 2 for pair in pairs):
+        raise ValueError("pairs of token and probability are expected")
+    return tuple((str(token), _number(share)) for token, share in pairs)
+
+
+#: How the values of a kind are read, in the form of any format; a cell of a table is a text.
+_READ: Mapping[Kind, Callable[[Any], Any]] = {
+    "numbers": lambda value: [*map(_number, _listed(value))],
+    "count": lambda value: int(_number(value)),
+    "flag": _flag,
+    "text": lambda value: value if isinstance(value, str) else str(value),
+    "texts": lambda value: tuple(map(str, _listed(value))),
+    "distribution": _shares,
+    "tokens": _tokens,
+}
 
 
 def _state_of(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-def _held_or_streamed(path: Path, described: ResultManifest | None) -> Sequence[Row]:
-    """Read the rows of a small file; those of a large one as they are asked for."""
-    packed = _PACKED if path.suffix.lower() in (".gz", ".parquet") else 1
-    if path.stat().st_size * packed > STREAMED_BYTES:
-        return FileRows(path, described)
-    return list(_rows_of(path, described))
 
 
 @cache
@@ -139,6 +411,8 @@ def _rows_of(path: Path, described: ResultManifest | None) -> Iterator[Row]:
         if raw.error is not None:
             raise DataError(f"{path}, row {raw.number}: {raw.error}")
         row = Row(with_figures(raw.fields, () if described is None else described.metrics))
+        if row.get("extra") == "" and "geval" in row:  # the CSV column for late columns
+            del row["extra"]
         row.number = raw.number
         yield row
 
@@ -206,144 +480,3 @@ def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mappi
 def decoded(value: Any) -> Any:
     """Decode a cell of a CSV file; an empty one is None."""
     return None if value == "" else decoded_json(value)
-
-
-@dataclass(frozen=True)
-class Record:
-    """One row of results."""
-
-    #: The row's number in its file (the line for JSONL), from 1.
-    number: int
-    #: The input's columns.
-    columns: dict[str, Any]
-    #: Metric -> its score, for every metric of the results.
-    scores: dict[str, Score]
-
-
-class Records(Collection[Record]):
-    """Records of result rows, made whenever they are asked for."""
-
-    def __init__(
-        self, rows: Sequence[Mapping[str, Any]], where: str, metrics: Sequence[str], directions: Mapping[str, Direction]
-    ) -> None:
-        self._rows, self._where, self._metrics, self._directions = rows, where, metrics, directions
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __contains__(self, record: object) -> bool:
-        return any(own == record for own in self)
-
-    def __iter__(self) -> Iterator[Record]:
-        for number, row in numbered(self._rows):
-            place = f"{self._where}, row {number}"
-            own = figures_in(row, place)
-            scores = {metric: read_score(metric, own.get(metric), place) for metric in self._metrics}
-            for metric, direction in self._directions.items():
-                scores[metric] = replace(scores[metric], direction=direction)
-            yield Record(number, _columns(row), scores)
-
-
-def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input columns of a result row."""
-    columns = {str(name): value for name, value in row.items() if name != "geval"}
-    if columns.get("extra") == "":  # the CSV column for late columns
-        del columns["extra"]
-    return columns
-
-
-def figures_in(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
-    """Return the figures of every metric in a result row."""
-    if "geval" not in row:
-        raise DataError(f"{where}: no scores", hint=_HINT)
-    found = row["geval"]
-    if not (isinstance(found, Mapping) and all(isinstance(own, Mapping | None) for own in found.values())):
-        raise DataError(f"{where}: the column 'geval' does not hold one object per metric", hint=_HINT)
-    return {str(metric): figures for metric, figures in found.items() if figures is not None}
-
-
-def _not_a_flag(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("a number is expected")
-    return value
-
-
-def _on_a_scale(value: float) -> float:
-    if not -LARGEST <= value <= LARGEST:
-        raise ValueError("a number beyond all scales")
-    return value
-
-
-def _pairs(value: object) -> object:
-    """List tokens as pairs, which they are in JSON and CSV; in Parquet they are structs."""
-    found = decoded_json(value)
-    is_list = isinstance(found, list) and all(isinstance(item, Mapping) for item in found)
-    return [tuple(item.values()) for item in found] if is_list else found
-
-
-#: No scale has values beyond; the squares of larger numbers are no numbers.
-LARGEST = 1e150
-_Number = Annotated[float, BeforeValidator(_not_a_flag), Field(allow_inf_nan=False), AfterValidator(_on_a_scale)]
-_Share = Annotated[_Number, Field(ge=-1e-9, le=1 + 1e-9)]
-_Numbers = Annotated[list[_Number], BeforeValidator(decoded_json)]
-
-
-_OF_THOUGHTS = ("thought_count", "thought_error", "thought_spread", "cut_thoughts", "thoughts")
-
-
-class _Figures(BaseModel):
-    """The figures of a score as any format gives them; a cell of a table is a text."""
-
-    model_config = ConfigDict(coerce_numbers_to_str=True)
-
-    score: _Number | None = None
-    error: str | None = None
-    error_code: str | None = None
-    normalized: _Number = math.nan
-    probabilities: Annotated[dict[str, _Share], BeforeValidator(decoded_json)] | None = None
-    label_mass: _Number = math.nan
-    std: _Number = math.nan
-    entropy: _Number = math.nan
-    mode: str | None = None
-    margin: _Number = math.nan
-    threshold: _Number | None = None
-    threshold_probability: _Number | None = None
-    passed: bool | None = None
-    calibrated: _Number | None = None
-    order_scores: _Numbers = []
-    order_masses: _Numbers = []
-    thought_count: int | None = None
-    thought_error: _Number = math.nan
-    thought_spread: _Number = math.nan
-    cut_thoughts: int = 0
-    thoughts: Annotated[tuple[str, ...], BeforeValidator(decoded_json)] = ()
-    other_tokens: Annotated[tuple[tuple[str, _Number], ...], BeforeValidator(_pairs)] = ()
-    prompt_tokens: int = 0
-    dropped_tokens: int = 0
-
-
-def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
-    """Read the score of a metric back from its figures; `where` names the row, for messages."""
-    given = {name: value for name, value in (figures or {}).items() if value is not None and value != ""}
-    try:
-        found = _Figures.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, not {first['input']!r:.80}"
-        raise DataError(f"{where}: {metric}: {told}", hint=_HINT) from error
-    if found.score is None:
-        why = Cause(found.error or _ABSENT, ErrorCode.read(found.error_code))
-        return Score.unscored(metric, why, prompt_tokens=found.prompt_tokens)
-    if len(found.order_scores) != len(found.order_masses):
-        raise DataError(f"{where}: {metric}: order_scores and order_masses are not equally many", hint=_HINT)
-    return Score(
-        metric=metric,
-        value=found.score,
-        orders=tuple(map(OrderFigures, found.order_scores, found.order_masses)),
-        thoughts=None
-        if found.thought_count is None
-        else ThoughtFigures(
-            found.thought_count, found.thought_error, found.thought_spread, found.cut_thoughts, found.thoughts
-        ),
-        **found.model_dump(exclude={"score", "error", "error_code", "order_scores", "order_masses", *_OF_THOUGHTS}),
-    )

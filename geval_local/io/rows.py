@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple
 
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
 from geval_local.fields import field_value, nearest
-from geval_local.files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text, state_of
 from geval_local.io.places import File, check_is_there, parquet_source
+from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text, state_of
 from geval_local.options import Quoting
 
 #: The csv module rejects cells above 128 KiB by default; a source document may be longer.
@@ -420,7 +420,7 @@ def read_rows(
 
     `rows` says where they are inside of a file that holds more than rows: a path in JSON, a sheet of a spreadsheet.
     `quoting` says whether quotes in a table enclose cells; without it the lines tell, see `_look_at`. Without
-    `encoding`, texts are UTF-8 or UTF-16, and tables may also be Windows-1252, see `geval_local.files.is_western`.
+    `encoding`, texts are UTF-8 or UTF-16; tables may also be Windows-1252, see `io.text_files.is_western`.
     Undecodable bytes become lone surrogates, for the caller to detect.
     """
     check_is_there(path)
@@ -435,10 +435,8 @@ def read_rows(
             hint=f"{remedy}Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
         )
     reader = FORMATS[suffix]
-    if rows is not None and suffix not in (".json", ".xlsx"):
-        raise ConfigurationError(
-            f"`rows` leads into a JSON file or a spreadsheet, and {path} is neither", hint="Leave it out."
-        )
+    if rows is not None and suffix != ".json":
+        raise ConfigurationError(f"`rows` leads into a JSON file, and {path} is none", hint="Leave it out.")
     reader = reader if rows is None else partial(reader, rows=rows)
     if quoting is not None:
         if suffix not in (".csv", ".tsv"):
@@ -694,15 +692,15 @@ def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
     for first in range(0, batch.num_rows, step):
         some = batch.slice(first, step)
         try:
-            yield from _converted(some, start + first)
+            yield from converted_rows(some, start + first)
         except (ValueError, ArithmeticError):  # Arrow's own value errors are ValueErrors
             # One value that Python cannot represent fails the conversion of all rows.
             for index in range(some.num_rows):
                 yield _converted_row(some.slice(index, 1), start + first + index)
 
 
-def _converted(batch: Any, start: int) -> list[RawRow]:
-    # By column: a call per value would cost more than the values.
+def converted_rows(batch: Any, start: int) -> list[RawRow]:
+    """Convert a batch by column: a call per value would cost more than the values."""
     names, columns = batch.schema.names, list(map(_values, batch.columns))
     records = zip(*columns, strict=True) if columns else ((),) * batch.num_rows
     return [RawRow(number, dict(zip(names, record, strict=True))) for number, record in enumerate(records, start=start)]
@@ -715,7 +713,7 @@ def _values(column: Any) -> list[Any]:
 
 def _converted_row(row: Any, number: int) -> RawRow:
     try:
-        (converted,) = _converted(row, number)
+        (converted,) = converted_rows(row, number)
     except (ValueError, ArithmeticError):
         return _without_broken(row, number)
     return converted

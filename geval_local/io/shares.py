@@ -22,7 +22,6 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
-from geval_local.files import bounded_lines, encoding_of, kind_of_no_text, state_of
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import free_name
 from geval_local.io.input_files import FILE, names_of, read_input
@@ -40,6 +39,7 @@ from geval_local.io.rows import (
 )
 from geval_local.io.samples import Sample, samples_of
 from geval_local.io.shapes import Shape
+from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_text, state_of
 from geval_local.options import RunOptions
 
 _HEAD_BYTES = 4096
@@ -91,6 +91,18 @@ class Share(_Record):
     samples: tuple[Count, Count] | None = None
 
 
+def share_numbers(text: str | None) -> tuple[int, int]:
+    """Read the number of a share, from 1, and how many there are: ``3/8``."""
+    number, count = map(int, str(text).split("/"))
+    return number, count
+
+
+def share_name(text: str) -> str:
+    """Name the directory of a share: ``shard-0003-of-0008``."""
+    number, count = share_numbers(text)
+    return f"shard-{number:04d}-of-{count:04d}"
+
+
 class _Cut(NamedTuple):
     """Place in the input."""
 
@@ -136,7 +148,7 @@ def share_of(
     EmptyShareError
         If no row is left for this share.
     """
-    number, count = map(int, str(options.shard).split("/"))
+    number, count = share_numbers(options.shard)
     found = shares_of(paths, options, count, [number], sizes=sizes, pairs=pairs, documents=documents)
     if not found:
         raise EmptyShareError(

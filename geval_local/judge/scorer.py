@@ -125,7 +125,7 @@ class Scorer(ABC):
         self.engine: Engine = engine
         #: What draws thoughts before the labels are read; None for a judge that does not think.
         self.thinker: Thinker | None = None
-        self._makers: dict[tuple[str, str], RequestMaker] = {}
+        self.makers: dict[tuple[str, str], RequestMaker] = {}
         self._makers_turn = threading.Lock()
 
     @property
@@ -468,14 +468,14 @@ class Scorer(ABC):
     def _maker(self, metric: Metric) -> RequestMaker:
         key = (metric.hash, metric.steps_hash)
         with self._makers_turn:
-            if key not in self._makers:
-                while len(self._makers) >= MOST_MAKERS:
-                    del self._makers[next(iter(self._makers))]
+            if key not in self.makers:
+                while len(self.makers) >= MOST_MAKERS:
+                    del self.makers[next(iter(self.makers))]
                 if self.thinker is None:
-                    self._makers[key] = RequestMaker(self.encoder, metric, self.context)
+                    self.makers[key] = RequestMaker(self.encoder, metric, self.context)
                 else:
-                    self._makers[key] = self.thinker.maker(metric, self.context)
-            return self._makers[key]
+                    self.makers[key] = self.thinker.maker(metric, self.context)
+            return self.makers[key]
 
 
 # Python names a method in its own messages by where it is defined; users know the judge's.

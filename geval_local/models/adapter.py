@@ -46,7 +46,7 @@ _AS_PLAIN = (
     "path_initial_model_for_weight_conversion=DIR_BEFORE_TRAINING)`, which makes it a plain LoRA."
 )
 #: Keys whose effect depends on more than weights, or that several layers share: reason, remedy.
-_NO_MERGE = {
+NO_MERGE = {
     "layer_replication": (
         "repeats layers of the model (layer_replication), which share their weights, so that it cannot be merged into "
         "one without the others",
@@ -66,7 +66,7 @@ _NO_MERGE = {
 #: kinds of LoRA, merged correctly, changed by 5e-6 (float32), 0.05 (float16), 0.1 (bfloat16) and 1e-15 (float64).
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 5e-5, torch.float16: 0.05, torch.bfloat16: 0.2}
 #: Seconds that an adapter's patterns may take on all modules of a model; usual ones take milliseconds.
-_PATIENCE = 10.0
+PATIENCE = 10.0
 _QUANTIFIER = re.compile(r"[*+{]")
 #: Peft matches a pattern with the end of a module's name.
 _TRY = (
@@ -122,7 +122,7 @@ def _check_start(entry: JudgeEntry, config: dict[str, Any], dtype: str, *, is_gg
     Peft repeats the initialisation at every load, before it reads the trained matrices. If that changes the base at
     random (randomised factors) or by data, every load gives another model.
     """
-    for key, (reason, remedy) in _NO_MERGE.items():
+    for key, (reason, remedy) in NO_MERGE.items():
         if config.get(key):
             raise UnsupportedModelError(f"judge {entry.name!r}: the adapter in {entry.adapter} {reason}", hint=remedy)
     start = config.get("init_lora_weights", True)
@@ -266,11 +266,11 @@ def _check_patterns(entry: JudgeEntry, config: Any, names: list[str]) -> None:
     task = json.dumps({"patterns": patterns, "names": names}).encode()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRY], input=task, capture_output=True, timeout=_PATIENCE, check=False
+            [sys.executable, "-c", _TRY], input=task, capture_output=True, timeout=PATIENCE, check=False
         )
         problem = "are no regular expressions" if done.returncode else None
     except subprocess.TimeoutExpired:
-        problem = f"do not come to an end within {_PATIENCE:.0f} s"
+        problem = f"do not come to an end within {PATIENCE:.0f} s"
     if problem is not None:
         raise JudgeError(
             f"judge {entry.name!r}: the patterns in {entry.adapter and entry.adapter / ADAPTER_CONFIG} {problem}: "

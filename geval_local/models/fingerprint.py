@@ -57,9 +57,9 @@ _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilf
 _WEIGHTS = {".gguf", ".safetensors", ""}
 #: Bytes of other files that are; larger ones, such as data next to a model, count as changed with their ctime.
 _MOST_TO_KNOW = 1 << 26
-_MOUNTS = Path("/proc/self/mountinfo")
+MOUNTS = Path("/proc/self/mountinfo")
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
-_TICKS_NS = 20_000_000
+TICKS_NS = 20_000_000
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -264,7 +264,7 @@ def weights_digest(place: Path) -> str:
 def noted_digest(file: Path) -> str | None:
     """Return the digest of a file that cannot have changed since it was noted."""
     digest = _read_notes(home_directory() / "digests.json").get(_state(file), "")
-    return digest if _SHA256.fullmatch(digest) and _is_noted(file, _mounts()) else None
+    return digest if _SHA256.fullmatch(digest) and _is_noted(file, read_mounts()) else None
 
 
 def _named_digests(files: Sequence[Path], digests: Sequence[str]) -> list[str]:
@@ -311,7 +311,7 @@ def _digests(files: Sequence[Path], read: Mapping[str, str] | None = None) -> li
     """Return the SHA-256 of each file's content: as read, or from the notes if the file cannot have changed."""
     notes_file = home_directory() / "digests.json"
     notes = _read_notes(notes_file)
-    mounts = _mounts()
+    mounts = read_mounts()
     fresh: dict[str, str] = {}
     digests = []
     for file in files:
@@ -355,13 +355,13 @@ def _is_noted(file: Path, mounts: dict[str, str]) -> bool:
     """Whether a file of the same state has the same content: a real ctime, and not from just now."""
     place = file.resolve()
     kind = next((mounts[str(folder)] for folder in place.parents if str(folder) in mounts), "")
-    return kind in _REAL_CTIME and time.time_ns() - place.stat().st_ctime_ns > _TICKS_NS
+    return kind in _REAL_CTIME and time.time_ns() - place.stat().st_ctime_ns > TICKS_NS
 
 
-def _mounts() -> dict[str, str]:
+def read_mounts() -> dict[str, str]:
     """Return mount point -> type of file system; empty where the system does not tell."""
     try:
-        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return {}
     found = {}

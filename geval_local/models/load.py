@@ -423,7 +423,7 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
     tokenizer, frame, arguments = checked.tokenizer, checked.frame, checked.arguments
     with _loading_errors(entry, directory):
         with quiet():
-            model, report, digests = _load_weights(entry, directory, options, arguments, files)
+            model, report, digests = load_weights(entry, directory, options, arguments, files)
         files.learn(digests)
         if directory.is_dir():
             _keep_the_text(entry, directory, model)
@@ -486,7 +486,7 @@ def _own_weights(model: Any, files: Sequence[Path]) -> None:
             tensor.data = tensor.data.clone()
 
 
-def _load_weights(
+def load_weights(
     entry: JudgeEntry, directory: Path, options: JudgeOptions, arguments: dict[str, Any], files: FileStates
 ) -> tuple[Any, dict[str, Any], dict[str, str]]:
     """Load a model, with transformers' report and the digests of the files that were hashed on the way."""

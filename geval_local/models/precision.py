@@ -47,7 +47,7 @@ _LABELS = "12345"
 #: Names of the number of experts in configurations, some in a nested configuration.
 _EXPERTS = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}
 #: Numbers of packaged metrics whose criteria fill the probe's forms; the last numbers give long forms.
-_SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
+SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def settle(
 ) -> Precision:
     """Convert a loaded model to the dtype that it will run in; `who` names the origin of a requested dtype."""
     asked = None if asked_for is None else who
-    on_cpu = _is_on_cpu(model)
+    on_cpu = is_on_cpu(model)
     if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked):
         return Precision(asked or "exact to 1e-5")
     if on_cpu:
@@ -215,7 +215,7 @@ def measure(
     dtypes: Sequence[str],
     *,
     style: str = "completion",
-    most: int = len(_SIZES),
+    most: int = len(SIZES),
 ) -> ProbeResults:
     """Measure the effect of half precision on a model's scores, on any device and for any dtype of its weights."""
     head, prompts = Head(model), _prompts(model, tokenizer, style)[:most]
@@ -356,7 +356,7 @@ def _prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, style: 
     is_chat = style != "completion"
     frame = chat_frame(tokenizer) if is_chat else None
     found = []
-    for number, size in enumerate(_SIZES):
+    for number, size in enumerate(SIZES):
         metric = metrics[number % len(metrics)]
         texts = [metrics[(number + step) % len(metrics)].criteria for step in range(1, size + 1)]
         form = render_form(metric.with_steps(()), dict.fromkeys(metric.fields, "\n\n".join(texts)))
@@ -376,7 +376,8 @@ def _obstacle(model: PreTrainedModel) -> str | None:
     return None
 
 
-def _is_on_cpu(model: PreTrainedModel) -> bool:
+def is_on_cpu(model: PreTrainedModel) -> bool:
+    """Whether a model reads its input on the CPU."""
     return input_device(model).type == "cpu"
 
 

@@ -24,14 +24,14 @@ _KEPT_SHAPES = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "
 @cache
 def uses_onednn() -> bool:
     """Whether oneDNN computes float32 products on this machine; before the first one, this bounds what it keeps."""
-    if not _is_faster():
+    if not is_faster():
         return False
     for name, count in _KEPT_SHAPES.items():
         os.environ.setdefault(name, count)
     return True
 
 
-def _is_faster() -> bool:
+def is_faster() -> bool:
     """Whether this is a processor of AMD's with AVX-512."""
     backends: Any = torch.backends
     if not backends.mkldnn.is_available() or "AVX512" not in backends.cpu.get_cpu_capability():

@@ -63,7 +63,7 @@ def read_files(
         _check_places(file, own)
     told = meter(sum(size for own in places.values() for _, size in own.values()))
     with ThreadPoolExecutor(_READERS, thread_name_prefix="geval-local reading") as readers:
-        found = list(readers.map(lambda file: _read(file, places[file], told, with_digest=hashed(file)), places))
+        found = list(readers.map(lambda file: read_tensors(file, places[file], told, with_digest=hashed(file)), places))
     digests = {file: digest for file, (_, digest) in zip(places, found, strict=True) if digest is not None}
     return {file: tensors for file, (tensors, _) in zip(places, found, strict=True)}, digests
 
@@ -80,7 +80,7 @@ def _check_places(file: Path, places: Places) -> None:
         end, before = start + size, name
 
 
-def _read(
+def read_tensors(
     file: Path, places: Places, told: Callable[[float], None], *, with_digest: bool
 ) -> tuple[dict[str, torch.Tensor], str | None]:
     """Read tensors in the order of the file, while another thread hashes the bytes."""

@@ -90,6 +90,8 @@ class JudgeEntry(BaseModel):
     hybrid: bool = False
     #: Whether it is asked for evaluation steps; a metric without any is then scored without.
     writes_steps: bool = True
+    #: Whether its reasons are of use, by `judges check`; runs offer them only then.
+    writes_reasons: bool = True
     #: Whether it is for trying the tool only, which a run says at its end.
     for_trying: bool = False
     #: ``judging``: the model was trained to judge texts.

@@ -26,7 +26,7 @@ SLICE = 1 << 26
 #: A model of fewer weights is widened once: that costs 256 MB at most, and widening would slow down its small packs.
 FEW = 1 << 26
 #: Unused buffers by device and dtype; there are at most as many as concurrent products.
-_FREE: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+FREE: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
 #: Smallest last dimension of a tensor that stays as stored; others (kernels of convolutions) are widened once.
 _NARROWEST = 16
 
@@ -210,7 +210,7 @@ def widened_in_buffers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def _widened_in_buffer(weights: Stored) -> Iterator[torch.Tensor]:
     key, size = (weights.data_.device, weights.dtype), math.prod(weights.shape_)
-    free = _FREE.setdefault(key, [])
+    free = FREE.setdefault(key, [])
     try:  # another thread may take the last one
         buffer = free.pop()
     except IndexError:
@@ -227,7 +227,7 @@ def _widened_in_buffer(weights: Stored) -> Iterator[torch.Tensor]:
 
 def release_buffers() -> None:
     """Free all unused buffers."""
-    _FREE.clear()
+    FREE.clear()
 
 
 def _wide(value: Any) -> Any:

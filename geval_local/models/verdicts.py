@@ -84,7 +84,7 @@ def verdict_on(devices: Sequence[torch.device], content: dict[str, Any]) -> Verd
         return None
     identity = content | {
         "devices": [_device(device) for device in devices],
-        "engine": _digest_of_sources(),
+        "engine": digest_of_sources(),
         "packages": {name: version for name in _PACKAGES if (version := version_of(name)) is not None},
     }
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
@@ -100,7 +100,7 @@ def version_of(package: str) -> str | None:
 
 
 @cache
-def _digest_of_sources() -> str:
+def digest_of_sources() -> str:
     """Return the SHA-256 of the modules that compute and probe, so that a changed module is probed again."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()

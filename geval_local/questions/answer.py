@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import code_of
+from geval_local.figures import ANSWERS, as_dict
 from geval_local.questions.form import QuestionForm
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
 from geval_local.score import UNEXPLAINED, Distribution, Outcome
@@ -85,9 +86,6 @@ class _Answer:
         """One of `geval_local.errors.ErrorCode` where there is no answer, such as ``too_long``; else None."""
         return None if self.error is None else code_of(self.error).value
 
-    def _figures(self) -> dict[str, Any]:
-        raise NotImplementedError
-
     def weights(self) -> NDArray[np.float64]:
         """Weigh the outcomes: the answer's figure is the sum of their probabilities by weight."""
         weights = np.zeros(len(self.p))
@@ -96,22 +94,7 @@ class _Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
-        record: dict[str, Any] = {"type": self.question.type}
-        if self.error is not None:
-            return {
-                **record,
-                "error": str(self.error),
-                "error_code": self.error_code,
-                "prompt_tokens": self.prompt_tokens,
-            }
-        record |= {**self._figures(), "label_mass": self.label_mass}
-        if self.spread is not None:
-            record |= {"orders": self.orders, "spread": self.spread}
-        if self.spread_error is not None:
-            record["spread_error"] = self.spread_error
-        if self.thoughts is not None:
-            record |= self.thoughts.to_dict()
-        return {**record, "prompt_tokens": self.prompt_tokens}
+        return as_dict(ANSWERS, self, kind=self.question.type)
 
     def _need(self) -> NDArray[np.float64]:
         if self.error is not None:
@@ -131,9 +114,6 @@ class PredicateAnswer(_Answer):
     def weights(self) -> NDArray[np.float64]:
         """See `_Answer.weights`: those of its probability."""
         return np.array([1.0, 0.0])
-
-    def _figures(self) -> dict[str, Any]:
-        return {"probability": self.probability}
 
 
 @dataclass(frozen=True)
@@ -157,9 +137,9 @@ class ChoiceAnswer(_Answer):
         """See `choice_confidence`."""
         return choice_confidence(self._need())
 
-    def _figures(self) -> dict[str, Any]:
-        pairs = [{"value": value, "probability": p} for value, p in self.probabilities]
-        return {"choice": self.choice, "confidence": self.confidence, "probabilities": pairs}
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Return `probabilities` as plain JSON values."""
+        return [{"value": value, "probability": p} for value, p in self.probabilities]
 
 
 @dataclass(frozen=True)
@@ -187,11 +167,9 @@ class ScoreAnswer(_Answer):
         """See `_Answer.weights`: those of its expected level."""
         return np.arange(len(self.p), dtype=np.float64)
 
-    def _figures(self) -> dict[str, Any]:
-        pairs = [
-            {"value": value, "label": label, "probability": p} for value, (label, p) in enumerate(self.probabilities)
-        ]
-        return {"score": self.score, "confidence": self.confidence, "probabilities": pairs}
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Return `probabilities` as plain JSON values."""
+        return [{"value": at, "label": label, "probability": p} for at, (label, p) in enumerate(self.probabilities)]
 
 
 #: Any answer.

@@ -56,8 +56,8 @@ _ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 #: Seconds in which a cluster answers, and without a word after which it counts as gone.
-_CONNECTING_SECONDS = 60.0
-_SILENT_SECONDS = 120.0
+CONNECTING_SECONDS = 60.0
+SILENT_SECONDS = 120.0
 #: Seconds to wait for what a worker tells, after which it is asked again later.
 _ANSWER_SECONDS = 10.0
 #: Seconds between two looks at the machines of a cluster.
@@ -110,12 +110,12 @@ class RayWorkers(Workers):
         self.hear(*((-1, item) if isinstance(item, Told) else item))
 
     def _connect(self) -> None:
-        end = time.monotonic() + _CONNECTING_SECONDS
+        end = time.monotonic() + CONNECTING_SECONDS
         while not self.size:
             self.next_told()
             if time.monotonic() > end:
                 raise ConfigurationError(
-                    f"the Ray cluster at {self._address} has not answered for {_CONNECTING_SECONDS:g} s",
+                    f"the Ray cluster at {self._address} has not answered for {CONNECTING_SECONDS:g} s",
                     hint="Is it another machine's, or behind a firewall? `ray status` on it tells its "
                     "address. A cluster that was started for 127.0.0.1 is reached by `auto` only.",
                 )
@@ -126,9 +126,9 @@ class RayWorkers(Workers):
         if message is not None and message[0] == -1 and message[1].kind == "died":
             logger.error("the Ray cluster, or the machine that it ran on, is gone (%s)", message[1].value)
             raise Interrupted
-        if self.size and time.monotonic() > self._heard + _SILENT_SECONDS:
+        if self.size and time.monotonic() > self._heard + SILENT_SECONDS:
             self._driver.kill()
-            logger.error("the Ray cluster has not answered for %g s", _SILENT_SECONDS)
+            logger.error("the Ray cluster has not answered for %g s", SILENT_SECONDS)
             raise Interrupted
         return message
 

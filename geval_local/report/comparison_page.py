@@ -6,18 +6,20 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.ratings.values import RatingScale, read_ratings
-from geval_local.analysis.results import ScoredRun, row_keys
+from geval_local.analysis.results import ScoredRun, has_ids, row_keys
 from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
-from geval_local.io.results import Record
-from geval_local.report.answer import difference_answer, means_table, tab_title, unscored_once, written_on
+from geval_local.io.results import numbered
+from geval_local.io.rows import Row
+from geval_local.report.headline import difference_answer, means_table, tab_title, unscored_once, written_on
 from geval_local.report.overview import Described, describe, overview_table, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.run_page import RunPage
@@ -27,55 +29,78 @@ from geval_local.report.run_page import RunPage
 class Pairing:
     """The paired items of two runs."""
 
+    runs: tuple[ScoredRun, ScoredRun]
     by_id: bool
     keys: tuple[str, ...]
-    records: tuple[tuple[Record | None, Record | None], ...]
-    both: int
-    only_first: int
-    only_second: int
-    differing: dict[str, int]
+    #: The row of every item in each run; None where a run has none.
+    rows: tuple[tuple[Row | None, Row | None], ...]
+    #: The same by their places, from 0.
+    places: tuple[tuple[int | None, int | None], ...]
+
+    @cached_property
+    def known(self) -> list[Row]:
+        """The row of every item: the first run's, else the second's."""
+        return [next(row for row in pair if row is not None) for pair in self.rows]
+
+    @cached_property
+    def _pairs(self) -> list[tuple[Row, Row]]:
+        return [(one, other) for one, other in self.rows if one is not None and other is not None]
+
+    @property
+    def both(self) -> int:
+        """Number of items of both runs."""
+        return len(self._pairs)
+
+    @property
+    def only_first(self) -> int:
+        """Number of items of the first run alone."""
+        return len(self.runs[0].rows) - self.both
+
+    @property
+    def only_second(self) -> int:
+        """Number of items of the second run alone."""
+        return len(self.runs[1].rows) - self.both
+
+    @cached_property
+    def differing(self) -> dict[str, int]:
+        """Column -> number of items whose values differ."""
+        return dict(Counter(name for pair in self._pairs for name in {**pair[0], **pair[1]} if _differs(*pair, name)))
 
     def columns(self) -> list[tuple[str, list[Any]]]:
         """Return the items' columns: the first run's values if it has any, and the second run's if they differ."""
-        present = [[record for record in pair if record is not None] for pair in self.records]
-        names = dict.fromkeys(name for pair in present for record in pair for name in record.columns)
+        present = [[row for row in pair if row is not None] for pair in self.rows]
+        names = dict.fromkeys(name for pair in present for row in pair for name in row)
         found: list[tuple[str, list[Any]]] = []
         for name in names:
-            values = [next((r.columns[name] for r in pair if name in r.columns), None) for pair in present]
-            found.append((name, values))
+            found.append((name, [next((row[name] for row in pair if name in row), None) for pair in present]))
             if name in self.differing:
-                others = [
-                    pair[1].columns.get(name) if len(pair) == 2 and _differs(pair, name) else None for pair in present
-                ]
+                others = [p[1].get(name) if len(p) == 2 and _differs(p[0], p[1], name) else None for p in present]
                 found.append((f"{name} (second run)", others))
         return found
 
 
 def pair_runs(first: ScoredRun, second: ScoredRun) -> Pairing:
     """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
-    by_id = None not in (first.ids, second.ids)
+    runs = (first, second)
+    by_id = all(has_ids(run.rows) for run in runs)
     left, right = (
-        dict(zip(row_keys(run.rows), run.records, strict=True))
-        if by_id
-        else {str(place): record for place, record in enumerate(run.records, start=1)}
-        for run in (first, second)
+        {key: place for place, key in enumerate(row_keys(run.rows) if by_id else map(str, range(1, len(run.rows) + 1)))}
+        for run in runs
     )
-    every = tuple(dict.fromkeys([*left, *right]))
-    records = tuple((left.get(key), right.get(key)) for key in every)
-    pairs = [[record for record in pair if record is not None] for pair in records]
-    differing = Counter(
-        name
-        for pair in pairs
-        if len(pair) == 2
-        for name in {**pair[0].columns, **pair[1].columns}
-        if _differs(pair, name)
+    keys = tuple(dict.fromkeys([*left, *right]))
+    places = tuple((left.get(key), right.get(key)) for key in keys)
+    rows = tuple(
+        (
+            None if one is None else first.rows.columns_of(one),
+            None if other is None else second.rows.columns_of(other),
+        )
+        for one, other in places
     )
-    both = sum(len(pair) == 2 for pair in pairs)
-    return Pairing(by_id, every, records, both, len(left) - both, len(right) - both, dict(differing))
+    return Pairing(runs, by_id, keys, rows, places)
 
 
-def _differs(pair: Sequence[Record], name: str) -> bool:
-    one, other = (record.columns.get(name) for record in pair)
+def _differs(first: Row, second: Row, name: str) -> bool:
+    one, other = first.get(name), second.get(name)
     # The same input as CSV and as JSONL differs only in types.
     return one is not other and one != other and as_text(one) != as_text(other)
 
@@ -130,8 +155,8 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
             study.runs[0].rule,
         ),
         title=f"{names[0]} and {names[1]}",
-        tab=tab_title(f"{names[0]} and {names[1]}", written_on(study.runs[0].given), metrics=shared),
-        dates=[written_on(run.given) for run in study.runs],
+        tab=tab_title(f"{names[0]} and {names[1]}", written_on(study.runs[0].source), metrics=shared),
+        dates=[written_on(run.source) for run in study.runs],
         answer=difference_answer(study.answered),
         differences=means_table(study.answered) if study.answered else None,
         names=names,
@@ -176,21 +201,18 @@ def _data(
     columns = pairing.columns()
     for name, values in columns:
         texts.add(name, values)
-    known = [next(record for record in pair if record is not None) for pair in pairing.records]
     metrics = []
     for metric in shared:
         field = human.get(metric)
         runs = [
-            [None if record is None else record.scores[metric] for record in side]
-            for side in zip(*pairing.records, strict=True)
+            [None if place is None else run.score(metric, place) for place in side]
+            for run, side in zip(pairing.runs, zip(*pairing.places, strict=True), strict=True)
         ]
         metrics.append(
             metric_payload(
                 metric,
                 runs,
-                ()
-                if field is None
-                else read_ratings(((one.number, one.columns) for one in known), field, names[0], scales[metric]),
+                () if field is None else read_ratings(numbered(pairing.known), field, names[0], scales[metric]),
                 spec=described.metrics[metric].scale if metric in described.metrics else None,
                 rating=field,
             )
@@ -201,9 +223,9 @@ def _data(
         "runs": [as_text(name) for name in names],
         "texts": texts.texts,
         "columns": texts.columns,
-        **named_columns(texts, [name for name, _ in columns], [one.columns for one in known], rule),
+        **named_columns(texts, [name for name, _ in columns], pairing.known, rule),
         "group": -1,
         "keys": [as_text(key) for key in pairing.keys],
-        "rows": [one.number for one in known],
+        "rows": [one.number for one in pairing.known],
         "metrics": metrics,
     }

@@ -16,7 +16,7 @@ from geval_local.io.columns import as_text
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from geval_local.report.answer import passing, said_once
+from geval_local.report.headline import passing, said_once
 from geval_local.scale import Scale
 from geval_local.signature import signature_parts
 from geval_local.slices import find_slicings
@@ -87,15 +87,16 @@ def summaries(
     documents = documents or results.collected
     ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
     tallies = [Tally(metric, ends=ends.get(metric)) for metric in metrics or results.metrics]
-    slicings = find_slicings(results.rows, by, results.mapping) if by else []
+    slicings = find_slicings(results.rows.inputs(), by, results.mapping) if by else []
     sliced = [SliceTallies(tally, slicings) for tally in tallies]
-    for place, record in enumerate(results.records):
-        sample = Sample({}, record.number)
-        slices = {one.column: one.slice_of(record.columns, results.mapping) for one in slicings}
-        for tally, own in zip(tallies, sliced, strict=True):
-            score = record.scores[tally.metric]
-            tally.add(sample.where, sample.row, score, place)
-            own.add(slices, sample.where, sample.row, score, place)
+    rows = results.rows.inputs() if slicings else ()
+    slices = [{one.column: one.slice_of(row, results.mapping) for one in slicings} for row in rows]
+    for tally, own in zip(tallies, sliced, strict=True):
+        for place, row in enumerate(results.rows.numbers):
+            score = results.score(tally.metric, place)
+            tally.add(f"row {row}", row, score, place)
+            if slicings:
+                own.add(slices[place], f"row {row}", row, score, place)
     return [own.summarize(tally.summary(documents), documents) for tally, own in zip(tallies, sliced, strict=True)]
 
 
@@ -178,7 +179,7 @@ def describe(run: ScoredRun) -> Described:
 
 
 def _form(run: ScoredRun, metric: Metric) -> str:
-    for row in run.rows:
+    for row in run.rows.inputs():
         with suppress(UnscorableError):
             return render_form(metric, Sample(row, mapping=run.mapping).texts(metric.fields)).text
     return ""

@@ -23,7 +23,7 @@ from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.files import save_text
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.result_manifest import manifest_path
-from geval_local.report.answer import tab_title
+from geval_local.report.headline import tab_title
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
@@ -32,6 +32,7 @@ from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
+from geval_local.statistics.records import usable
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.summary import Summary
 
@@ -191,7 +192,7 @@ def _ablation(
     for name in run.metrics:
         if name not in ratings or not run.is_described(name):
             continue
-        items = run.items(name, human=ratings)
+        items, _ = usable(run.items(name, human=ratings))
         scale = run.origin(name).definition.scale
         tests = against_exact(items, scale, "score", estimators, level=run.documents.level)
         found |= {f"{name}: {pair}": test for pair, test in tests.items()}

@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,14 @@ from geval_local.analysis.ratings.values import (
     ANY_NUMBER,
     HumanFields,
     RatingScale,
-    no_ratings,
     rating_fields,
-    read_ratings,
 )
-from geval_local.analysis.results import ScoredRun, grouped, joined, row_keys, writer_of
+from geval_local.analysis.results import ResultsGiven, ScoredRun, grouped, has_ids, rated_items, row_keys, writers
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.conversation import turn_name
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
-from geval_local.io.results import ResultsInput
-from geval_local.report.answer import answer, matrix, tab_title, unscored_once, written_on
+from geval_local.report.headline import answer, matrix, tab_title, unscored_once, written_on
 from geval_local.report.overview import UNDESCRIBED, Described, overview_table, slice_tables, summaries
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
@@ -64,7 +61,7 @@ class People:
 class RunPage:
     """The page of one run, with all of its metrics or some `only`: a self-contained HTML file."""
 
-    results: ScoredRun | ResultsInput
+    results: ResultsGiven
     described: Described = UNDESCRIBED
     human: HumanFields | None = None
     #: What decides which rows are one document, if it is not what the results say.
@@ -90,7 +87,7 @@ class RunPage:
     @cached_property
     def run(self) -> ScoredRun:
         """The run's rows."""
-        return self.results if isinstance(self.results, ScoredRun) else ScoredRun.of(self.results)
+        return ScoredRun.of(self.results)
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -105,33 +102,38 @@ class RunPage:
     @cached_property
     def documents(self) -> Documents:
         """The documents of the rows."""
-        return self.run.collected if self.rule is None else Documents.of(self.rule, self.run.rows)
+        return self.run.collected if self.rule is None else Documents.of(self.rule, self.run.rows.inputs())
 
     @cached_property
     def groups(self) -> list[str] | None:
         """The document of every row; None if every row is one."""
-        return grouped(self.documents, self.run.rows, self.run.file).names
+        return grouped(self.documents, self.run.rows.inputs(), self.run.file).names
 
     @cached_property
     def keys(self) -> list[str]:
         """Names of the rows."""
-        turns = [turn_name(row) for row in self.run.rows]
-        return [*map(str, turns)] if None not in turns and len(set(turns)) == len(turns) else row_keys(self.run.rows)
+        rows = self.run.rows
+        turns = [turn_name(row) for row in rows.inputs()]
+        if None not in turns and len(set(turns)) == len(turns):
+            return [*map(str, turns)]
+        return row_keys(rows) if has_ids(rows) else [*map(str, rows.numbers)]
 
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:
         """Metric -> its scores, with ratings, documents and systems, where the page compares them with anything."""
-        writers = {writer_of(record.columns, self.system) for record in self.run.records}
-        has_systems = self.system is not None or len(writers - {""}) > 1
+        rows, file = self.run.rows, self.run.file
+        has_systems = self.system is not None or len({*writers(rows, file)} - {""}) > 1
         return {
-            metric: scored_items(
-                self.run,
-                self.keys,
-                metric,
-                self.ratings.get(metric),
-                self.groups,
-                self.system,
-                self.scales.get(metric, ANY_NUMBER),
+            metric: rated_items(
+                rows,
+                rows.figures[metric],
+                file,
+                human=self.ratings.get(metric),
+                groups=self.groups,
+                system=self.system,
+                fields=self.run.mapping,
+                keys=self.keys,
+                scale=self.scales.get(metric, ANY_NUMBER),
             )
             for metric in self.metrics
             if has_systems or metric in self.ratings
@@ -162,7 +164,7 @@ class RunPage:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""
-        target = check_target(path, self.run.given)
+        target = check_target(path, self.run.source)
         check_reasons(self.reasons, self.run)
         people = list(self.people.values())
         pairs = [one for metric in self.metrics if (one := pair_section(self.run, metric)) is not None]
@@ -179,7 +181,7 @@ class RunPage:
             for metric, own in self.items.items()
         ]
         chosen = self._chosen()
-        title, date = self.title or self.run.file, written_on(self.run.given)
+        title, date = self.title or self.run.file, written_on(self.run.source)
         systems = [one for one in compared if one is not None]
         page = render(
             "report.html.j2",
@@ -194,7 +196,7 @@ class RunPage:
             ),
             matrix=matrix(self.summaries),
             file=self.run.file,
-            count=len(self.run.records),
+            count=len(self.run.rows),
             shown=len(chosen),
             judge=self.described.judge,
             overview=overview_table(self.summaries),
@@ -214,39 +216,37 @@ class RunPage:
 
     def _chosen(self) -> Sequence[int]:
         """Choose the rows that the page holds, from 0, in order: at equal distances, and those with a reason."""
-        count = len(self.run.records)
+        count = len(self.run.rows)
         if count <= self.rows:
             return range(count)
         explained = {reason.row for reason in self.reasons}
-        numbered = enumerate(self.run.records) if explained else ()
-        with_reason = {place for place, record in numbered if record.number in explained}
+        with_reason = {place for place, number in enumerate(self.run.rows.numbers) if number in explained}
         return sorted(with_reason | {place * count // self.rows for place in range(self.rows)})
 
     def _data(self, chosen: Sequence[int]) -> dict[str, Any]:
         """Lay out the page's rows, the `chosen` ones of the run."""
-        records, wanted = self.run.records, set(chosen)
-        if len(chosen) < len(records):
-            records = [record for place, record in enumerate(records) if place in wanted]
+        rows = [*map(self.run.rows.columns_of, chosen)]
         texts = TextColumns()
-        names = list(dict.fromkeys(name for record in records for name in record.columns))
+        names = list(dict.fromkeys(name for row in rows for name in row))
         for name in names:
-            texts.add(name, [record.columns.get(name) for record in records])
+            texts.add(name, [row.get(name) for row in rows])
         document = None if self.groups is None else " and ".join(self.documents.counts.columns)
         if self.groups is not None and document is not None and document not in names:  # a path, or several columns
             texts.add(document, [self.groups[place] for place in chosen])
             names.append(document)
-        found = named_columns(texts, names, [record.columns for record in records], self.rule or self.run.rule)
+        found = named_columns(texts, names, rows, self.rule or self.run.rule)
         if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
-            sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in records]
+            sides = [[row.get(name) for name in ("system_a", "system_b")] for row in rows]
             found["system"] = len(names)
             texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
-        place = {record.number: index for index, record in enumerate(records)}
+        place = {row.number: index for index, row in enumerate(rows)}
         metrics = []
         for metric in self.metrics:
             people, text = self.people.get(metric), self.described.metrics.get(metric)
+            scores = [self.run.score(metric, one) for one in chosen]
             payload = metric_payload(
                 metric,
-                [[record.scores[metric] for record in records]],
+                [scores],
                 () if people is None else [people.ratings[one] for one in chosen],
                 spec=None if text is None else text.scale,
                 rating=None if people is None else people.field,
@@ -255,8 +255,8 @@ class RunPage:
             payload["groups"] = [round(spearman, 6) for spearman in within if spearman == spearman]
             kept = [
                 [index, list(map(as_text, drawn.texts))]
-                for index, record in enumerate(records)
-                if (drawn := record.scores[metric].thoughts) is not None and drawn.texts
+                for index, score in enumerate(scores)
+                if (drawn := score.thoughts) is not None and drawn.texts
             ]
             payload |= {"thoughts": kept} if kept else {}
             payload["reasons"] = [[place[one.row], one.shown] for one in self.reasons if one.metric == metric]
@@ -269,7 +269,7 @@ class RunPage:
             **found,
             "group": -1 if document is None else names.index(document),
             "keys": [as_text(self.keys[one]) for one in chosen],
-            "rows": [record.number for record in records],
+            "rows": [row.number for row in rows],
             "metrics": metrics,
         }
 
@@ -286,35 +286,6 @@ class GroupCorrelation:
     pearson: float
     spearman: float
     kendall: float
-
-
-def scored_items(
-    results: ScoredRun,
-    keys: Sequence[str],
-    metric: str,
-    field: str | None,
-    groups: Sequence[str] | None,
-    system: str | None = None,
-    scale: RatingScale = ANY_NUMBER,
-) -> list[ScoredItem]:
-    """Convert the rows of one metric to items for the analyses."""
-    items = []
-    ratings = [math.nan] * len(keys)
-    if field is not None:
-        ratings = read_ratings(((one.number, one.columns) for one in results.records), field, results.file, scale)
-    texts: dict[str, str] = {}  # systems repeat: one text for all
-    for record, key, rating, group in zip(results.records, keys, ratings, groups or keys, strict=True):
-        score = record.scores[metric]
-        # Only this text: the reasons, which may differ from row to row, are stored with the scores.
-        error = None if score.error is None else "unscored"
-        mass = score.label_mass
-        item = ScoredItem(group, "", rating, score.value, key=key, error=error, label_mass=mass)
-        where = f"{results.file}, row {record.number}"
-        item = joined(item, record.columns, where, system, results.mapping)
-        items.append(replace(item, system=texts.setdefault(item.system, item.system)))
-    if field is not None and all(math.isnan(item.human) for item in items):
-        raise no_ratings([record.columns for record in results.records], field, results.file)
-    return items
 
 
 def agreement(items: Sequence[ScoredItem]) -> dict[str, Correlation]:

@@ -14,7 +14,7 @@ from geval_local.analysis.pair_study import (
     rank_table,
     study_pairs,
 )
-from geval_local.analysis.preferences import holds_pairs, preference_of
+from geval_local.analysis.preferences import holds_pairs, read_preferences
 from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table, interval, number
 from geval_local.direction import Direction
@@ -153,15 +153,9 @@ class MatrixCell:
 
 def pair_section(run: ScoredRun, metric: str) -> dict[str, Any] | None:
     """Return the figures of a run's comparisons on one metric for the template; None if it rates single outputs."""
-    first = next(iter(run.records))
-    if not holds_pairs({**first.columns, "geval": {metric: first.scores[metric].to_dict()}}, metric):
+    if not holds_pairs(run.rows[0], metric):
         return None
-    study = study_pairs(
-        [
-            preference_of(record.columns, record.scores[metric].to_dict(), f"{run.file}, row {record.number}")
-            for record in run.records
-        ]
-    )
+    study = study_pairs(read_preferences(run, metric))
     ranking = study.ranking
     names = () if ranking.doubt else tuple(study.names)
     shown = names if 2 <= len(names) <= MOST_SYSTEMS else ()

@@ -13,7 +13,6 @@ from typing import Any
 from geval_local.analysis.results import ScoredRun
 from geval_local.errors import DataError
 from geval_local.io.columns import as_text
-from geval_local.io.results import Record
 from geval_local.io.rows import read_rows
 from geval_local.signature import judge_name, signature_parts
 
@@ -71,20 +70,20 @@ def _reason(line: Mapping[str, Any], where: str) -> WrittenReason:
 def check_reasons(reasons: Sequence[WrittenReason], run: ScoredRun) -> None:
     """Check that the reasons explain the rows and scores of this run, not those of another."""
     rows = {reason.row for reason in reasons}
-    records = {record.number: record for record in run.records if record.number in rows} if rows else {}
+    places = {number: place for place, number in enumerate(run.rows.numbers) if number in rows}
     for reason in reasons:
-        told = _mismatch(reason, records, run)
+        told = _mismatch(reason, places, run)
         if told:
             raise DataError(f"{reason.where}: {told}: it belongs to another run", hint=_HINT)
 
 
-def _mismatch(reason: WrittenReason, records: Mapping[int, Record], run: ScoredRun) -> str:
+def _mismatch(reason: WrittenReason, places: Mapping[int, int], run: ScoredRun) -> str:
     if reason.metric not in run.metrics:
         return f"explains a score of {reason.metric!r}, and {run.file} holds {', '.join(run.metrics)}"
-    record = records.get(reason.row)
-    if record is None:
+    place = places.get(reason.row)
+    if place is None:
         return f"explains row {reason.row}, and {run.file} has none of that number"
-    score = record.scores[reason.metric]
+    score = run.score(reason.metric, place)
     if math.isfinite(reason.score) and not math.isclose(reason.score, score.value, rel_tol=1e-6, abs_tol=1e-9):
         return f"explains the score {reason.score:.6g} of row {reason.row}, which has {score.value:.6g} in {run.file}"
     if score.mode is not None and reason.label != score.mode:

@@ -181,11 +181,11 @@ def upload(run: Run, files: Iterable[Path]) -> list[Place]:
 def _upload_file(run: Run, place: Place, files: list[Path]) -> list[Place]:
     (file,) = files
     if rows_path(file).exists():  # first: while the former description is there, the former rows are ours
-        _put(rows_path(file), place.with_ending(ROWS_ENDING), run)
+        put_file(rows_path(file), place.with_ending(ROWS_ENDING), run)
     # From here on the results rather have no description than another run's.
     place.with_ending(ENDING).delete()
-    _put(file, place, run)
-    _put(manifest_path(file), place.with_ending(ENDING), run)
+    put_file(file, place, run)
+    put_file(manifest_path(file), place.with_ending(ENDING), run)
     for uploaded in (file, rows_path(file), manifest_path(file)):
         uploaded.unlink(missing_ok=True)
     return [place]
@@ -202,11 +202,11 @@ def _upload_directory(run: Run, place: Place, files: list[Path]) -> list[Place]:
     # The manifest last: until then the one that is there says whose the files are.
     for name in [*(name for name, digests in made.items() if digests), MANIFEST_NAME]:
         if (directory / name).is_file():
-            _put(directory / name, place.child(name), run)
+            put_file(directory / name, place.child(name), run)
     return [place.child(file.name) for file in files]
 
 
-def _put(file: Path, place: Place, run: Run) -> None:
+def put_file(file: Path, place: Place, run: Run) -> None:
     """Upload a file that is not empty, without holding it in memory.
 
     The thread finishes the object when Ctrl-C stops the run: pyarrow would store one that is cut off.

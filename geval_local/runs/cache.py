@@ -23,6 +23,7 @@ from geval_local.runs.store import (
     checksum,
     connect,
     from_columns,
+    is_sealed,
     make_tables,
     plain_errors,
     thought_checksum,
@@ -60,18 +61,9 @@ def cache_path() -> Path:
     return home_directory() / "cache" / "outcomes.sqlite"
 
 
-def entry_checksum(key: bytes, logprobs: bytes, other: str | None, sample_key: int) -> int | None:
-    """Return the checksum of an entry, its key included; None for values of types that none has."""
-    values = (0, 0, 0, 0, logprobs, other, 0, 0, sample_key, None)
-    try:
-        seal = checksum(*values)
-        return None if seal is None else zlib.crc32(key, seal)
-    except (AttributeError, TypeError):
-        return None
-
-
-def _thought_seal(key: bytes, tokens: bytes, text: str, ending: str) -> int:
-    return thought_checksum((key, tokens, text, ending))
+def entry_checksum(key: bytes, logprobs: bytes, other: str | None, sample_key: int) -> int:
+    """Return the checksum of an entry, its key included."""
+    return zlib.crc32(key, checksum(0, 0, 0, 0, logprobs, other, 0, 0, sample_key, None))
 
 
 class OutcomeCache:
@@ -115,7 +107,7 @@ class OutcomeCache:
 
     def find_thoughts(self, keys: Sequence[bytes]) -> dict[bytes, Thought]:
         """Look up thoughts."""
-        found = self._find("thoughts", "tokens, text, ending", keys, _thought_seal)
+        found = self._find("thoughts", "tokens, text, ending", keys, thought_checksum)
         return {key: thought_of(*columns) for key, columns in found.items()}
 
     def add(self, outcomes: Mapping[bytes, Outcome]) -> None:
@@ -131,10 +123,10 @@ class OutcomeCache:
     def add_thoughts(self, thoughts: Mapping[bytes, Thought]) -> None:
         """Store thoughts."""
         rows = [(key, *thought_columns(thought)) for key, thought in sorted(thoughts.items())]
-        self._add("thoughts", [(*values, _thought_seal(*values)) for values in rows])
+        self._add("thoughts", [(*values, thought_checksum(*values)) for values in rows])
 
     def _find(
-        self, table: str, columns: str, keys: Sequence[bytes], seal_of: Callable[..., int | None]
+        self, table: str, columns: str, keys: Sequence[bytes], seal_of: Callable[..., int]
     ) -> dict[bytes, tuple[Any, ...]]:
         """Read entries of a table that are as they were stored."""
         found: dict[bytes, tuple[Any, ...]] = {}
@@ -148,7 +140,7 @@ class OutcomeCache:
                 for key, *values, seal in connection.execute(
                     f"SELECT key, {columns}, checksum FROM {table} WHERE key IN ({marks})", part
                 ):
-                    if seal is None or seal_of(key, *values) != seal:
+                    if not is_sealed(seal_of, (key, *values), seal):
                         self._damaged.add(key)
                     else:
                         found[key] = tuple(values)

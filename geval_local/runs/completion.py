@@ -23,16 +23,15 @@ from geval_local.models.registry import entry_of
 from geval_local.notebook import figure, table_html
 from geval_local.options import JudgeOptions
 from geval_local.runs.addresses import upload
-from geval_local.runs.asked import Result
 from geval_local.runs.directory import open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
+from geval_local.runs.forms import Result
 from geval_local.runs.input_file import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory
 from geval_local.runs.reasons import reason_record
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
-from geval_local.runs.versions import published
 from geval_local.score import Score
 from geval_local.slices import Slicing, find_slicings
 from geval_local.summary import QuestionSummary, SliceTallies, Summary, Tally
@@ -136,7 +135,6 @@ def complete(
     spread: Callable[[Completion], object] | None = None,
     retry_errors: bool,
     overwrite: bool,
-    accept_version: bool = False,
 ) -> RunResult:
     """Open a run and follow it to its end; an interruption or an error says how to continue with it.
 
@@ -147,9 +145,7 @@ def complete(
     if target.address is not None:
         logger.info("the store of this run is in %s; its results go to %s at the end", directory, target.address)
     try:
-        with open_run(
-            directory, wanted, retry_errors=retry_errors, overwrite=overwrite, accept_version=accept_version
-        ) as run:
+        with open_run(directory, wanted, retry_errors=retry_errors, overwrite=overwrite) as run:
             if fill is not None:
                 fill(run)
             began = True
@@ -336,13 +332,9 @@ class Completion:
             limit = None  # a row of the file is not one of the run
         elif settings.chosen:
             rows = len(settings.chosen)
-        elif file.share is not None:
-            names = [path.name.lower() for path in file.paths]
-            # Of other files the rows of a share are not known before they are read.
-            rows = rows or (max(1, file.lines) if all(name.endswith((".jsonl", ".ndjson")) for name in names) else None)
-        elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
+        elif rows is None and all(path.name.lower().endswith((".jsonl", ".ndjson")) for path in file.paths):
             rows = max(1, file.lines)
-        elif rows is None and file.bytes <= COUNTED_BYTES:
+        elif rows is None and file.share is None and file.bytes <= COUNTED_BYTES:
             rows = sum(1 for path in file.paths for _ in rows_and_failure(read_rows(path, **settings.reading)))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
@@ -458,7 +450,7 @@ class Completion:
 
     def _signatures(self) -> Iterator[str]:
         for _, judge, place in self.run.results():
-            signature = self.run.asked.signature(place, published(judge))
+            signature = self.run.asked.signature(place, judge.signatures)
             assert signature is not None  # every judge has been met
             yield signature
 

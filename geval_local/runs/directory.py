@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from geval_local.engine.window import window_sizes
 from geval_local.errors import DataError, OutputError
 from geval_local.files import check_is_file
+from geval_local.io.input_files import find_files
 from geval_local.io.ownership import digest_of
+from geval_local.io.places import File
 from geval_local.io.result_manifest import check_results
+from geval_local.io.shares import share_of
 from geval_local.runs.addresses import check_address, local_results
-from geval_local.runs.input_file import InputFile
-from geval_local.runs.inputs import input_of, paths_of
+from geval_local.runs.input_file import InputFile, fingerprint_inputs, fingerprint_share
 from geval_local.runs.manifest import RunManifest, is_run_directory, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
+from geval_local.runs.settings import Settings
 from geval_local.runs.store import MemoryStore, Store
-from geval_local.runs.versions import check_versions
 
 logger = logging.getLogger("geval_local")
 
@@ -45,9 +48,9 @@ def open_run(
     *,
     retry_errors: bool = False,
     overwrite: bool = False,
-    accept_version: bool = False,
+    patience: float = 0.0,
 ) -> Iterator[Run]:
-    """Start a run, or continue the existing one; for `accept_version` see `geval_local.runs.versions`."""
+    """Start a run, or continue the existing one; wait so many seconds for another process that is in it."""
     if directory is None:
         assert wanted is not None
         yield Run(wanted, MemoryStore(), None)
@@ -57,16 +60,9 @@ def open_run(
         raise _no_run(directory)
     replaces = _checked_output(directory, on_record, wanted, overwrite=overwrite)
     made = make(directory)
-    with hold(directory):
+    with hold(directory, patience):
         try:
-            with _held(
-                directory,
-                wanted,
-                replaces,
-                overwrite=overwrite,
-                retry_errors=retry_errors,
-                accept_version=accept_version,
-            ) as run:
+            with _held(directory, wanted, replaces, overwrite=overwrite, retry_errors=retry_errors) as run:
                 yield run
         finally:
             if not is_run_directory(directory):
@@ -82,7 +78,6 @@ def _held(
     *,
     overwrite: bool,
     retry_errors: bool,
-    accept_version: bool,
 ) -> Iterator[Run]:
     """Start or continue a run in a directory that this process has locked."""
     for path in leftovers(directory):
@@ -121,8 +116,6 @@ def _held(
                 for judge in manifest.judges:
                     judge.complete = False
                 write_manifest(directory, manifest)
-            check_versions(directory, manifest, accept=accept_version)
-            run.accepts_version = accept_version
             try:
                 yield run
             except BaseException:
@@ -135,10 +128,19 @@ def _held(
         raise
 
 
+def input_of(paths: Sequence[File], settings: Settings) -> InputFile:
+    """Fingerprint the rows that a run is to score, all or a share, given all files of its input."""
+    if settings.shard is None:
+        return fingerprint_inputs(paths)
+    sizes = None if settings.block_rows is None else window_sizes(settings.window)
+    return fingerprint_share(share_of(paths, settings, sizes=sizes, pairs=settings.pairs, documents=settings.documents))
+
+
 def _input_of(directory: Path, on_record: RunManifest) -> InputFile:
     """Fingerprint the input of a run at the place on record."""
     try:
-        return input_of(paths_of(on_record), on_record.settings)
+        settings = on_record.settings
+        return input_of(on_record.input.paths if settings.shard is None else find_files(settings.inputs), settings)
     except DataError as error:
         if not all(path.exists() for path in on_record.input.paths):
             output = directory.parent / on_record.settings.output if on_record.settings.output else f"{directory}/"

@@ -53,8 +53,6 @@ class JudgeRecord(ManifestPart):
     batch_tokens: Positive | None = None
     #: Metric -> signature.
     signatures: dict[str, str] = Field(default_factory=dict)
-    #: Versions of libraries that earlier scores were computed with, where others were accepted since.
-    earlier_versions: list[dict[str, str]] = Field(default_factory=list)
     #: Metric -> definition with the evaluation steps in use.
     definitions: dict[str, Definition] = Field(default_factory=dict)
     #: Whether every row has its outcome.

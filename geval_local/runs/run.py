@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from geval_local.engine.window import window_piece
 from geval_local.errors import Interrupted, OutputError
@@ -20,14 +20,13 @@ from geval_local.io.samples import Sample
 from geval_local.io.shares import read_share
 from geval_local.judge.steps import OnSteps, read_pinned
 from geval_local.metric import Metric
-from geval_local.runs.asked import Result, asked_of
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.executor import Preparer, Window, read_windows, run_ahead
+from geval_local.runs.forms import Result, asked_of
 from geval_local.runs.input_file import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, RunManifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.store import Store
-from geval_local.runs.versions import accept_versions
 from geval_local.score import Outcome, mean_over_thoughts
 from geval_local.signature import signature_differences, with_canary_of
 
@@ -36,18 +35,6 @@ if TYPE_CHECKING:
 
 #: A row with its results, by metric or question, or by ``metric@judge`` where there are several judges.
 ScoredRow = tuple[Sample, dict[str, Result]]
-
-
-class Identity(NamedTuple):
-    """Identity of a loaded judge."""
-
-    #: Content fingerprint of its weights, and its engine.
-    fingerprint: str
-    engine: str
-    #: The token budget of its plans.
-    batch_tokens: int
-    #: Metric -> signature.
-    signatures: dict[str, str]
 
 
 def export_name(format_name: str, stem: str = "scores") -> str:
@@ -87,8 +74,8 @@ def steps_names(manifest: RunManifest) -> dict[tuple[str, str], str]:
     return names
 
 
-def meet(record: JudgeRecord, found: Identity) -> None:
-    """Record the identity of a judge, or check that it is the one that the run started with."""
+def meet(record: JudgeRecord, found: JudgeRecord) -> None:
+    """Record what a judge is, or check that it is the one that the run started with."""
     if record.fingerprint is not None:
         changed = [] if record.engine == found.engine else [f"engine was {record.engine}, is {found.engine}"]
         for name, before in record.signatures.items():
@@ -96,11 +83,6 @@ def meet(record: JudgeRecord, found: Identity) -> None:
             changed += [f"{key} was {old}, is {new}" for key, (old, new) in differing.items() if key != "estimator"]
         if record.fingerprint != found.fingerprint and not any(one.startswith("judge was") for one in changed):
             changed.append(f"fingerprint was {record.fingerprint}, is {found.fingerprint}")
-        signatures = {
-            name: with_canary_of(signature, record.signatures.get(name, ""))
-            for name, signature in found.signatures.items()
-        }
-        found = found._replace(signatures=signatures)
         if changed:
             what = "; ".join(dict.fromkeys(changed))
             raise OutputError(
@@ -109,7 +91,9 @@ def meet(record: JudgeRecord, found: Identity) -> None:
             )
     else:
         record.batch_tokens = found.batch_tokens
-    record.fingerprint, record.engine, record.signatures = found.fingerprint, found.engine, found.signatures
+    known = record.signatures
+    record.signatures = {name: with_canary_of(one, known.get(name, "")) for name, one in found.signatures.items()}
+    record.fingerprint, record.engine = found.fingerprint, found.engine
 
 
 class Run:
@@ -121,8 +105,6 @@ class Run:
         self.directory = directory
         self.asked = asked_of(manifest.settings)
         self.metrics = self.asked.metrics
-        #: Whether other versions of the libraries than those that it began with are accepted.
-        self.accepts_version = False
         self._cache = OutcomeCache() if manifest.settings.use_cache else None
 
     def thoughts(self, judge: int) -> int:
@@ -332,25 +314,19 @@ class Run:
         record.complete = True
         self.save()
 
-    def meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps = lambda metric, tokens: None) -> Identity:
-        """Record the identity of a judge, or check that it is the one that the run started with."""
-        if self.accepts_version:
-            self._accept_version(record, judge)
+    def meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps = lambda metric, tokens: None) -> None:
+        """Record what a judge is, or check that it is the one that the run started with."""
         metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
-        signatures = {metric.name: str(judge.signature(metric, self.manifest.settings.estimator)) for metric in metrics}
-        found = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)
+        found = record.model_copy()
+        found.fingerprint, found.engine = judge.fingerprint, judge.engine.name
+        found.batch_tokens = judge.engine.batch_tokens
+        found.signatures = {one.name: str(judge.signature(one, self.manifest.settings.estimator)) for one in metrics}
         meet(record, found)
         record.definitions = {metric.name: definition(metric) for metric in metrics}
         self.save()
         self.write_steps(record, metrics)
         assert record.batch_tokens is not None
         judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
-        return found._replace(signatures=record.signatures)
-
-    def _accept_version(self, record: JudgeRecord, judge: Judge) -> None:
-        """Let a judge continue with other versions of its libraries than the run began with."""
-        metrics, estimator = self.metrics if record.signatures else [], self.manifest.settings.estimator
-        accept_versions(record, {metric.name: str(judge.signature(metric, estimator)) for metric in metrics})
 
     def _with_steps(self, record: JudgeRecord, judge: Judge, metric: Metric, on_steps: OnSteps) -> Metric:
         """Return a metric with the steps that this run started with."""

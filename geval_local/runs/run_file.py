@@ -47,17 +47,16 @@ from geval_local.models.registry import labels_of
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.questions.question import Question, load_questions, named_questions
-from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import Completion, RunResult, complete
-from geval_local.runs.directory import SHARES_NAME, shares_in
+from geval_local.runs.directory import SHARES_NAME, input_of, shares_in
 from geval_local.runs.events import Calibrator, RunEvents
+from geval_local.runs.forms import question_metrics
 from geval_local.runs.input_file import fingerprint_inputs
-from geval_local.runs.inputs import input_of
 from geval_local.runs.manifest import JudgeRecord, RunManifest, definition, read_manifest
 from geval_local.runs.reasons import ROWS_IN_HAND, holds_reasons
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, ReasonSettings, Settings
 from geval_local.runs.spread import Spread
-from geval_local.runs.target import Target, find_run, find_target, is_run_here
+from geval_local.runs.target import Target, find_run, find_target
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -323,14 +322,12 @@ def run_file(
     )
 
 
-def _spread(
-    target: Target, settings: Settings, retry_errors: bool, accept_version: bool = False
-) -> Callable[[Completion], object] | None:
+def _spread(target: Target, settings: Settings, retry_errors: bool) -> Callable[[Completion], object] | None:
     """Say how a run is spread; one that was once goes on with its shares, by one worker if no number is given."""
     has_shares = target.directory is not None and bool(shares_in(target.directory / SHARES_NAME))
     if settings.workers is None and not has_shares:
         return None
-    spread = Spread(settings.workers or "1", retry_errors, accept_version)
+    spread = Spread(settings.workers or "1", retry_errors)
     if settings.on_ray:
         start = import_module("geval_local.ray.scheduler").ray_workers  # by name: other runs import nothing of it
         spread = replace(spread, start=partial(start, address=settings.cluster))
@@ -436,7 +433,6 @@ def resume(
     run: str | os.PathLike[str],
     *,
     retry_errors: bool = False,
-    accept_version: bool = False,
     load_calibration: LoadCalibration | None = None,
     events: RunEvents | None = None,
 ) -> RunResult:
@@ -452,9 +448,6 @@ def resume(
         The run directory or the run's output file, by path or address.
     retry_errors : bool
         Whether rows without a score are scored again.
-    accept_version : bool
-        Whether to continue with other versions of this package, torch or transformers than the run began with: scores
-        may differ by rounding, and the signatures name both.
     load_calibration : callable, optional
         As for `score_file`.
     events : RunEvents, optional
@@ -480,19 +473,22 @@ def resume(
         maps,
         {},
         events or RunEvents(),
-        spread=_spread(target, settings, retry_errors, accept_version),
+        spread=_spread(target, settings, retry_errors),
         retry_errors=retry_errors,
         overwrite=False,
-        accept_version=accept_version,
     )
 
 
 def read_run(run: str | os.PathLike[str]) -> RunManifest:
     """Read the manifest of a run, by its directory, its output file or its address."""
     address = os.fspath(run)
-    if is_address(address) and not is_run_here(address):
-        raise _run_elsewhere(address)
-    found = read_manifest(find_run(run))
+    try:
+        directory = find_run(run)
+    except OutputError:
+        if is_address(address):
+            raise _run_elsewhere(address) from None
+        raise
+    found = read_manifest(directory)
     assert found is not None  # checked by `find_run`
     return found
 

@@ -91,7 +91,7 @@ class Settings(RunOptions):
     output: FileName | None = None
     #: Address that the results are uploaded to, of the file or the directory; None if they stay on this machine.
     address: str | None = None
-    #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.asked`.
+    #: The metrics' definitions as given; of questions, their forms, see `geval_local.runs.forms`.
     metrics: Annotated[list[Definition], Field(min_length=1)]
     #: Their names or files as given.
     metric_names: list[str] = Field(default_factory=list)
@@ -120,14 +120,6 @@ class Settings(RunOptions):
         """What decides which rows are one document."""
         fields = [tuple(metric.get("fields", ())) for metric in self.metrics]
         return DocumentRule.of(fields, mapping=self.fields, group_by=self.group_by)
-
-    @property
-    def shard_numbers(self) -> tuple[int, int] | None:
-        """The number of the share, from 1, and how many there are."""
-        if self.shard is None:
-            return None
-        number, count = map(int, self.shard.split("/"))
-        return number, count
 
     def _checked(self) -> Self:
         names = [metric["name"] for metric in self.metrics]

@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from geval_local.engine.window import window_sizes
 from geval_local.errors import OutputError
-from geval_local.io.shares import Share, shares_of
+from geval_local.io.shares import Share, share_name, shares_of
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.runs.directory import SHARES_NAME, STORE_NAME, remove_shares, shares_in
 from geval_local.runs.manifest import JudgeRecord, RunManifest, read_manifest
-from geval_local.runs.run import Identity, Run, meet
+from geval_local.runs.run import Run, meet
 from geval_local.runs.store import StoredShare
-from geval_local.runs.target import shard_name
 from geval_local.runs.workers import Task, Workers, local_workers
 
 if TYPE_CHECKING:
@@ -35,20 +34,20 @@ SHARES_EACH = 4
 #: Least bytes of a share, if there are so many for every worker: each share computes its first texts anew.
 LEAST_BYTES = 1 << 18
 #: What a run learns of a judge from its shares.
-_LEARNT = ("fingerprint", "engine", "batch_tokens", "signatures", "earlier_versions", "definitions")
+_LEARNT = ("fingerprint", "engine", "batch_tokens", "signatures", "definitions")
 
 
-class Shard(NamedTuple):
+class ScoredShare(NamedTuple):
     """A share that has been scored."""
 
     directory: Path
     manifest: RunManifest
 
 
-def fill(run: Run, shards: Sequence[Shard]) -> None:
+def fill(run: Run, shares: Sequence[ScoredShare]) -> None:
     """Bring the outcomes of shares into a run, and say that its judges have done their work."""
     rows, stored = 0, []
-    for directory, manifest in shards:
+    for directory, manifest in shares:
         stored.append(StoredShare(directory / STORE_NAME, manifest.run, rows))
         rows += manifest.input.rows or 0
     # What only the whole input tells: an id that a row of an earlier share has.
@@ -57,7 +56,7 @@ def fill(run: Run, shards: Sequence[Shard]) -> None:
     run.manifest.input.rows = rows
     for place, record in enumerate(run.manifest.judges):
         its = next(
-            (shard.manifest.judges[place] for shard in shards if shard.manifest.judges[place].fingerprint is not None),
+            (share.manifest.judges[place] for share in shares if share.manifest.judges[place].fingerprint is not None),
             None,
         )
         if its is None:
@@ -74,90 +73,69 @@ def _learn(record: JudgeRecord, its: JudgeRecord) -> None:
         setattr(record, name, getattr(its, name))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Spread:
-    """A run spread over workers."""
+    """The work of workers on the shares of a run."""
 
     #: Number of workers, or ``auto``.
-    workers: str
+    count: str
     retry_errors: bool = False
-    accept_version: bool = False
     #: Starts the workers, given their number and the judges that each loads.
     start: Callable[[str, Sequence[JudgeOptions]], Workers] = local_workers
 
     def score(self, completion: Completion) -> None:
         """Bring a run to its outcomes, unless it has some: what is missing then, it computes itself."""
-        run = completion.run
+        run = self._run = completion.run
         if not run.store.is_empty() or all(record.complete for record in run.manifest.judges):
             return
-        choices = [JudgeOptions(**record.choice) for record in run.manifest.judges]
-        with TemporaryDirectory(prefix="geval-local-") as scratch:
-            place = Path(scratch) if run.directory is None else run.directory / SHARES_NAME
-            place.mkdir(mode=0o700, exist_ok=True)
-            with ExitStack() as stack:
-                work = _Work(
-                    self, completion, place, lambda: stack.enter_context(closing(self.start(self.workers, choices)))
-                )
-                work.score()
-            fill(run, work.finished())
-            remove_shares(place)
+        with TemporaryDirectory(prefix="geval-local-") as scratch, ExitStack() as stack:
+            self._place = Path(scratch) if run.directory is None else run.directory / SHARES_NAME
+            self._place.mkdir(mode=0o700, exist_ok=True)
+            choices = [JudgeOptions(**record.choice) for record in run.manifest.judges]
+            # It takes seconds, and nothing may be left to do.
+            self._workers = cache(lambda: stack.enter_context(closing(self.start(self.count, choices))))
+            self._score_all(completion)
+            stack.close()
+            found = [self._directory(number) for number in self._shares]
+            fill(run, [ScoredShare(one, manifest) for one in found if (manifest := read_manifest(one)) is not None])
+            remove_shares(self._place)
         completion.write()
 
-
-class _Work:
-    """The work of workers on the shares of a run."""
-
-    def __init__(self, spread: Spread, completion: Completion, place: Path, start: Callable[[], Workers]) -> None:
-        self._spread = spread
-        self._completion = completion
-        self._place = place
-        self._start = start
-        self._run = completion.run
-        settings = self._run.manifest.settings
-        there = shares_in(place)
-        self._count = int(there[0].name.rpartition("-")[2]) if there else self._new_count()
+    def _score_all(self, completion: Completion) -> None:
+        """Have all shares scored, judge by judge."""
+        manifest = self._run.manifest
+        settings, paths = manifest.settings, manifest.input.paths
+        there = shares_in(self._place)
+        self._of = int(there[0].name.rpartition("-")[2]) if there else self._new_count()
         sizes = None if settings.block_rows is None else window_sizes(settings.window)
-        paths = self._run.manifest.input.paths
         self._shares = shares_of(
-            paths, settings, self._count, sizes=sizes, pairs=settings.pairs, documents=settings.documents
+            paths, settings, self._of, sizes=sizes, pairs=settings.pairs, documents=settings.documents
         )
         none = {"output": None, "address": None, "workers": None}
         self._settings = settings.model_copy(update=none | {"inputs": list(map(str, paths))})
         #: Outcomes that are finished: of a judge and a share.
         self._done: dict[tuple[int, int], int] = {}
-
-    @cached_property
-    def _workers(self) -> Workers:
-        return self._start()  # which takes seconds, and nothing may be left to do
-
-    def _new_count(self) -> int:
-        workers = self._workers.size
-        return min(SHARES_EACH * workers, max(workers, self._run.manifest.input.bytes // LEAST_BYTES))
-
-    def score(self) -> None:
-        """Have all shares scored, judge by judge."""
         waiting = {
             judge: {number: share for number, share in self._shares.items() if not self._is_finished(number, judge)}
-            for judge in range(len(self._run.manifest.judges))
+            for judge in range(len(manifest.judges))
         }
-        self._completion.there = sum(self._done.values())
-        if self._completion.there:
-            self._completion.tell_of_resuming()
+        completion.there = sum(self._done.values())
+        if completion.there:
+            completion.tell_of_resuming()
         for judge, shares in waiting.items():
             if shares:
-                self._completion.events.on_load(None)
-                self._score(judge, shares)
+                completion.events.on_load(None)
+                self._score(completion, judge, shares)
 
-    def finished(self) -> list[Shard]:
-        """List the shares in the order of the input."""
-        found = [self._directory(number) for number in self._shares]
-        return [Shard(one, manifest) for one in found if (manifest := read_manifest(one)) is not None]
+    def _new_count(self) -> int:
+        workers = self._workers().size
+        return min(SHARES_EACH * workers, max(workers, self._run.manifest.input.bytes // LEAST_BYTES))
 
     def _directory(self, number: int) -> Path:
-        return self._place / shard_name(f"{number}/{self._count}")
+        return self._place / share_name(f"{number}/{self._of}")
 
     def _is_finished(self, number: int, judge: int) -> bool:
-        manifest = None if self._spread.retry_errors else read_manifest(self._directory(number))
+        manifest = None if self.retry_errors else read_manifest(self._directory(number))
         log = self._directory(number) / f"{STORE_NAME}-wal"
         if manifest is None or not manifest.judges[judge].complete or (log.exists() and log.stat().st_size):
             return False
@@ -170,23 +148,22 @@ class _Work:
                 number,
                 self._directory(number),
                 share,
-                self._settings.model_copy(update={"shard": f"{number}/{self._count}"}),
+                self._settings.model_copy(update={"shard": f"{number}/{self._of}"}),
                 [one.model_copy(deep=True) for one in self._run.manifest.judges],
                 judge,
                 self._run.manifest.run,
-                retry_errors=self._spread.retry_errors and judge == 0,
-                accept_version=self._spread.accept_version,
+                retry_errors=self.retry_errors and judge == 0,
             )
 
-    def _score(self, judge: int, shares: dict[int, Share]) -> None:
-        record, completion = self._run.manifest.judges[judge], self._completion
+    def _score(self, completion: Completion, judge: int, shares: dict[int, Share]) -> None:
+        record = self._run.manifest.judges[judge]
         is_met = False
 
         def is_alone() -> bool:
             return not record.definitions and any(metric.needs_steps for metric in self._run.metrics)
 
         should_stop = completion.events.should_stop
-        for task, one in self._workers.run(self._tasks(judge, shares), is_alone=is_alone, should_stop=should_stop):
+        for task, one in self._workers().run(self._tasks(judge, shares), is_alone=is_alone, should_stop=should_stop):
             if one.kind == "met":
                 found, precision = one.value
                 self._meet(record, found)
@@ -200,11 +177,7 @@ class _Work:
 
     def _meet(self, record: JudgeRecord, found: JudgeRecord) -> None:
         """Record the judge of the first worker, and check that the others have the same."""
-        if record.fingerprint is not None and not self._spread.accept_version:
-            assert found.fingerprint is not None
-            assert found.engine is not None
-            assert found.batch_tokens is not None
-            meet(record, Identity(found.fingerprint, found.engine, found.batch_tokens, found.signatures))
-        if not record.definitions or self._spread.accept_version:
+        meet(record, found)
+        if not record.definitions:
             _learn(record, found)
             self._run.save()

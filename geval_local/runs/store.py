@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import sqlite3
 import struct
@@ -112,30 +111,32 @@ def checksum(
     dropped_tokens: int,
     sample_key: int,
     error: str | None,
-) -> int | None:
-    """Return the CRC-32 of a stored outcome, its place included; None for values of types that none has."""
+) -> int:
+    """Return the CRC-32 of a stored outcome, its place included."""
     figures, tokens, reason = logprobs or b"", (other or "").encode(), (error or "").encode()
     # A value that is absent has no length; one that is empty has length 0.
     lengths = (len(figures) if logprobs is not None else -1, len(tokens) if other is not None else -1)
     numbers = (judge, metric, row, origin, prompt_tokens, dropped_tokens, sample_key, *lengths)
-    try:
-        head = _SEALED_NUMBERS.pack(*numbers, len(reason) if error is not None else -1)
-        return zlib.crc32(b"".join((head, figures, tokens, reason)))
-    except (struct.error, TypeError):
-        return None
+    head = _SEALED_NUMBERS.pack(*numbers, len(reason) if error is not None else -1)
+    return zlib.crc32(b"".join((head, figures, tokens, reason)))
 
 
-def plan_checksum(*numbers: int) -> int | None:
-    """Return the CRC-32 of a record of `Store.begin_window`; None for values that are no whole numbers."""
-    try:
-        return zlib.crc32(_PLAN_NUMBERS.pack(*numbers))
-    except struct.error:
-        return None
+def plan_checksum(*numbers: int) -> int:
+    """Return the CRC-32 of a record of `Store.begin_window`."""
+    return zlib.crc32(_PLAN_NUMBERS.pack(*numbers))
 
 
-def thought_checksum(values: Sequence[Any]) -> int:
+def thought_checksum(*values: Any) -> int:
     """Return the CRC-32 of a stored thought, its place included."""
-    return zlib.crc32(repr(tuple(values)).encode("utf-8", "backslashreplace"))
+    return zlib.crc32(repr(values).encode("utf-8", "backslashreplace"))
+
+
+def is_sealed(seal_of: Callable[..., int], values: Sequence[Any], seal: Any) -> bool:
+    """Whether a stored record is as it was when its checksum sealed it; a value of another type is not."""
+    try:
+        return seal is not None and seal_of(*values) == seal
+    except (AttributeError, TypeError, struct.error):
+        return False
 
 
 def thought_columns(thought: Thought) -> tuple[bytes, str, str]:
@@ -218,13 +219,13 @@ class _Table(NamedTuple):
     #: The column of the place.
     place: str
     #: Gives the checksum of the other columns.
-    seal: Callable[[Sequence[Any]], int | None]
+    seal: Callable[..., int]
 
 
 _TABLES = {
-    "outcomes": _Table("row", lambda values: checksum(*values)),
-    "plans": _Table("window", lambda values: plan_checksum(*values)),
-    "thoughts": _Table("row", lambda values: thought_checksum(values)),
+    "outcomes": _Table("row", checksum),
+    "plans": _Table("window", plan_checksum),
+    "thoughts": _Table("row", thought_checksum),
 }
 #: The columns of an outcome, in the order of `to_columns`.
 _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
@@ -376,7 +377,7 @@ class Store:
         records = []
         for row, thought in thoughts:
             values = (judge, metric, row, *thought_columns(thought))
-            records.append((*values, thought_checksum(values)))
+            records.append((*values, thought_checksum(*values)))
         with plain_errors(self.path), transaction(self._connection):
             self._connection.executemany("INSERT OR IGNORE INTO thoughts VALUES (?, ?, ?, ?, ?, ?, ?)", records)
 
@@ -413,16 +414,13 @@ class Store:
         return {values[2]: self._outcome(values, seal) for *values, seal in rows}
 
     def _outcome(self, values: Sequence[Any], seal: Any) -> Outcome:
-        try:
-            if not is_intact("outcomes", values, seal):
-                raise ValueError("its checksum is that of other figures")
-            return from_columns(tuple(values[4:]))
-        except (TypeError, ValueError) as error:
+        if not is_sealed(checksum, values, seal):
             judge, metric, row = (number + 1 for number in values[:3])
-            raise self._damaged(f"row {row}, judge {judge}, metric {metric}: {error}") from error
-
-    def _damaged(self, problem: str) -> OutputError:
-        return OutputError(f"{self.path} is damaged: {problem}", hint=DAMAGE_REMEDY)
+            raise OutputError(
+                f"{self.path} is damaged: row {row}, judge {judge}, metric {metric} has a checksum of other figures",
+                hint=DAMAGE_REMEDY,
+            )
+        return from_columns(tuple(values[4:]))
 
     def take_damage_back(self) -> list[tuple[Any, Any, Any]]:
         """Delete what is not as it was stored, so that it is computed again; return judge, metric and row of each."""
@@ -432,7 +430,9 @@ class Store:
                 rows = self._connection.execute(f"SELECT * FROM {name}")
                 damaged[name] = []
                 while some := rows.fetchmany(_VERIFIED_AT_ONCE):
-                    damaged[name] += [tuple(values[:3]) for *values, seal in some if not is_intact(name, values, seal)]
+                    damaged[name] += [
+                        tuple(values[:3]) for *values, seal in some if not is_sealed(_TABLES[name].seal, values, seal)
+                    ]
             damaged["outcomes"] += damaged["thoughts"]  # what was read after them, too
             if any(damaged.values()):
                 with transaction(self._connection):
@@ -523,7 +523,7 @@ class Store:
                 while some := rows.fetchmany(_VERIFIED_AT_ONCE):
                     moved: list[list[Any]] = []
                     for *values, seal in some:
-                        if not is_intact(name, values, seal):
+                        if not is_sealed(_TABLES[name].seal, values, seal):
                             raise _damaged_share(share, values)
                         if _TABLES[name].place == "window":
                             values[2] += windows
@@ -536,7 +536,7 @@ class Store:
                                 continue
                             if reason is not None and values[4] is not None:
                                 values[3:] = [Origin.INPUT, *to_columns(Outcome(error=reason))]
-                        moved.append([*values, _TABLES[name].seal(values)])
+                        moved.append([*values, _TABLES[name].seal(*values)])
                     if moved:
                         marks = ", ".join("?" * len(moved[0]))
                         self._connection.executemany(f"INSERT OR IGNORE INTO {name} VALUES ({marks})", moved)
@@ -594,14 +594,6 @@ class MemoryStore(Store):
         make_tables(self._connection, _STATEMENTS, _SCHEMA, self.path)
 
 
-def is_intact(table: str, values: Sequence[Any], seal: Any) -> bool:
-    """Whether a stored record is as it was when its checksum sealed it; a value of another type is not."""
-    try:
-        return seal is not None and _TABLES[table].seal(values) == seal
-    except (AttributeError, TypeError):
-        return False
-
-
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
     """Convert an outcome: log-probabilities as little-endian float64, the key as signed int64.
 
@@ -631,30 +623,12 @@ def _cause_of(stored: str) -> Cause:
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
-    """Convert columns back to an outcome; a `ValueError` if they are damaged."""
+    """Convert columns back to an outcome, once their checksum has shown that they are as they were stored."""
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
-    if logprobs is not None and (not isinstance(logprobs, bytes) or len(logprobs) % 8):
-        raise ValueError("its log-probabilities are cut off")
-    if not all(isinstance(number, int) for number in (prompt_tokens, dropped_tokens, key)):
-        raise ValueError("one of its counts is not a whole number")
-    if logprobs is None and isinstance(other, str) and other.startswith("{"):
-        try:
-            written = json.loads(other)
-            return Outcome(prompt_tokens=prompt_tokens, error=error and _cause_of(error), written=written)
-        except (ValueError, RecursionError) as problem:
-            raise ValueError("what was written is not JSON") from problem
-    if (logprobs is None) == (error is None) or not isinstance(error, str | None):
-        raise ValueError("it has both figures and a reason for having none, or neither")
+    reason = None if error is None else _cause_of(error)
+    more = [] if other is None else json.loads(other)
+    if isinstance(more, dict):
+        return Outcome(prompt_tokens=prompt_tokens, error=reason, written=more)
     values = None if logprobs is None else np.frombuffer(logprobs, dtype="<f8")
-    # The largest value is NaN if any is; without any finite value there is no score either.
-    if values is not None and not (values.size and -math.inf < values.max() < math.inf):
-        raise ValueError("its log-probabilities are not numbers")
-    tokens: tuple[tuple[str, float], ...] = ()
-    if other is not None:
-        try:
-            tokens = tuple((str(token), float(p)) for token, p in json.loads(other))
-        except (TypeError, ValueError, RecursionError) as problem:
-            raise ValueError("its other tokens are not JSON") from problem
-    return Outcome(
-        values, tokens, prompt_tokens, dropped_tokens, key % (1 << 64), None if error is None else _cause_of(error)
-    )
+    tokens = tuple((token, p) for token, p in more)
+    return Outcome(values, tokens, prompt_tokens, dropped_tokens, key % (1 << 64), reason)

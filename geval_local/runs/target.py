@@ -10,7 +10,9 @@ from pathlib import Path
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.places import File, Place, address_of, is_address
 from geval_local.io.result_manifest import check_manifest, is_own_result
+from geval_local.io.shares import share_name
 from geval_local.io.writer import ResultWriter
+from geval_local.options import RunOptions
 from geval_local.runs.addresses import local_output, make_local_output
 from geval_local.runs.directory import shares_in, side_directory
 from geval_local.runs.exporter import EXPORT_FORMATS
@@ -84,8 +86,8 @@ def find_target(
                     f"{directory} holds a run, and shares have their directories in one of their own",
                     hint="Name another directory.",
                 )
-            _check_shards(directory, shard)
-            directory /= shard_name(shard)
+            _check_shares(directory, shard)
+            directory /= share_name(shard)
         return Target(directory, None, tuple(dict.fromkeys(formats)) or ("jsonl",), stem)
     if shard is not None:
         raise OutputError(
@@ -105,9 +107,18 @@ def find_target(
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
 
 
-def _check_shards(directory: Path, shard: str) -> None:
+def check_csv(options: RunOptions, formats: Sequence[str]) -> None:
+    """Refuse options of CSV results if no CSV is written."""
+    if (options.columns or options.csv_style) and "csv" not in formats:
+        raise ConfigurationError(
+            "`columns` and `csv_style` are about CSV results; the other formats keep everything",
+            hint="Add `output=NAME.csv`, or `formats=csv` to a run directory.",
+        )
+
+
+def _check_shares(directory: Path, shard: str) -> None:
     """Refuse a directory of shares whose number is another: rows would be in two of them."""
-    count = shard_name(shard).rpartition("-")[2]
+    count = share_name(shard).rpartition("-")[2]
     others = [one for one in shares_in(directory) if not one.name.endswith(f"-of-{count}")]
     if others:
         raise OutputError(
@@ -129,12 +140,6 @@ def _target_at(address: str, formats: Sequence[str], stem: str, shard: str | Non
     return replace(find_target(make_local_output(place), formats, stem), address=address)
 
 
-def shard_name(shard: str) -> str:
-    """Name the directory of a share: ``shard-0003-of-0008``."""
-    number, count = map(int, shard.split("/"))
-    return f"shard-{number:04d}-of-{count:04d}"
-
-
 def find_run(place: str | os.PathLike[str]) -> Path:
     """Find the directory of a run: the directory itself, or the hidden one next to the run's output file."""
     path = local_output(Place(os.fspath(place))) if is_address(os.fspath(place)) else Path(place)
@@ -152,15 +157,6 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory
-
-
-def is_run_here(address: str) -> bool:
-    """Whether the run whose results are for an address is on this machine."""
-    try:
-        find_run(address)
-    except OutputError:
-        return False
-    return True
 
 
 def checked_place(text: str) -> str:

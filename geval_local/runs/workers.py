@@ -72,7 +72,6 @@ class Task:
     #: Identifier of the whole run.
     run: str
     retry_errors: bool = False
-    accept_version: bool = False
 
 
 @dataclass(frozen=True)
@@ -372,9 +371,8 @@ class ShareScorer:
                 self.tell(Told("done", done))
 
         manifest = RunManifest.new(fingerprint_share(task.share), task.settings, list(task.judges))
-        with open_run(
-            task.directory, manifest, retry_errors=task.retry_errors, accept_version=task.accept_version
-        ) as run:
+        # A worker of a command that was killed may be in it still.
+        with open_run(task.directory, manifest, retry_errors=task.retry_errors, patience=2 * ENDING_SECONDS) as run:
             run.compute(
                 task.judge,
                 self._find,

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from functools import cache, partial
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -28,7 +28,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse
-from typing_extensions import TypedDict
 
 from geval_local import __version__
 from geval_local.errors import BusyError, GevalError
@@ -81,51 +80,7 @@ MOST_CHARACTERS = 32 << 20
 Load: TypeAlias = "Callable[[], Judge]"
 
 _T = TypeVar("_T")
-#: Answers of the routes that take a body.
-_BODIES = (DecisionsAnswer, SystemOneAnswer, ScoresAnswer)
 _KEY = Depends(HTTPBearer(auto_error=False, description="Needed if the server was started with a key."))
-
-
-class _Listed(TypedDict):
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
-class _Described(TypedDict):
-    name: str
-    description: str
-    release_date: str
-
-
-class _Models(TypedDict):
-    object: Literal["list"]
-    data: list[_Listed]
-    models: list[_Described]
-
-
-class _Preset(TypedDict):
-    name: str
-    scale: str
-    fields: list[str]
-    threshold: float | None
-    criteria: str
-
-
-class _Presets(TypedDict):
-    object: Literal["list"]
-    data: list[_Preset]
-
-
-class _Health(TypedDict):
-    status: Literal["alive"]
-    version: str
-
-
-class _Ready(TypedDict):
-    status: Literal["ready", "loading", "closing"]
-    models: list[str]
 
 
 def create_app(
@@ -151,37 +106,14 @@ def create_app(
         ("/v1/decisions", server.decisions, "Questions, in OpenAI's dialect.", DecisionsAnswer),
         ("/v1/systemone", server.system_one, "Questions, in System One's.", SystemOneAnswer),
         ("/v1/score", server.score, "Rows scored on a metric, with signature.", ScoresAnswer),
-        ("/v1/metrics", server.presets, "The preset metrics.", _Presets),
-        ("/v1/models", server.models, "The judges.", _Models),
-        ("/v1/models/{name:path}", server.model, "One judge.", _Listed),
+        ("/v1/metrics", server.presets, "The preset metrics.", None),
+        ("/v1/models", server.models, "The judges.", None),
+        ("/v1/models/{name:path}", server.model, "One judge.", None),
         ("/metrics", server.metrics, "Counters for Prometheus.", None),
-        ("/health", server.health, "Whether the process lives; needs no key.", _Health),
-        ("/ready", server.ready, "Whether requests are taken; needs no key.", _Ready),
+        ("/health", server.health, "Whether the process lives; needs no key.", None),
+        ("/ready", server.ready, "Whether requests are taken, else 503; needs no key.", None),
     ):
-        is_open, takes_body = path in ("/health", "/ready"), answer in _BODIES
-        refused: Any = SystemOneError if path == "/v1/systemone" else OpenAIError
-        codes = [503] if path == "/ready" else [] if is_open else [401, 403, 404]
-        codes += [400, 408, 413, 415, 422, 429, 500, 503] if takes_body else []
-        app.add_api_route(
-            path,
-            route,
-            methods=["POST" if takes_body else "GET"],
-            summary=summary,
-            # Generated clients name their functions after the operation ids.
-            operation_id=route.__name__,
-            tags=["judging" if takes_body else "listing" if path.startswith("/v1/") else "operation"],
-            dependencies=[] if is_open else [_KEY],
-            response_model=None,
-            response_class=JSONResponse,
-            responses={
-                **{code: {"model": _Ready if path == "/ready" else refused} for code in codes},
-                200: {"model": answer} if answer else {"content": {"text/plain": {}}},
-                # In place of FastAPI's own error body: pydantic's errors take the format of the dialect.
-                "default": {"model": refused},
-            },
-        )
-        if is_open:
-            app.add_api_route(path, route, methods=["HEAD"], include_in_schema=False)
+        _add_route(app, path, route, summary, answer)
     app.add_api_route("/docs", lambda: HTMLResponse(_page(app)), include_in_schema=False)
     describe = app.openapi
     app.openapi = lambda: app.openapi_schema or _public(app, describe())  # type: ignore[method-assign]
@@ -189,6 +121,37 @@ def create_app(
         app.add_exception_handler(kind, partial(_refuse, app))
     app.add_middleware(Watch, counters=server.counters, logs_requests=server.settings.log_requests)
     return app
+
+
+def _add_route(app: FastAPI, path: str, route: Callable[..., Any], summary: str, answer: Any) -> None:
+    """Add a route with its schema; one with an `answer` takes a body."""
+    is_open, takes_body = path in ("/health", "/ready"), answer is not None
+    refused: Any = SystemOneError if path == "/v1/systemone" else OpenAIError
+    codes = [] if is_open else [401, 403, 404]
+    codes += [400, 408, 413, 415, 422, 429, 500, 503] if takes_body else []
+    own: dict[int | str, dict[str, Any]] = {code: {"model": refused} for code in codes}
+    if path == "/ready":
+        own[503] = {"content": {"application/json": {}}}
+    app.add_api_route(
+        path,
+        route,
+        methods=["POST" if takes_body else "GET"],
+        summary=summary,
+        # Generated clients name their functions after the operation ids.
+        operation_id=route.__name__,
+        tags=["judging" if takes_body else "listing" if path.startswith("/v1/") else "operation"],
+        dependencies=[] if is_open else [_KEY],
+        response_model=None,
+        response_class=JSONResponse,
+        responses={
+            **own,
+            200: {"model": answer} if takes_body else {"content": {"text/plain": {}}} if path == "/metrics" else {},
+            # In place of FastAPI's own error body: pydantic's errors take the format of the dialect.
+            "default": {"model": refused},
+        },
+    )
+    if is_open:
+        app.add_api_route(path, route, methods=["HEAD"], include_in_schema=False)
 
 
 class _Read(Request):

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from typing_extensions import NotRequired, TypedDict
 
-from geval_local.errors import ErrorCode
+from geval_local.errors import ConfigurationError, ErrorCode
 from geval_local.fields import nearest
 from geval_local.io.columns import plain
 from geval_local.io.samples import Sample
@@ -584,8 +584,10 @@ class ScoreRequest(Strict):
                 said = f"there is no preset metric {metric[:100]!r}{nearest(metric[:100], preset_names())}"
                 raise Refused(f"{said}; GET /v1/metrics lists them", 404, param="metric", code="metric_not_found")
             metric = Metric.load(metric)
-        if self.threshold is not None and not metric.scale.low <= self.threshold <= metric.scale.high:
-            raise Refused(f"threshold is a number on the metric's scale {metric.scale.text}", param="threshold")
+        try:
+            metric.check_on_scale(self.threshold, "the threshold")
+        except ConfigurationError as error:
+            raise Refused(error.message, param="threshold") from None
         if metric.needs_steps:
             metric = metric.with_steps(())
         return metric, [Sample(row, number) for number, row in enumerate(self.rows, start=1)]

@@ -9,6 +9,6 @@
 - `noninferiority`: a candidate that is not worse than its baseline, once or at every look
 - `prediction_powered`: means from many scores and few ratings
 - `raters`: how strict each person is, the noise of their mean, and what the variance of a rating is made of
-- `resampling`: the bootstrap behind intervals, sign-flip tests, exchanges of judges, folds of documents
+- `resampling`: the bootstrap behind intervals, exchanges of judges, folds of documents
 - `bradley_terry`: strengths of systems from comparisons
 """

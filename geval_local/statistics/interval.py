@@ -105,7 +105,7 @@ def independent_rows(rows: int, units: float, by_unit: float, by_row: float) -> 
 def t_test(value: float, error: float, units: float, skewness: float = math.nan, caution: float = CAUTION) -> float:
     """Compute the two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error.
 
-    If all units are alike, it is the p-value of the sign-flip test, the smallest that so few units allow. With the
+    If all units are alike, it is the share of the arrangements of their signs that are as extreme. With the
     `skewness` of the units, a tail that the sample may have missed counts: a Cornish-Fisher expansion (Hall, 1992)
     moves the critical value for a skewness that is `caution` of its standard errors less favourable.
     """

@@ -140,9 +140,9 @@ class ItemTable:
     def __init__(self, items: Sequence[ScoredItem]) -> None:
         self.human = np.array([item.human for item in items], dtype=np.float64)
         self.predicted = np.array([item.predicted for item in items], dtype=np.float64)
-        self.documents, self.document = _numbered([item.group for item in items])
+        self.documents, self.document = in_order([item.group for item in items])
         writers = [item.system for item in items]
-        self.systems, self.system = _numbered(writers) if all(writers) else ((), np.zeros(len(items), dtype=np.int64))
+        self.systems, self.system = in_order(writers) if all(writers) else ((), np.zeros(len(items), dtype=np.int64))
         self.binary = np.unique(self.human).size == 2
 
     def marked(self, figures: Floats) -> Floats:
@@ -243,7 +243,7 @@ def _pooled(table: ItemTable, target: Target | None, accuracy: bool | None, draw
 
 def _blocks(table: ItemTable) -> dict[str, Floats]:
     """Correlate blocks of documents one by one; the spread between blocks estimates the sampling error of one block."""
-    names, codes = _numbered([_block(table.documents[place]) for place in table.document])
+    names, codes = in_order([_block(table.documents[place]) for place in table.document])
     found = np.array([coefficients(table.human[own], table.predicted[own]) for own in _members(codes)])
     table.marked(found)
     shifted = table.marked(coefficients(table.human, table.predicted)) + found - np.nanmean(found, axis=0)
@@ -253,7 +253,7 @@ def _blocks(table: ItemTable) -> dict[str, Floats]:
 def _pooled_draws(table: ItemTable, draws: Draws, thresholds: Floats | None) -> Floats | None:
     """Compute pooled coefficients in every draw from sums and pairs of cells; a draw takes whole cells."""
     documents = [table.documents[place] for place in table.document]
-    names, unit = _numbered(documents if draws.has(documents[0]) else [_block(name) for name in documents])
+    names, unit = in_order(documents if draws.has(documents[0]) else [_block(name) for name in documents])
     drawn = {"documents": (unit, 0 * unit), "systems": (0 * unit, table.system), "both": (unit, table.system)}
     places, cell = np.unique(np.stack(drawn[draws.target]), axis=1, return_inverse=True)
     if places.shape[1] > _MOST_CELLS:
@@ -360,7 +360,8 @@ def _means(total: Floats, count: Floats) -> Floats:
         return np.asarray(np.round(total / count, 12))
 
 
-def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
+def in_order(names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
+    """Return the different names in the order of their appearance, and the place of each name among them."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
     return tuple(numbers), codes

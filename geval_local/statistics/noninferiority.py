@@ -1,12 +1,12 @@
 """Tests for gates, on the candidate's score minus the baseline's for each document; one-sided.
 
-Without a margin, `not_worse` asks whether the scores fell: by sign flips, and by Student's t with the skewness of the
-differences. With a margin it shows that they did not fall by as much. Its bound is that of Gaffke (2005; Learned-Miller
-and Thomas, 2019, arXiv:1905.06208): the mean of the documents and of one more that falls by the whole scale, under
-random weights. If all documents are equal it is the bound of Clopper and Pearson (1934), so rounding changes nothing,
-and failures that the sample may have missed count. `not_worse_so_far` may be asked after every batch; its evidence is
-the capital of bets (Waudby-Smith and Ramdas, 2024, doi:10.1093/jrsssb/qkad009), valid for any differences that the
-scale allows. Documents are independent (benchmarks/inference_edges.py, `gates`).
+Without a margin, `not_worse` asks whether the scores fell: by Student's t with the skewness of the differences. With a
+margin it shows that they did not fall by as much. Its bound is that of Gaffke (2005; Learned-Miller and Thomas, 2019,
+arXiv:1905.06208): the mean of the documents and of one more that falls by the whole scale, under random weights. If all
+documents are equal it is the bound of Clopper and Pearson (1934), so rounding changes nothing, and failures that the
+sample may have missed count. `not_worse_so_far` may be asked after every batch; its evidence is the capital of bets
+(Waudby-Smith and Ramdas, 2024, doi:10.1093/jrsssb/qkad009), valid for any differences that the scale allows. Documents
+are independent (benchmarks/inference_edges.py, `gates`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
 from geval_local.statistics.interval import Interval, mean_interval, skewness_of, t_test
-from geval_local.statistics.resampling import MOST_FLIPPED, PERMUTATIONS, sign_flips
 
 Floats = NDArray[np.float64]
 #: A test of so few documents cannot show a drop, whatever they say.
@@ -68,7 +67,7 @@ def not_worse(
     values = _checked(differences, margin)
     mean, count = mean_interval(values), values.size
     if margin is None:
-        p = _p_of_drop(values, mean, level)
+        p = _p_of_drop(values, mean)
         return NotWorse(mean, None, math.nan, p, count, None if count <= TOO_FEW else p > level)
     if not math.isfinite(span):
         return NotWorse(mean, margin, math.nan, math.nan, count, False)
@@ -77,14 +76,14 @@ def not_worse(
     return NotWorse(mean, margin, low, p, count, p < level)
 
 
-def _p_of_drop(values: Floats, mean: Interval, level: float) -> float:
-    """Compute the one-sided p-value of "no drop"; flips that could not reach the level leave Student's t alone."""
+def _p_of_drop(values: Floats, mean: Interval) -> float:
+    """Compute the one-sided p-value of "no drop"."""
     if values.size <= TOO_FEW:
         return math.nan
     p = t_test(mean.value, mean.error, values.size, skewness_of(values), _CAUTION)
-    if 2.0**-values.size <= level and values.size <= MOST_FLIPPED:
-        flipped = float(sign_flips(values[:, None])[0][0])
-        p = max(p, flipped) if flipped > 1 / PERMUTATIONS else p  # drawn arrangements give no smaller p
+    # If some do not differ: not below that of flipping the signs of the others, of which so few may all agree.
+    differ = int(np.count_nonzero(values))
+    p = max(p, 2.0 ** (1 - differ)) if 0 < differ < values.size else p
     return p / 2 if mean.value < 0 else 1 - p / 2
 
 

@@ -3,7 +3,7 @@
 The bootstrap draws whole documents, whole systems, or both with replacement; the target population decides which
 (Deutsch, Dror and Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). All judges and dimensions of an analysis
 share the draws, so differences and means are computed draw by draw. A mean of one figure per document uses Student's
-interval and the sign-flip test, which need no bootstrap. This module also draws the exchanges between two judges.
+interval and test, which need no bootstrap. This module also draws the exchanges between two judges.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -21,14 +20,12 @@ from geval_local.errors import ConfigurationError
 from geval_local.statistics.interval import Interval, skewness_of, t_interval, t_test
 
 Target = Literal["documents", "systems", "both"]
-#: Number of random arrangements; if there are fewer in all, every one is used.
+#: Number of exchanges of two judges.
 PERMUTATIONS = 9_999
 #: Draws of every bootstrap.
 RESAMPLES = 1_000
-#: A sign-flip test needs six groups to be able to reject at 0.05.
-SIGN_FLIP_GROUPS = 6
-#: With more groups Student's t replaces the permutations: it agrees to every printed digit and is much faster.
-MOST_FLIPPED = 2_000
+#: Exchanges of fewer systems cannot reject at 0.05.
+LEAST_EXCHANGED = 6
 
 Floats = NDArray[np.float64]
 
@@ -133,11 +130,10 @@ class FiguresWithErrors:
         """Return one figure for every document, if the value is their mean; else an empty dict."""
         return {name: float(part[index]) for name, part in self.parts.items()}
 
-    def p(self, index: int, *, in_steps: bool = False, seed: int = 0) -> tuple[float, str]:
+    def p(self, index: int, *, in_steps: bool = False) -> tuple[float, str]:
         """Return the two-sided p-value of "the true figure is 0", and a description of the test."""
-        p, test = paired_test(self.by_document(index), self.interval(index), seed=seed)
-        if test == "sign-flip":
-            return p, "Sign-flip permutation test over documents, two-sided; Student's t interval."
+        mean = self.interval(index)
+        p = t_test(mean.value, mean.error, mean.units, skewness_of(list(self.by_document(index).values())))
         if in_steps and self.draws is not None:
             # Not below the p of the draws: else a near tie in one judge alone would separate equal judges.
             p = max(p, min(1.0, 2 * min(float(np.nanmean(sign * self.draws[:, index] >= 0)) for sign in (1, -1))))
@@ -204,76 +200,6 @@ def swapped_p(observed: float, drawn: Floats) -> float:
         return math.nan
     # The order of a sum must not separate equal arrangements.
     return float((np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-9) + 1) / (drawn.size + 1))
-
-
-def paired_test(values: Mapping[str, float], mean: Interval, *, seed: int = 0) -> tuple[float, str]:
-    """Compute the two-sided p-value of "no difference" from one value per document, by sign flips or Student's t.
-
-    Flips need symmetric differences, so p is not below that of Student's t with the skewness of the values. With fewer
-    than six documents flips cannot reject; with more than `MOST_FLIPPED` their p converges to that of Student's t. Both
-    cases use Student's t. Documents are sorted by name, so p does not depend on the order of the rows. For two judges
-    the flips are the permutation of whole inputs of Deutsch, Dror and Roth (2021): swapping two judges on a document
-    flips the sign of the difference of their coefficients there.
-    """
-    own = np.array([values[name] for name in sorted(values)])
-    p = t_test(mean.value, mean.error, mean.units, skewness_of(own))
-    if SIGN_FLIP_GROUPS <= own.size <= MOST_FLIPPED and np.isfinite(own).all():
-        return max(p, float(sign_flips(own[:, None], seed=seed)[0][0])), "sign-flip"
-    return p, "t"
-
-
-def sign_flips(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> tuple[Floats, Floats]:
-    """Compute two-sided p-values of several tests on the same groups: unadjusted, and adjusted for all of them.
-
-    `differences` has shape (groups, tests), with NaN if a test lacks a group; every test has at least two groups. A
-    flip changes a group's sign in all tests at once. The function enumerates all arrangements if it can (13 groups or
-    fewer by default), else it uses seeded draws and the observed arrangement. The adjustment is the step-down max-t of
-    Westfall and Young (1993, algorithm 2.8). Its family-wise error is that of the flips, which is exact for symmetric
-    differences. If all tests are clear, many of them get p-values as small as one would. Statistics are Student's t on
-    the normal scale (Wallace, 1959), so tests on few and on many groups are comparable.
-    """
-    freedom = np.isfinite(differences).sum(axis=0) - 1.0
-    values = np.nan_to_num(differences)
-    norm = np.sqrt((freedom + 1) * (values**2).sum(axis=0))
-    values = np.divide(values, norm, out=np.zeros_like(values), where=norm > 1e-12 * (freedom + 1))
-
-    def statistic(sums: Floats) -> Floats:
-        share = np.minimum(sums**2, 1 - 1e-15)
-        return np.asarray((8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(-freedom * np.log1p(-share)))
-
-    # The order of a sum must not separate equal arrangements.
-    observed = statistic(np.maximum(np.abs(values.sum(axis=0)) - 1e-9, 0.0))
-    order = np.argsort(-observed, kind="stable")
-    signs = _signs(len(values), permutations, seed)
-    alone, largest = np.zeros((2, observed.size))
-    step = max(1, 4_000_000 // max(values.shape))
-    for start in range(0, len(signs), step):
-        found = statistic(signs[start : start + step].astype(np.float64) @ values)[:, order]
-        alone += (found >= observed[order]).sum(axis=0)
-        # Running maximum over each test and all less clear ones.
-        found = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
-        largest += (found >= observed[order]).sum(axis=0)
-    # If not all arrangements were enumerated, the data are one more.
-    more = int(2 ** len(values) > permutations)
-    p = np.empty((2, observed.size))
-    p[:, order] = (np.stack([alone, np.maximum.accumulate(largest)]) + more) / (len(signs) + more)
-    return p[0], p[1]
-
-
-def attained(groups: int, level: float = 0.05) -> float:
-    """Return the share of a level that flips of so few groups can use; 1 below six, where Student's t is used."""
-    arrangements = level * 2.0 ** min(groups - 1, 50)
-    return math.floor(arrangements) / arrangements if groups >= SIGN_FLIP_GROUPS else 1.0
-
-
-@lru_cache(maxsize=2)
-def _signs(size: int, permutations: int, seed: int) -> NDArray[np.int8]:
-    """Return all arrangements of signs, or `permutations` random ones; all pairs of a table share them."""
-    if 2**size <= permutations:
-        draws = (np.arange(2**size)[:, None] >> np.arange(size) & 1).astype(np.int8)
-    else:
-        draws = np.random.default_rng(seed).integers(0, 2, size=(permutations, size), dtype=np.int8)
-    return 2 * draws - 1
 
 
 def group_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Tests of whether one judge is better than another on the same items and documents.
 
-A difference of means over documents uses the sign-flip test, exact up to 13 documents. All else uses Student's t with
-the bootstrap's error, with one exception. Rank coefficients over new systems use a permutation test that exchanges the
+A difference of means over documents uses Student's t with their skewness. All else uses Student's t with the
+bootstrap's error, with one exception. Rank coefficients over new systems use a permutation test that exchanges the
 two judges' scores of whole systems with all their documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL,
 doi:10.1162/tacl_a_00417); it has more power. Exchanges on documents too (their PERM-INPUTS and PERM-BOTH) reject too
 often for equally good judges that disagree (benchmarks/results/2026-11-23-tests-system.txt). Pearson's correlation is
@@ -12,7 +12,7 @@ Every p-value is two-sided. In a table, p-values are also adjusted for all tests
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -22,20 +22,18 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import counted
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
-from geval_local.statistics.interval import Interval, skewness_of, t_test
+from geval_local.statistics.interval import Interval, t_test
 from geval_local.statistics.levels import Level, Ties, documents_kept, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import (
-    MOST_FLIPPED,
+    LEAST_EXCHANGED,
     PERMUTATIONS,
     RESAMPLES,
-    SIGN_FLIP_GROUPS,
     Draws,
     FiguresWithErrors,
     Target,
     mean_of,
     minus,
-    sign_flips,
     swapped_p,
 )
 
@@ -95,72 +93,27 @@ _Tested = TypeVar("_Tested")
 _Key = TypeVar("_Key")
 #: The family-wise error of a table of tests.
 LEVEL = 0.05
-#: Names of the replacement test, in the fields of the test classes that have them.
-_BY_T = {"test": "t", "why": "Student's t test, two-sided."}
 
 
 def corrected(tests: Mapping[_Key, _Tested]) -> dict[_Key, _Tested]:
     """Copy the tests of one table, with p-values adjusted for all of them.
 
-    Tests on differences by document (``by_document``) are flipped together, see `sign_flips`; all others get Holm's
-    correction. In a table with both kinds, each kind gets its share of the level. Student's t replaces tests that could
-    never reject: flips of D documents give no p below 2 / 2**D. It also replaces flips of more than `MOST_FLIPPED`
-    documents, which converge to it.
+    p-values get Holm's correction. Student's t replaces exchanges of so few systems that they could never reject.
     """
     given: dict[Any, Any] = dict(tests)
     count = max(1, sum(math.isfinite(test.p) for test in given.values()))
-    flipped = _flipped(given, count)
-    rest = {key: _by_t(test, count) for key, test in given.items() if key not in flipped}
-    share = len(flipped) / count
-    found: dict[Any, dict[str, Any]] = {}
-    if flipped:
-        documents = sorted({name for own in flipped.values() for name in own})
-        table = np.array([[own.get(name, math.nan) for own in flipped.values()] for name in documents])
-        # Flips need symmetric differences; Student's t reckons with their skewness.
-        by_t = [_by_t(given[key], count).p for key in flipped]
-        for key, own, *flips in zip(flipped, zip(by_t, holm(by_t), strict=True), *sign_flips(table), strict=True):
-            p, adjusted = map(max, own, map(float, flips))
-            found[key] = {"p": p, "p_adjusted": min(1.0, adjusted / share), "significance": LEVEL / count}
-    for key, adjusted in zip(rest, holm([test.p for test in rest.values()]), strict=True):
-        known = min(1.0, adjusted / (1 - share)) if math.isfinite(adjusted) else math.nan
-        found[key] = {"p": rest[key].p, "p_adjusted": known, "significance": LEVEL / count}
-    return {
-        key: replace(test, **{name: value for name, value in found[key].items() if hasattr(test, name)})
-        for key, test in (given | rest).items()
-    }
+    known = {key: _by_t(test) if getattr(test, "least", 0.0) * count > LEVEL else test for key, test in given.items()}
+    found = {}
+    for (key, test), adjusted in zip(known.items(), holm([test.p for test in known.values()]), strict=True):
+        level = {"significance": LEVEL / count} if hasattr(test, "significance") else {}
+        found[key] = replace(test, p_adjusted=adjusted, **level)
+    return found
 
 
-def _flipped(tests: Mapping[Any, Any], count: int) -> dict[Any, Mapping[str, float]]:
-    """Select the differences by document that are flipped together; none if their flips cannot reject."""
-    known = {key: getattr(test, "by_document", {}) for key, test in tests.items()}
-    found = {
-        key: own
-        for key, own in known.items()
-        if SIGN_FLIP_GROUPS <= len(own) <= MOST_FLIPPED and math.isfinite(sum(own.values()))
-    }
-    # Tests on the same documents share their extreme arrangements; tests on other documents have others.
-    least = sum(2.0 ** (1 - len(documents)) for documents in {frozenset(own) for own in found.values()})
-    return found if least <= LEVEL * len(found) / count else {}
-
-
-def _by_t(test: Any, count: int) -> Any:
-    """Replace a test that is not flipped by Student's t, unless it is one whose exchanges can still reject."""
-    if not getattr(test, "by_document", {}) and getattr(test, "least", 0.0) * count <= LEVEL:
-        return test
-    p = t_test(test.difference.value, test.difference.error, test.difference.units, _skewness(test))
-    return replace(test, p=p, **{name: told for name, told in _BY_T.items() if hasattr(test, name)})
-
-
-def _skewness(test: Any) -> float:
-    """Estimate the skewness of a test's differences; NaN if they are not by document."""
-    return skewness_of(list(getattr(test, "by_document", {}).values()))
-
-
-def how_corrected(tests: Collection[Any]) -> str:
-    """Describe how the tests of a table were corrected for their number."""
-    flips = sum(getattr(test, "test", getattr(test, "why", "")).lower().startswith("sign-flip") for test in tests)
-    jointly = "step-down max-t over joint sign flips"
-    return jointly if flips == len(tests) else f"{jointly}, Holm for other tests" if flips else "Holm"
+def _by_t(test: Any) -> Any:
+    """Replace a test by Student's t."""
+    one = test.difference
+    return replace(test, p=t_test(one.value, one.error, one.units), why="Student's t test, two-sided.")
 
 
 def common_ground(
@@ -214,12 +167,12 @@ def compare(
         sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
     in_steps = level == "system" and coefficient != "pearson"
-    (p, why), least = difference.p(index, in_steps=in_steps, seed=seed), 0.0
+    (p, why), least = difference.p(index, in_steps=in_steps), 0.0
     if second is not None and level == "system" and target != "documents" and coefficient != "pearson":
         own = [item for items, _ in grounds for item in items[0]]
         exchange = Draws((), sorted({item.system for item in own}), "systems", count=PERMUTATIONS, seed=seed, swap=True)
         # With fewer systems no exchange can reject at 0.05.
-        if exchange.units >= SIGN_FLIP_GROUPS:
+        if exchange.units >= LEAST_EXCHANGED:
             drawn = np.mean(
                 [exchanged(one, other, exchange, accuracy=wanted)[:, index] for (one, other), _ in grounds], axis=0
             )

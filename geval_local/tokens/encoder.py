@@ -48,7 +48,7 @@ TokenIds = NDArray[np.int32]
 _Piece = tuple[str, bool, bool]
 
 #: Texts encoded per call.
-_AT_ONCE = 512
+AT_ONCE = 512
 _CUT_BEFORE = frozenset(string.ascii_letters)
 #: Pre-tokenizers that scan a text from left to right and look only at the text they cut.
 _LOCAL_SPLITTERS = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace"}
@@ -124,9 +124,9 @@ class SharedTextEncoder:
         """Encode texts one by one, without the cache of pieces."""
         found: list[TokenIds] = []
         # An encoding also contains every token's text, tens of times the size of its ids.
-        for start in range(0, len(texts), _AT_ONCE):
+        for start in range(0, len(texts), AT_ONCE):
             with encodable():
-                batch = self.backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
+                batch = self.backend.encode_batch_fast(texts[start : start + AT_ONCE], add_special_tokens=False)
             found += [np.fromiter(ids, np.int32, len(ids)) for ids in (encoding.ids for encoding in batch)]
         if self._ids is None:
             return found

@@ -9,6 +9,7 @@ from geval_local.analysis.ratings.rated import read_benchmark
 from geval_local.analysis.ratings.responses import geval_items, parse_response, read_responses, unieval_items
 from geval_local.analysis.results import figures_of
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.io.results import MetricFigures
 from geval_local.metric_file import preset_names
 from geval_local.scale import Scale
 from geval_local.statistics.records import pair
@@ -48,11 +49,11 @@ def write(path, data):
 def test_published_files_read_unmodified(file, name, items, groups, systems):
     data = read_benchmark(DATA / file, name)
     for dimension in data.benchmark.dimensions:
-        found = data.items(dimension, [{"score": 0.0}] * items)
+        found = data.items(dimension, MetricFigures.of("m", [{"score": 0.0}] * items))
         assert len(found) == len({item.key for item in found}) == items
         assert len({item.group for item in found}) == groups
         assert len({item.system for item in found}) == systems
-        assert all(math.isfinite(item.human) and item.length for item in found)
+        assert all(math.isfinite(item.human) for item in found)
 
 
 def test_every_dimension_names_a_preset_that_exists():
@@ -81,13 +82,13 @@ def test_a_missing_or_null_rating_is_no_rating_of_zero(tmp_path):
     broken = rows()
     broken[0]["scores"]["coherence"] = None
     data = read_benchmark(write(tmp_path / "x.json", broken), "topical-chat")
-    assert math.isnan(data.items("coherence", [{"score": 1.0}] * 4)[0].human)
+    assert math.isnan(data.items("coherence", MetricFigures.of("m", [{"score": 1.0}] * 4))[0].human)
 
 
 def test_a_dimension_must_be_rated(tmp_path):
     data = read_benchmark(write(tmp_path / "x.json", rows()), "topical-chat")
     with pytest.raises(ConfigurationError, match="no ratings of 'fluency'"):
-        data.items("fluency", [{"score": 1.0}] * 4)
+        data.items("fluency", MetricFigures.of("m", [{"score": 1.0}] * 4))
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_meta_eval_correlates_the_other_rows(here):
     assert length.n == 32, "others are measured on the same rows"
     (here / "bare.yaml").write_text(METRIC, encoding="utf-8")
     bare = read_rated("scored.jsonl", metrics=["bare.yaml"], human=["rating"], group_by="row")
-    again = meta_evaluate(bare, ["scored.jsonl"], overlap=False, level="pooled").correlations["x"]["clarity"]
+    again = meta_evaluate(bare, ["scored.jsonl"], baselines=False, level="pooled").correlations["x"]["clarity"]
     assert again.n == 32, "the scores' own description names the examples"
 
 

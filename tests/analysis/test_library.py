@@ -46,7 +46,7 @@ def test_every_analysis_gives_what_its_verb_prints(here):
     verb = printed(here, "calibrate", "a.jsonl", "-o", "cal.json", *OPTIONS)
     assert calibrate("a.jsonl", **RATED).to_dict() == verb
     scored = rank(["a.jsonl"], system="side", **RATED)
-    assert scored.to_dict() == printed(here, "preferences", "a.jsonl", "--system", "side", *OPTIONS)
+    assert scored.to_dict() == printed(here, "rank", "a.jsonl", "--system", "side", *OPTIONS)
     rows = read_rated("data.jsonl", metrics=["clarity.yaml"], human=["rating.clarity"], group_by="doc")
     verb = printed(here, "meta-eval", "data.jsonl", "-m", "clarity.yaml", "--results", "a.jsonl", *OPTIONS)
     assert meta_evaluate(rows, ["a.jsonl"]).to_dict() == verb

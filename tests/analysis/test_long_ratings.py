@@ -15,10 +15,10 @@ from geval_local.analysis.estimates import estimate
 from geval_local.analysis.meta_evaluation import meta_evaluate
 from geval_local.analysis.ratings.merged import MOST_RATERS, rated_rows
 from geval_local.analysis.ratings.rated import read_rated
-from geval_local.analysis.ratings.values import RatingRules
 from geval_local.analysis.results import ScoredRun
 from geval_local.errors import DataError
 from geval_local.judge.judge import Judge
+from geval_local.options import RatingOptions
 from geval_local.testing import MockJudge
 
 METRIC = """
@@ -71,7 +71,7 @@ def test_ratings_of_one_text_are_merged_and_correlate_as_their_mean(here, worker
     assert "96 rows repeat the texts of others: if several people rated them" in done.stderr
     rated = read_rated("out.jsonl", human="Rating", rater_column="Worker ID")
     assert len(rated.rows) == 48
-    study = meta_evaluate(rated, level="pooled", overlap=False)
+    study = meta_evaluate(rated, level="pooled", baselines=False)
     scores = [row["geval"]["story"]["score"] for row in ScoredRun.of("out.jsonl").rows][::3]
     means = [np.mean([row["Rating"] for row in rows[place : place + 3]]) for place in range(0, 144, 3)]
     found = study.correlations["nano"]["story"]
@@ -98,8 +98,8 @@ def test_what_differs_within_a_text_is_by_rater_and_the_rest_stays():
         {"source": "s", "output": "a", "who": "z", "rating": 3, "topic": "t"},
         {"source": "s", "output": "a", "who": "z", "rating": 5, "topic": "t"},
     ]
-    first, second = rated_rows(rows, RatingRules(rater_column="who"), ("source", "output"), {}, "rows.csv")
+    first, second = rated_rows(rows, RatingOptions(rater_column="who"), ("source", "output"), {}, "rows.csv")
     assert first == {"source": "s", "output": "a", "topic": "t", "rating": {"x_y": 1, "z": 3, "z (3)": 5}}
     assert second["rating"] == {"x_y": 4}
     with pytest.raises(DataError, match=r"rows.csv, row 1: no rater in 'whom'; did you mean 'who'"):
-        rated_rows(rows, RatingRules(rater_column="whom"), ("source", "output"), {}, "rows.csv")
+        rated_rows(rows, RatingOptions(rater_column="whom"), ("source", "output"), {}, "rows.csv")

@@ -22,9 +22,9 @@ def test_the_more_documents_fall_the_surer_the_gate():
             assert found.passed is (fallen < 5 or found.p > 0.05), (documents, fallen)
         assert p == sorted(p, reverse=True)
         assert all(own <= 0.05 for own in p[5:])
-    # All of few fall by the same: the sign test. One of them by a little less changes nothing.
+    # All of few fall by the same: the sign test.
     assert not_worse([-1.0] * 10).p == pytest.approx(2.0**-10)
-    assert not_worse([-1.0] * 11 + [-0.9]).p == pytest.approx(2.0**-12)
+    assert not_worse([-1.0] * 11 + [-0.9]).p < 2.0**-11
     assert not_worse([1.0] * 12).p > 0.99
     assert not_worse([0.0] * 12).passed
 

@@ -7,6 +7,7 @@ import pytest
 from geval_local.analysis.contenders import BASELINES, baseline_scores, references
 from geval_local.analysis.ratings.rated import read_benchmark
 from geval_local.errors import ConfigurationError
+from geval_local.io.results import MetricFigures
 from geval_local.statistics.correlation import correlate
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -17,7 +18,8 @@ def baseline_items(data, dimension, name):
     field = data.benchmark.fields["output"]
     scores = baseline_scores(name, [str(row[field]) for row in data.rows], references(data))
     none = {"score": None, "error": "no reference"}
-    return data.items(dimension, [{"score": score} if math.isfinite(score) else none for score in scores])
+    figures = [{"score": score} if math.isfinite(score) else none for score in scores]
+    return data.items(dimension, MetricFigures.of(name, figures))
 
 
 def spearman(file, name, dimension, baseline):

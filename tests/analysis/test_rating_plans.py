@@ -9,6 +9,7 @@ from geval_local import estimate, plan_ratings
 from geval_local.analysis.rating_plans import save_sheet
 from geval_local.analysis.results import blind_keys, read_rows
 from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.io.results import ResultRows
 
 
 def scored(rng, documents=100, rated=0, slope=0.8):
@@ -93,7 +94,7 @@ def test_a_sheet_that_is_filled_in_is_the_ratings_themselves(tmp_path, name):
     save_sheet(plan, tmp_path / name)
     if name.endswith("csv"):
         assert "'=a text" in (tmp_path / name).read_text()  # no spreadsheet runs it
-    whose = dict(zip(blind_keys(rows), truth, strict=True))
+    whose = dict(zip(blind_keys(ResultRows.of(rows)), truth, strict=True))
     filled = [dict(row) | {"rating": truth[whose[row["key"]]]} for row in read_rows(tmp_path / name)]
     (tmp_path / "filled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in filled))
     found = estimate(rows, "rating", group_by="doc", sheet=tmp_path / "filled.jsonl")

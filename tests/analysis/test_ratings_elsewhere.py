@@ -49,7 +49,7 @@ def written(name, rows):
 def test_ratings_of_a_second_file_join_the_rows_with_their_key(scored, tmp_path):
     written("people.csv", [{"trace": f"r{place}", "stars": RANKS[place]} for place in (*range(5, 24), 3)])
     rated = read_rated("out.jsonl", human="stars", ratings="people.csv", on="id=trace")
-    found = meta_evaluate(rated, level="pooled", overlap=False).correlations["nano"]["clear"].spearman
+    found = meta_evaluate(rated, level="pooled", baselines=False).correlations["nano"]["clear"].spearman
     places = [3, *range(5, 24)]
     expected = stats.spearmanr(scored[places], [RANKS[place] for place in places]).statistic
     assert found.value == pytest.approx(expected)
@@ -97,8 +97,8 @@ def test_a_key_needs_a_file_and_a_file_a_key(scored):
 def test_of_ranks_the_first_is_the_best(scored, tmp_path):
     written("ranks.csv", [{"id": f"r{place}", "rank": rank, "place": rank} for place, rank in enumerate(RANKS)])
     given = {"human": "rank", "ratings": "ranks.csv", "on": "id", "human_scale": "1-4"}
-    plain = meta_evaluate(read_rated("out.jsonl", **given), level="pooled", overlap=False)
-    ranked = meta_evaluate(read_rated("out.jsonl", **given, human_better="low"), level="pooled", overlap=False)
+    plain = meta_evaluate(read_rated("out.jsonl", **given), level="pooled", baselines=False)
+    ranked = meta_evaluate(read_rated("out.jsonl", **given, human_better="low"), level="pooled", baselines=False)
     expected = stats.spearmanr(scored, RANKS).statistic
     assert plain.correlations["nano"]["clear"].spearman.value == pytest.approx(expected)
     assert ranked.correlations["nano"]["clear"].spearman.value == pytest.approx(-expected)

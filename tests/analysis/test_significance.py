@@ -13,7 +13,7 @@ from geval_local.errors import DataError
 from geval_local.statistics.correlation import agree, correlate, krippendorff_alpha
 from geval_local.statistics.levels import level_figures
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import drawn_by_document, sign_flips
+from geval_local.statistics.resampling import drawn_by_document
 from geval_local.statistics.significance import compare, corrected, holm
 from tests.support.skewed import interval_of, p_of
 
@@ -29,15 +29,6 @@ def judges(n, seed, r=(0.6, 0.6), between=0.4, per_group=1):
         [ScoredItem(str(i // per_group), "", row[0], row[side], key=str(i)) for i, row in enumerate(drawn)]
         for side in (1, 2)
     )
-
-
-@pytest.mark.parametrize("n", [2, 5, 9, 13])
-def test_tied_arrangements_of_signs_are_counted_as_ties(n):
-    tenths = np.random.default_rng(n).integers(-20, 30, size=n)
-    signs = 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1) - 1
-    sums = signs @ tenths
-    tails = (sums >= tenths.sum()).sum(), (sums <= tenths.sum()).sum()
-    assert sign_flips(tenths[:, None] / 10)[0] == min(1.0, 2 * min(tails) / 2**n)
 
 
 @pytest.mark.slow
@@ -58,9 +49,8 @@ def test_documents_are_flipped_as_scipy_does():
             stats.pearsonr(human, [i.predicted for i in mine])[0]
             - stats.pearsonr(human, [i.predicted for i in other])[0]
         )
-    expected = stats.permutation_test((each,), np.mean, permutation_type="samples", n_resamples=np.inf)
-    assert result.p == pytest.approx(max(expected.pvalue, p_of(each)))
-    assert "Sign-flip" in result.why
+    assert result.p == pytest.approx(p_of(each))
+    assert "Student's t" in result.why
     assert (result.difference.low, result.difference.high) == pytest.approx(interval_of(each))
 
 
@@ -221,8 +211,8 @@ def test_one_document_and_one_system_are_said_in_the_singular():
 def test_forty_tests_can_still_reject_after_the_correction():
     better = compare(*judges(400, 7, r=(0.8, 0.2), per_group=8))
     tests = corrected({str(index): better for index in range(40)})
-    # Forty times the same test is one: no correlation is given away.
-    assert tests["0"].p_adjusted == tests["0"].p < 0.05
+    assert tests["0"].p_adjusted == pytest.approx(40 * tests["0"].p)
+    assert tests["0"].p_adjusted < 0.05
     unpaired = replace(better, by_document={})
     tests = corrected({str(index): unpaired for index in range(40)})
     assert tests["0"].p_adjusted == pytest.approx(40 * better.p)

@@ -90,7 +90,7 @@ def test_a_meta_evaluation_says_it_beside_its_correlations(tmp_path):
     path.write_text("".join(f"{json.dumps(row)}\n" for row in scored_rows()), encoding="utf-8")
     (tmp_path / "m.yaml").write_text("name: m\ncriteria: It is good.\nscale: 1-3\nfields: {output: Output}\n")
     rated = read_rated(path, metrics=[str(tmp_path / "m.yaml")], human="human", group_by="doc")
-    study = meta_evaluate(rated, [path], overlap=False)
+    study = meta_evaluate(rated, [path], baselines=False)
     assert f"rated, m: {DOUBT}" in study.notes
 
 

@@ -48,7 +48,7 @@ def test_ablations_of_a_judge_that_thinks_are_tested_against_it(file, monkeypatc
     choice = JudgeOptions(name="nano", think=think)
     monkeypatch.setattr("geval_local.models.load.check_judge", lambda *_: None)
     judges = RatedJudges(rated, file, [choice], None, lambda given: MockJudge(options=given), progress)
-    study = meta_evaluate(rated, judged=lambda taken: judges.score(taken, ablate=True), overlap=False)
+    study = meta_evaluate(rated, judged=lambda taken: judges.score(taken, ablate=True), baselines=False)
 
     assert [one.name for one in study.contenders] == ["mock", *(f"mock, {name}" for name in expected)]
     tests = [name for name in study.comparisons if " / mock, " in name]
@@ -59,7 +59,7 @@ def test_a_page_shows_kept_thoughts_at_their_row(file, tmp_path):
     judge = MockJudge(options=JudgeOptions(think=2))
     score_file(file, METRIC, judge, tmp_path / "out.jsonl", keep_thoughts=True)
     page = RunPage(tmp_path / "out.jsonl").write(tmp_path / "page.html").read_text()
-    texts = read_results(tmp_path / "out.jsonl").records[3].scores[METRIC].thoughts.texts
+    texts = read_results(tmp_path / "out.jsonl").score(METRIC, 3).thoughts.texts
     assert f"[3,{json.dumps(list(texts), separators=(',', ':'))}]" in page
     score_file(file, METRIC, MockJudge(), tmp_path / "plain.jsonl")
     assert '"thoughts":' not in RunPage(tmp_path / "plain.jsonl").write(tmp_path / "plain.html").read_text()

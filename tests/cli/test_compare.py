@@ -103,7 +103,7 @@ def test_level_coefficient_and_target_are_chosen_and_the_page_says_the_same(here
     assert as_shown(difference) in shown
     assert as_shown(difference) in page
     assert "new documents from the same systems" in shown
-    refused = run(*common, "--new", "systems", home=here)
+    refused = run(*common, "--target", "systems", home=here)
     assert refused.exit_code != 0
     assert "who wrote each output" in refused.stderr
 

@@ -160,7 +160,7 @@ def test_files_without_documents_are_paired_by_id(here):
     record = json.loads(compare(here, "a.jsonl", "b.jsonl", "--across", "any", "--json").stdout)
     assert record["grouping"].startswith("rows with the same id count as one document")
     (pair,) = record["systems"]["coherence"]["pairs"]
-    assert (pair["documents"], pair["test"]) == (10, "sign-flip")
+    assert (pair["documents"], pair["test"]) == (10, "t")
     # A third system is ranked with them.
     write_rows(here / "c.jsonl", [{**row, "output": f"{index}."} for index, row in enumerate(own)])
     record = json.loads(compare(here, "a.jsonl", "b.jsonl", "c.jsonl", "--across", "any", "--json").stdout)

@@ -13,7 +13,7 @@ SINGLE = {
     "calibrate": ("a.jsonl", "--folds", 2, "--overwrite", "-o", "map.json"),
     "estimate": ("a.jsonl", "--system", "side"),
     "jury": ("a.jsonl", "b.jsonl"),
-    "preferences": ("a.jsonl", "--system", "side"),
+    "rank": ("a.jsonl", "--system", "side"),
 }
 SEVERAL = {
     "report": ("a.jsonl", "--overwrite", "-o", "page.html"),

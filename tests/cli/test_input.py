@@ -155,8 +155,8 @@ def test_a_pipe_and_a_text_of_fifty_megabytes_do_not_hang(here: Path) -> None:
     assert done.exit_code == 2
     assert "is a pipe (FIFO)" in done.stderr
     write_rows(here / "long.jsonl", [*good_rows(1), {"id": "x", "source": "word " * 10_000_000, "output": "O"}])
-    start = time.perf_counter()
+    start = time.process_time()  # of this process, whatever else the machine does
     done = score(here, "long.jsonl", "-o", "o.csv")
     assert done.exit_code == 0, done.output
     assert "50,000,000 characters" in (here / "o.csv").read_text(encoding="utf-8")
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60

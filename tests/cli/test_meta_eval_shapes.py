@@ -86,9 +86,7 @@ def test_each_half_of_qags_has_its_own_column(here, name, benchmark, summary, ha
         for place in range(10)
     ]
     Path(name).write_text(json.dumps(rows))
-    done = run(
-        "meta-eval", name, "--benchmark", benchmark, "--from-responses", name, "--no-baselines", home=here / "home"
-    )
+    done = run("meta-eval", name, "--benchmark", benchmark, "--responses", name, "--no-baselines", home=here / "home")
     assert done.exit_code == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
     headers = next(line for line in table if "cnn" in line and "xsum" in line)

@@ -1,4 +1,4 @@
-"""``pairs`` and ``preferences`` from end to end, with a tiny judge."""
+"""``pairs`` and ``rank`` from end to end, with a tiny judge."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pairs_are_judged_and_read_again_with_the_same_figures(place, monkeypatc
     record = json.loads(done.stdout)
     assert (record["rows"], record["judge"]) == (12, judge.name)
     own = record["preferences"]["clarity/pairs"]
-    again = call("preferences", "pairs.jsonl", "--json")
+    again = call("rank", "pairs.jsonl", "--json")
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["sources"]["pairs"] == own
     rows = read_rows(place / "pairs.jsonl")
@@ -70,7 +70,7 @@ def test_pairs_and_scores_stand_side_by_side_against_people(place, answering, mo
     assert call("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "alone.jsonl").exit_code == 0
     done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs/", "--baseline", "a")
     assert done.exit_code == 0, done.stderr
-    found = call("preferences", "alone.jsonl", "pairs", "--human", "rating", "--json")
+    found = call("rank", "alone.jsonl", "pairs", "--human", "rating", "--json")
     assert found.exit_code == 0, found.stderr
     record = json.loads(found.stdout)
     assert list(record["sources"]) == ["alone, distributions", "alone, scores", "pairs"]
@@ -79,7 +79,7 @@ def test_pairs_and_scores_stand_side_by_side_against_people(place, answering, mo
     means = {one["side"]: one["human"] for one in record["sources"]["pairs"]["systems"]}
     assert means == pytest.approx({"a": 2.5, "b": 3.25, "c": 2.75})
     assert "summary: pairs" in record["against_people"]
-    shown = call("preferences", "alone.jsonl", "pairs", "--ratings", "data.jsonl", "--human", "rating", "--every-pair")
+    shown = call("rank", "alone.jsonl", "pairs", "--ratings", "data.jsonl", "--human", "rating", "--every-pair")
     assert shown.exit_code == 0, shown.stderr
     assert "every pair of systems" in shown.stdout
     assert "comparisons against people's" in shown.stdout
@@ -190,7 +190,7 @@ def test_odd_rows_are_judged_or_told(place, monkeypatch):
     assert own["consistency"]["n"] == 20
     # The row without a text was to be compared with the two others, the one without a system with none.
     assert own["consistency"]["unscored"] == 3
-    assert call("preferences", "odd_pairs.csv", "--json").exit_code == 0
+    assert call("rank", "odd_pairs.csv", "--json").exit_code == 0
     assert call("report", "odd_pairs.csv", "-o", "odd.html").exit_code == 0
     assert "a / b" not in (place / "odd.html").read_text(encoding="utf-8")
     assert "日本 - ä" in (place / "odd.html").read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ def test_verdicts_that_are_none_cost_their_rows_alone(place):
     errors = [row["geval"]["clarity/pairs"].get("error") for row in read_rows(place / "p.jsonl")]
     assert [error is not None for error in errors] == [False, False, False, True, True, False]
     assert "human is 'maybe', and not 1 for A" in errors[3]
-    again = call("preferences", "p.jsonl")
+    again = call("rank", "p.jsonl")
     assert again.exit_code == 0, again.stderr
 
 
@@ -243,7 +243,7 @@ def test_pairs_are_no_scores_of_single_outputs(place):
     done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "pairs.jsonl")
     assert done.exit_code == 0, done.stderr
     compared = call("compare", "pairs.jsonl", "--group-by", "document")
-    assert (compared.exit_code, "geval-local preferences pairs.jsonl" in compared.stderr) == (2, True)
+    assert (compared.exit_code, "geval-local rank pairs.jsonl" in compared.stderr) == (2, True)
     explained = call("reasons", "pairs.jsonl", "--lowest", 1, "-o", "r.jsonl")
     assert explained.exit_code == 2
     assert "whose texts stay in their input" in explained.stderr

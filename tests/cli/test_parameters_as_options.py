@@ -15,7 +15,7 @@ from geval_local.errors import ConfigurationError
 @pytest.fixture
 def score(monkeypatch):
     """The options of `score` are those of the verb that runs."""
-    monkeypatch.setattr(console, "_OPTIONS", {})
+    monkeypatch.setattr(console, "OPTIONS", {})
     console.set_verb(typer.main.get_command(app).commands["score"].params)
 
 
@@ -40,13 +40,13 @@ def test_parameters_become_options(text, shown, score):
 
 
 def test_a_verb_shows_its_own_options_only(monkeypatch):
-    monkeypatch.setattr(console, "_OPTIONS", {})
+    monkeypatch.setattr(console, "OPTIONS", {})
     console.set_verb(typer.main.get_command(app).commands["run"].params)
     assert console.as_options("`overrides=a=1`; `label_mass`") == "--set a=1; `label_mass`"
 
 
 def test_the_file_of_an_evaluation_has_the_other_parameters(monkeypatch):
-    monkeypatch.setattr(console, "_OPTIONS", {})
+    monkeypatch.setattr(console, "OPTIONS", {})
     console.set_verb(typer.main.get_command(app).commands["run"].params)
     assert console.as_options("`fields=output=a` and `overwrite=True`") == "`fields: {output: a}` and --overwrite"
 

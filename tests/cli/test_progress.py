@@ -199,7 +199,7 @@ def test_the_first_signal_ends_the_writing_of_steps(here, number):
         lines.append(process.stderr.readline())
         assert lines[-1], "".join(lines)
     process.send_signal(number)
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=300)
     assert process.returncode == 3, rest
     assert "Traceback" not in rest
     assert "interrupted; run it again with:" in rest

@@ -11,9 +11,11 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 from run_kit import kills_itself
 
+from geval_local.cli.output.run_summary import writes_reasons
 from geval_local.engine import transformers_backend
 from geval_local.judge import reason_writer as reasons
 from geval_local.models.generate import Paragraph
+from geval_local.options import JudgeOptions
 
 ROWS = 12
 
@@ -88,12 +90,23 @@ def test_the_lowest_rows_are_explained_and_no_score_changes(here, written):
 def test_of_a_table_too_and_a_judge_that_cannot_write_is_told(here, written):
     done = run("score", "data.jsonl", "-m", "clarity.yaml", "-o", "s.csv", home=here / "home")
     assert done.exit_code == 0, done.stderr
+    assert "next:" in done.stderr
+    assert "geval-local reasons" not in done.stderr  # nano's say nothing, as `judges check` shows
+    assert "geval-local reasons" not in run("report", "s.csv", "-o", "s.html", home=here / "home").stderr
     done = run("reasons", "s.csv", "--lowest", 2, "-o", "r.jsonl", home=here / "home")
     assert done.exit_code == 0, done.stderr
     assert "warning: nano can score but not write" in done.stderr
     lowest = sorted(csv_scores(here / "s.csv"))[:2]
     assert sorted(record["score"] for record in records(here / "r.jsonl")) == lowest
     assert "not write" not in give(here, "--lowest", 1, "-o", "r2.jsonl").stderr
+
+
+def test_reasons_are_offered_of_every_judge_but_those_that_cannot_write(here):
+    offered = {
+        name: writes_reasons(JudgeOptions(name=str(name))) for name in ("nano", "smol", "qwen2.5-7b", judge_directory())
+    }
+    assert list(offered.values()) == [False, False, True, True]
+    assert writes_reasons(JudgeOptions(name="gone"))
 
 
 def test_rows_by_entropy_and_all_rows(here, written):

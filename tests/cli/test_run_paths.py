@@ -65,7 +65,7 @@ AT_ADDRESSES = {
     "estimate": ("estimate", "A", "--human", "rating.clarity"),
     "calibrate": ("calibrate", "A", "--human", "rating.clarity", "--group-by", "doc", "-o", "map.json"),
     "meta-eval": ("meta-eval", "DATA", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "A"),
-    "preferences": ("preferences", "A", "--human", "rating.clarity", "--group-by", "doc", "--system", "side"),
+    "rank": ("rank", "A", "--human", "rating.clarity", "--group-by", "doc", "--system", "side"),
 }
 
 

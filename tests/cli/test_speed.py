@@ -12,8 +12,12 @@ from geval_local import Judge, Metric
 from geval_local.cli.progress import Progress
 from geval_local.cli.scoring import Stopper, shown_run
 from geval_local.errors import JudgeError
+from geval_local.judge import speed
 from geval_local.judge.speed import Arm, ArmSpeed, measure, recommended, speed_samples
 from geval_local.options import JudgeOptions
+
+#: dtype -> rows a minute.
+DTYPES = {"float32": 10.0, "bfloat16": 40.0}
 
 
 @pytest.fixture
@@ -44,17 +48,20 @@ def test_each_setting_is_timed_by_itself_and_compared_with_the_first(clarity):
     assert math.isnan(absent.rows_per_minute)
 
 
-@pytest.mark.slow
-def test_the_command_prints_a_line_for_each_setting_and_recommends_one(tmp_path):
+def test_the_command_prints_a_line_for_each_setting_and_recommends_one(tmp_path, monkeypatch):
+    found = [ArmSpeed(Arm("auto", kind), 1.0, rate, moved=0.0, largest=0.0) for kind, rate in DTYPES.items()]
+    monkeypatch.setattr(speed, "measure", lambda options, metric, **_: found)
     (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
     given = ("judges", "check", judge_directory(), "--speed", "-m", tmp_path / "clarity.yaml")
     done = run(*given, "--json", home=tmp_path)
     assert done.exit_code == 0, done.stderr
     arms = json.loads(done.stdout)["arms"]
-    assert arms[0] | {"engine": "auto", "dtype": "float32", "moved": 0.0} == arms[0]
+    assert [(one["engine"], one["dtype"], one["moved"]) for one in arms] == [("auto", kind, 0.0) for kind in DTYPES]
     done = run(*given, home=tmp_path)
     assert done.exit_code == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines() if line.strip()][-1] == "recommended:"
+    *_, last = [line for line in done.stdout.splitlines() if line.strip()]
+    assert last.startswith("recommended:")
+    assert "bfloat16" in last
 
 
 def test_a_faster_setting_is_recommended_only_if_it_hardly_moves_scores():
@@ -72,6 +79,7 @@ def test_a_served_judge_is_refused(clarity):
         measure(JudgeOptions(name="http://127.0.0.1:9/v1"), clarity)
 
 
+@pytest.mark.slow
 def test_a_setting_without_scores_ends_the_comparison(clarity, tmp_path):
     with pytest.raises(JudgeError, match=r"could not be timed in float32: .*nowhere"):
         measure(JudgeOptions(name=str(tmp_path / "nowhere")), clarity, [Arm("auto", "float32")])

@@ -73,9 +73,9 @@ def test_a_csv_result_reads_as_the_jsonl_result_does(here, options):
     assert [dict(row) for row in read_result_rows("scored.csv")] == [
         dict(row) for row in read_result_rows("scored.jsonl")
     ]
-    assert [r.scores for r in of_csv.records] == [r.scores for r in of_jsonl.records]
-    assert [r.number for r in of_csv.records] == [r.number for r in of_jsonl.records]
-    assert all(0 < r.scores["clarity"].label_mass <= 1 for r in of_csv.records)
+    assert of_csv.scores("clarity") == of_jsonl.scores("clarity")
+    assert of_csv.rows.numbers == of_jsonl.rows.numbers
+    assert all(0 < score.label_mass <= 1 for score in of_csv.scores("clarity"))
 
 
 def test_figures_are_found_after_the_table_was_sorted_and_rated_and_saved_by_a_spreadsheet(here):
@@ -98,9 +98,10 @@ def test_a_score_that_was_edited_is_the_users(here):
     rows = read_table(here / "scored.csv")
     rows[3]["clarity.score"] = "1.25"
     write_table(here / "scored.csv", rows)
-    found = read_results("scored.csv").records
-    assert [r.scores["clarity"].value for r in found][3] == 1.25
-    assert [r.number for r in found if r.scores["clarity"].probabilities is None] == [4]
+    found = read_results("scored.csv")
+    assert found.score("clarity", 3).value == 1.25
+    scores = zip(found.rows.numbers, found.scores("clarity"), strict=True)
+    assert [number for number, score in scores if score.probabilities is None] == [4]
 
 
 def test_what_a_table_without_its_rows_does_not_hold_is_unknown_and_not_zero(here):
@@ -171,7 +172,7 @@ def test_a_file_of_the_users_in_the_place_of_the_rows_is_not_replaced(here):
 
 def test_a_run_directory_keeps_the_rows_of_a_table_too(here):
     score(here, "--format", "csv", output="runs/one/")
-    assert read_results(here / "runs/one/scores.csv").records
+    assert read_results(here / "runs/one/scores.csv").metrics
     rows = read_result_rows(here / "runs/one/scores.csv")
     assert all(row["geval"]["clarity"]["label_mass"] > 0 for row in rows)
 

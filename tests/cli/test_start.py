@@ -90,7 +90,7 @@ def test_a_stopped_run_exits_with_3_and_leaves_nothing_behind(stop, tmp_path):
     assert process.stderr.readline() == "loading the judge ...\n"
     assert len(list(tmp_path.iterdir())) > len(before)
     process.send_signal(stop)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 3
     assert f"run it again with:\n  geval-local {' '.join(command)}\n" in errors
     assert "Traceback" not in errors

@@ -13,10 +13,12 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, write_rows
 
 from geval_local import Metric
+from geval_local.analysis.tables import Table
 from geval_local.cli.app import app
 from geval_local.cli.ending import guarded_streams
 from geval_local.cli.output.console import note, print_json, print_table, result_console
 from geval_local.cli.output.run_summary import show_summaries
+from geval_local.cli.output.tables import show_table
 from geval_local.cli.progress import show_progress
 from geval_local.fields import visible
 from geval_local.metric_file import preset_names
@@ -222,3 +224,21 @@ def test_means_of_judges_with_long_names_are_shown_whole(monkeypatch, width, cap
         assert mean in " ".join(lines[place : place + 2])
     assert max(map(len, lines)) <= width
     assert any("std" in line and "left out" not in line for line in lines) is (width == 200)
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_the_table_of_an_analysis_keeps_the_names_of_its_rows(monkeypatch, width):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    headers = ["", *(f"figure with a long name {n}" for n in range(4))]
+    rows = [(f"helpful: system-{n}", *(f"{n}.{at} [0.00, 9.00]" for at in range(4))) for n in range(2)]
+    screen = Terminal()
+    with redirect_stdout(screen), redirect_stderr(screen):
+        show_table(Table.of(headers, rows).titled("Which?", sections=True))
+    lines = [line.strip() for line in OWN.sub("", screen.text).splitlines()]
+    assert lines.count("helpful") == 1
+    for n in range(2):
+        (place,) = [place for place, line in enumerate(lines) if f"system-{n}" in line]
+        told = " ".join(lines[place : place + 5])
+        assert all(f"{n}.{at} [0.00, 9.00]" in told for at in range(4)), lines
+    assert max(map(len, lines)) <= width

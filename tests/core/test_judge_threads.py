@@ -86,7 +86,7 @@ def in_threads(work: Callable[[int], Any], count: int) -> list[Any]:
 
     def waiting(number: int) -> Any:
         if number < THREADS:
-            gate.wait(60)
+            gate.wait(300)
         return work(number)
 
     with ThreadPoolExecutor(THREADS) as pool:

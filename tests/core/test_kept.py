@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from geval_local.engine.interface import MOST_POSITIONS
-from geval_local.judge.batcher import REMEMBERED, KeptPrefixes, Newcomer
+from geval_local.judge.kept_prefixes import REMEMBERED, KeptPrefixes, Newcomer
 
 
 def call(document, tail, *, length=300, group=None, **more):

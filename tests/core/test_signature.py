@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geval_local.errors import DataError, OutputError
 from geval_local.metric import Metric
 from geval_local.runs.manifest import JudgeRecord
-from geval_local.runs.run import Identity, meet
+from geval_local.runs.run import meet
 from geval_local.signature import Signature, signature_differences, signature_parts
 from geval_local.testing import MockJudge
 
@@ -86,7 +86,7 @@ def test_other_weights_under_the_same_signature_are_another_judge() -> None:
     record = JudgeRecord(name="n", choice={}, fingerprint="1", engine="trie", signatures={"m": str(PLAIN)})
 
     with pytest.raises(OutputError, match="fingerprint was 1, is 2"):
-        meet(record, Identity("2", "trie", 1024, {"m": str(PLAIN)}))
+        meet(record, record.model_copy(update={"fingerprint": "2"}))
 
 
 def test_the_context_counts_where_a_field_is_shortened() -> None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from geval_local import Judge, Metric
 from geval_local.engine.interface import read_all
 from geval_local.errors import ConfigurationError
-from geval_local.io.results import read_score
+from geval_local.io.results import MetricFigures
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import audit_thought
 from geval_local.judge.batcher import Batcher
@@ -303,11 +303,11 @@ def test_figures_are_read_back_as_they_were_written():
     score = mock().score(MOCK, output="A text.")
     record = score.to_dict()
     assert {"thought_count", "thought_error", "thought_spread", "cut_thoughts", "thoughts"} <= record.keys()
-    assert read_score("quality", record, "row 1") == replace(score, other_tokens=())
+    assert MetricFigures.of("quality", [record]).score(0) == replace(score, other_tokens=())
     as_text = {name: value if isinstance(value, str) else json.dumps(value) for name, value in record.items()}
-    assert read_score("quality", as_text, "row 1").thoughts == score.thoughts
+    assert MetricFigures.of("quality", [as_text]).score(0).thoughts == score.thoughts
     single = mock(think=1).score(MOCK, output="A text.").to_dict()
-    assert math.isnan(read_score("quality", single, "row 1").thoughts.error)
+    assert math.isnan(MetricFigures.of("quality", [single]).score(0).thoughts.error)
 
 
 def test_a_summary_names_the_part_of_its_error_that_thoughts_leave():

@@ -8,8 +8,8 @@ import urllib.request
 import pytest
 from cli_run import METRIC, STEPLESS, read_rows, run, write_rows
 from llama_program import LlamaServed
-from programs import Program, Served, install_vllm
-from tiny import byte_tokenizer, save_judge, tiny_model
+from programs import Served, install_vllm
+from tiny import byte_tokenizer
 
 from geval_local import Judge, Metric
 from geval_local.hosts.evaluator import evaluator
@@ -30,16 +30,6 @@ QUESTIONS = """\
 rain: {type: predicate, instructions: It rains.}
 mood: {type: choice, options: {good: it is good, gloomy: }}
 """
-
-
-@pytest.fixture(scope="module")
-def program():
-    return Program(tiny_model("llama", len(byte_tokenizer())))
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory, program):
-    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", program.model, byte_tokenizer())
 
 
 @pytest.fixture(params=["vllm", "served", "llama"])
@@ -104,6 +94,24 @@ def test_steps_are_written_or_refused_in_words(here, judge):
     assert "Traceback" not in done.stderr
 
 
+def test_scores_of_it_are_calibrated_and_the_calibration_applied(here, judge):
+    rows = [
+        {**ROWS[at % 4], "id": str(at), "doc_id": f"d{at}", "source": f"A tale of {at}.", "anna": 1 + at % 5}
+        for at in range(12)
+    ]
+    write_rows(here / "rated.jsonl", rows)
+    call(judge, "score", "rated.jsonl", "-m", "clarity.yaml", "-o", "scored.jsonl")
+    fitted = run("calibrate", "scored.jsonl", "--human", "anna", "-o", "calibration.json", home="home")
+    assert fitted.exit_code == 0, fitted.stderr
+    assert "verdict" in fitted.stdout
+    options = [part for name, value in judge.items() if name != "name" for part in (f"--{name}", value)]
+    again = ("score", "rated.jsonl", "-m", "clarity.yaml", "--calibration", "calibration.json", "-o", "again.jsonl")
+    done = run(*again, "-j", judge["name"], *options, home="home")
+    # Ratings that say nothing of the texts: no calibration helps, and the judge's answer says so before any row.
+    assert done.exit_code == 2
+    assert "is not applied" in done.stderr
+
+
 def test_judges_check(here, judge):
     options = [part for name, value in judge.items() if name != "name" for part in (f"--{name}", value)]
     done = run("judges", "check", judge["name"], "-m", "clarity.yaml", *options, "--json", home="home")
@@ -158,7 +166,7 @@ def test_an_evaluator_and_a_server_ask_it(here, judge):
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/score", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             (row,) = json.loads(answer.read())["rows"]
     assert row["geval"]["clarity"]["score"] == pytest.approx(expected.value, abs=1e-4)
 

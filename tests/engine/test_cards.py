@@ -34,10 +34,10 @@ class Faulty(FlexKernel):
         super().__init__(backend=None)
         self.fails, self.error, self.served = fails, error, set()
 
-    def _call(self, query, key, value, mask, scale, softcap, sinks, kind):
+    def compute(self, query, key, value, mask, scale, softcap, sinks, kind):
         if self.fails(kind) and self.error is not None:
             raise RuntimeError(self.error)
-        out = super()._call(query, key, value, mask, scale, softcap, sinks, kind)
+        out = super().compute(query, key, value, mask, scale, softcap, sinks, kind)
         self.served.add(kind)
         return out.flip(0) if self.fails(kind) else out  # a norm would hide a factor
 
@@ -91,8 +91,8 @@ def test_what_float32_cannot_compute_at_all_is_no_verdict(monkeypatch):
 def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, tmp_path):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
     model = tiny_model("llama", VOCAB, torch.float32)
-    probes, probe = [], choose._probe_sharing
-    monkeypatch.setattr(choose, "_probe_sharing", lambda *given: probes.append(1) or probe(*given))
+    probes, probe = [], choose.probe_sharing
+    monkeypatch.setattr(choose, "probe_sharing", lambda *given: probes.append(1) or probe(*given))
 
     def probed(fingerprint="f" * 64):
         before = len(probes)
@@ -104,7 +104,7 @@ def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, 
     assert first[1] == again[1]
     assert probed("e" * 64)[0] == 1
     with monkeypatch.context() as patch:
-        patch.setattr(verdicts, "_digest_of_sources", lambda: "another")
+        patch.setattr(verdicts, "digest_of_sources", lambda: "another")
         assert probed()[0] == 1
     assert probed()[0] == 0
     monkeypatch.setattr(verdicts, "version_of", lambda package: "another")

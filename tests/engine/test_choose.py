@@ -236,7 +236,7 @@ def test_what_one_probe_has_shown_is_not_computed_for_the_next(monkeypatch):
         lambda self, requests, packs: asked.append((self.batch_tokens, len(requests))) or read(self, requests, packs),
     )
     monkeypatch.setattr(
-        gate, "_compare_cache", lambda plain, requests: plain.one_by_one(requests) and gate.EngineReport("cache", "no")
+        gate, "compare_cache", lambda plain, requests: plain.one_by_one(requests) and gate.EngineReport("cache", "no")
     )
     assert choose(model)[1].engine == "padded"
     assert [size for budget, size in asked if budget == 1 and size] == [6]

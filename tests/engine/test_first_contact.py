@@ -6,10 +6,10 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # Loaded by its path: benchmarks/ on sys.path would put its modules before the packages of the same name.
@@ -74,9 +74,7 @@ def test_a_process_that_a_step_started_ends_with_it(tmp_path, monkeypatch):
     options = first_contact.arguments(["--out", str(tmp_path), "--device", "cpu", "--steps", "load"])
     (record,) = first_contact.run(options)
     state = Path(f"/proc/{record['found'][0]['child']}/stat")
-    deadline = time.monotonic() + 10
-    while state.exists() and ") Z " not in state.read_text() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: not state.exists() or ") Z " in state.read_text())
     assert not state.exists() or ") Z " in state.read_text()
 
 

@@ -236,7 +236,7 @@ def counting(graphs):
 def test_three_judges_of_one_process_have_at_most_two_graphs_each():
     """Beyond Dynamo's limit attention would be unfused without a word, whatever the judge."""
     torch._dynamo.reset()
-    flex._compiled.cache_clear()
+    flex.compiled.cache_clear()
     graphs, kernel = [], None
     backend = counting(graphs)
     for kind, dtype in (("llama", torch.float32), ("gemma3", torch.bfloat16), ("gpt_oss", torch.float32)):
@@ -249,7 +249,7 @@ def test_three_judges_of_one_process_have_at_most_two_graphs_each():
         assert kernel.refused == {}
         assert len(kernel.seen) == (1 if kind == "llama" else 2)
         assert 1 <= len(graphs) - before <= 2, (kind, dtype)
-    flex._compiled.cache_clear()
+    flex.compiled.cache_clear()
 
 
 @pytest.mark.sweep
@@ -257,7 +257,7 @@ def test_three_judges_of_one_process_have_at_most_two_graphs_each():
 def test_what_happens_between_packs_makes_no_graph(heads):
     """One head, packs of one token and of whole tiles, TF32."""
     torch._dynamo.reset()
-    flex._compiled.cache_clear()
+    flex.compiled.cache_clear()
     graphs = []
     kernel = FlexKernel(backend=counting(graphs))
     sizes = dict(zip(("num_attention_heads", "num_key_value_heads"), heads, strict=True))
@@ -270,7 +270,7 @@ def test_what_happens_between_packs_makes_no_graph(heads):
                 logprobs(engines(model, budget, kernel)[1], documents(seed=1, stem=stem, documents=1, candidates=2))
     finally:
         torch.set_float32_matmul_precision(precision)
-        flex._compiled.cache_clear()
+        flex.compiled.cache_clear()
     assert kernel.refused == {}
     assert len(graphs) == 1
 
@@ -279,7 +279,7 @@ def test_a_pack_as_long_as_the_ladder_is_copied_to_the_common_layout():
     attention = PackAttention(lay_out(*one_stream(256)), PathStore(), kernel=FlexKernel(backend=None))
     strided = torch.randn(256, 4, 8).transpose(0, 1)
     assert not strided.is_contiguous()
-    assert attention._rounded([strided], 256).is_contiguous()
+    assert attention.rounded([strided], 256).is_contiguous()
 
 
 def one_stream(length):
@@ -294,7 +294,7 @@ class Small(FlexKernel):
 
     def __init__(self, refuses=lambda query: False):
         super().__init__(backend=None)
-        self.tried, compute = [], self._attend
+        self.tried, compute = [], self.launch
 
         def attend(query, *given, kernel_options, **named):
             self.tried.append(kernel_options)
@@ -302,7 +302,7 @@ class Small(FlexKernel):
                 raise RuntimeError("No valid triton configs. OutOfResources: out of resource: Required: 263680")
             return compute(query, *given, **named)
 
-        self._attend = attend
+        self.launch = attend
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(128, [None]), (192, [None, 64]), (512, [64, 32])])
@@ -330,7 +330,7 @@ TOO_LARGE = [
 @pytest.mark.parametrize("error", TOO_LARGE, ids=range(5))
 def test_every_rung_is_tried_and_beyond_the_last_the_layers_are_computed_in_pieces(monkeypatch, error, fits):
     kernel, tried = FlexKernel(backend=None), []
-    compute = kernel._attend
+    compute = kernel.launch
 
     def attend(*given, **named):
         tried.append({name: value for name, value in named["kernel_options"].items() if name != "IS_DIVISIBLE"})
@@ -338,11 +338,11 @@ def test_every_rung_is_tried_and_beyond_the_last_the_layers_are_computed_in_piec
             raise error
         return compute(*given, **named)
 
-    monkeypatch.setattr(kernel, "_attend", attend)
+    monkeypatch.setattr(kernel, "launch", attend)
     tensors = [torch.randn(2, 256, 64) for _ in range(3)]
     mask = kernel.mask(Intervals.of(lay_out(*one_stream(200)), sinks=False), None, torch.device("cpu"))
     found = [kernel(*tensors, mask, scale=0.1, softcap=None, sinks=None) for _ in range(2)]
-    ladder = list(flex._LADDER)
+    ladder = list(flex.LADDER)
     assert tried == ([*ladder[: fits + 1], ladder[fits]] if fits < 4 else ladder)
     assert [out is None for out in found] == [fits == 4] * 2
     assert len(kernel.refused) == (fits == 4)
@@ -358,7 +358,7 @@ def test_memory_that_runs_out_says_nothing_about_a_kernel(monkeypatch):
         def attend(*_, error=error, **__):
             raise error
 
-        monkeypatch.setattr(kernel, "_attend", attend)
+        monkeypatch.setattr(kernel, "launch", attend)
         with pytest.raises(RuntimeError, match="CUDA out of memory"):
             kernel(*tensors, mask, scale=0.1, softcap=None, sinks=None)
     assert (kernel.refused, set(kernel.settings)) == ({}, set())
@@ -369,7 +369,7 @@ def test_only_layers_of_a_kind_that_does_not_fit_are_computed_in_pieces(caplog):
     model = tiny_model("gemma3", VOCAB, sliding_window=16)
     alone = engines(model, 1000, None)[0]
     kernel = FlexKernel(backend=None)
-    compute, served = kernel._call, []
+    compute, served = kernel.compute, []
 
     def call(query, key, value, mask, scale, softcap, sinks, kind):
         if not kind.windowed:
@@ -377,7 +377,7 @@ def test_only_layers_of_a_kind_that_does_not_fit_are_computed_in_pieces(caplog):
         served.append(kind)
         return compute(query, key, value, mask, scale, softcap, sinks, kind)
 
-    kernel._call = call
+    kernel.compute = call
     trie = engines(model, 1000, kernel)[1]
     assert largest_difference(logprobs(trie, documents()), logprobs(alone, documents())) < 1e-10
     assert served
@@ -405,13 +405,13 @@ def test_the_kernel_is_chosen_where_it_is_exact(monkeypatch):
 
 
 class Refusing(FlexKernel):
-    def _call(self, *_):
+    def compute(self, *_):
         raise RuntimeError("no kernel image is available for this device")
 
 
 class Wrong(FlexKernel):
-    def _call(self, *given):
-        return super()._call(*given) * 1.5
+    def compute(self, *given):
+        return super().compute(*given) * 1.5
 
 
 @pytest.mark.parametrize(("kind", "word"), [(Refusing, "no kernel image"), (Wrong, "differ by")])

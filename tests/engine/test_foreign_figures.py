@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from cli_run import run
 from programs import Program, Served
-from tiny import byte_tokenizer, save_judge, tiny_model
+from served_kit import BASE, FIVE, ROWS
+from tiny import byte_tokenizer, tiny_model
 
 from geval_local import Judge, Metric, score_file
 from geval_local.canary import Canary
@@ -27,34 +28,7 @@ from geval_local.prompt import render_steps_prompt
 from geval_local.signature import signature_differences
 from geval_local.wording import without_secrets
 
-FIELDS = {"source": "Source", "output": "Output"}
-BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
-FIVE = Metric(name="five", scale="1-5", **BASE)
-DIGITS = Metric(name="digits", scale="0-100", **BASE)
-ROWS = [{"source": f"Tale {number // 2}.", "output": f"Ending {number}."} for number in range(6)]
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("geval_local.engine.served_client.PAUSES", (0.0, 0.0, 0.0))
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    tokenizer = byte_tokenizer()
-    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", tiny_model("llama", len(tokenizer)), tokenizer)
-
-
-@pytest.fixture
-def served(directory):
-    tokenizer = byte_tokenizer()
-    return Served(Program(tiny_model("llama", len(tokenizer))), tokenizer, str(directory))
-
-
-@pytest.fixture
-def address(served):
-    with served.running() as found:
-        yield found
+pytestmark = pytest.mark.usefixtures("quick_client")
 
 
 @pytest.fixture
@@ -422,10 +396,10 @@ def test_thoughts_fill_the_server_and_those_that_are_drawn_survive_a_kill(addres
             place = len(waiting)
         if place == 48:
             all_wait.set()
-        assert all_wait.wait(60)
+        assert all_wait.wait(300)
         if place <= 16:
             return answer(path, body)
-        assert checked.wait(60)
+        assert checked.wait(300)
         return 503, {"error": {"message": "killed"}}
 
     served.answer = answered

@@ -89,8 +89,8 @@ def seen_in(layout, found):
 @pytest.mark.parametrize(("few", "many"), [(0, 1), (1, 3), (2, 2), (64, 256)])
 def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
     """Keys beside a strand's own and in parts for stretches of queries, together, are those of strands and blocks."""
-    monkeypatch.setattr(attention, "_FEW_KEYS", few)
-    monkeypatch.setattr(attention, "_MANY_QUERIES", many)
+    monkeypatch.setattr(attention, "FEW_KEYS", few)
+    monkeypatch.setattr(attention, "MANY_QUERIES", many)
 
     @settings(max_examples=example_count(60))
     @given(SEQUENCES, st.data())
@@ -101,7 +101,7 @@ def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
             layout = lay_out(stream, start, stop)
             own = found[start:stop]
             path = [own[0][: depth + 1] for depth in range(layout.path)]
-            beside, parts = attention._shared(layout)
+            beside, parts = attention.shared_keys(layout)
             seen = [[] for _ in own]
             for strand in layout.strands:
                 keys = beside.get(strand.start, range(strand.start, strand.stop))
@@ -116,7 +116,7 @@ def test_attention_takes_every_visible_key_once(monkeypatch, few, many):
 
     check()
     family, _ = stream_of([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7], [1, 2, 3, 8, 9], [1, 2, 3, 8, 10], [1, 11, 12]])
-    _, parts = attention._shared(lay_out(family, 0, len(family)))
+    _, parts = attention.shared_keys(lay_out(family, 0, len(family)))
     assert max(len(blocks) for _, _, blocks in parts) > 1  # not whatever is drawn has such
 
 

@@ -62,8 +62,8 @@ def test_it_does_not_matter_where_shared_keys_are_attended_to(monkeypatch, few, 
     model = tiny_model("llama", VOCAB)
     requests = documents()
     expected = logprobs(engines(model, 1)[0], requests)
-    monkeypatch.setattr(attention, "_FEW_KEYS", few)
-    monkeypatch.setattr(attention, "_MANY_QUERIES", many)
+    monkeypatch.setattr(attention, "FEW_KEYS", few)
+    monkeypatch.setattr(attention, "MANY_QUERIES", many)
     for budget in (7, 50, 10_000):
         assert largest_difference(logprobs(engines(model, budget)[1], requests), expected) < 1e-10
 

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from programs import Program, Served
+from served_kit import BASE, FIVE, METRICS, ROWS
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, score_file
@@ -16,39 +17,7 @@ from geval_local.errors import ConfigurationError, GevalError, JudgeError, Token
 from geval_local.options import JudgeOptions
 from geval_local.prompt import render_steps_prompt
 
-FIELDS = {"source": "Source", "output": "Output"}
-BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
-METRICS = [
-    Metric(name="five", scale="1-5", **BASE),
-    Metric(name="digits", scale="0-100", **BASE),
-    Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
-]
-FIVE = METRICS[0]
-ROWS = [{"source": f"Tale {number // 2}.", "output": f"Ending {number}."} for number in range(6)]
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("geval_local.engine.served_client.PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    tokenizer = byte_tokenizer()
-    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", tiny_model("llama", len(tokenizer)), tokenizer)
-
-
-@pytest.fixture
-def served(directory):
-    tokenizer = byte_tokenizer()
-    return Served(Program(tiny_model("llama", len(tokenizer))), tokenizer, str(directory))
-
-
-@pytest.fixture
-def address(served):
-    with served.running() as found:
-        yield found
+pytestmark = pytest.mark.usefixtures("quick_client")
 
 
 def load(address, **options):
@@ -238,7 +207,7 @@ def test_a_command_ends_although_a_server_hangs(directory, served, tmp_path):
     release, errors = threading.Event(), []
 
     def hang(item):
-        release.wait(30)
+        release.wait(300)
 
     def fail(item):
         raise JudgeError("stopped")

@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import threading
 
 import numpy as np
 import pytest
-from cli_run import run
+from cli_run import read_rows, run
 from gguf_kit import write_gguf
 from llama_program import BUILD, LlamaServed
 from programs import Program, Served
-from tiny import byte_tokenizer, save_judge, tiny_model
+from served_kit import FIVE, METRICS, ROWS
+from tiny import byte_tokenizer, tiny_model
 
-from geval_local import Judge, Metric, score_file
-from geval_local.engine.served_client import KEY_VARIABLE
+from geval_local import Judge, score_file
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError
 from geval_local.options import JudgeOptions
 
-FIELDS = {"source": "Source", "output": "Output"}
-BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
-METRICS = [
-    Metric(name="five", scale="1-5", **BASE),
-    Metric(name="digits", scale="0-100", **BASE),
-    Metric(name="yes", scale={"Yes": 1, "No": 0}, **BASE),
-    Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
-]
-FIVE = METRICS[0]
-ROWS = [{"source": f"Tale {number // 2}.", "output": f"Ending {number}."} for number in range(6)]
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("geval_local.engine.served_client.PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-
-
-@pytest.fixture(scope="module")
-def program():
-    return Program(tiny_model("llama", len(byte_tokenizer())))
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory, program):
-    return save_judge(tmp_path_factory.mktemp("judge") / "tiny", program.model, byte_tokenizer())
+pytestmark = pytest.mark.usefixtures("quick_client")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +31,6 @@ def expected(directory):
 
 @pytest.fixture
 def served(program, directory):
-    program.refuse = lambda ids: None
     found = LlamaServed(program, byte_tokenizer(), "/models/tiny.gguf")
     found.directory = directory
     return found
@@ -314,6 +290,64 @@ def test_a_busy_server_is_asked_again_and_one_that_is_gone_stops_the_run(address
     served.statuses = []
     again = score_file(rows, [FIVE], load(address, served), output=tmp_path / "out.jsonl", use_cache=False)
     assert again.summaries[0].scored == len(ROWS)
+
+
+def is_of_a_row(body):
+    return "Ending" in byte_tokenizer().decode(body["prompt"])
+
+
+def asked_of(served):
+    """The prompts of rows that a server was asked about since the last call."""
+    found = {tuple(body["prompt"]) for path, body in served.requests if path == "/completion" and is_of_a_row(body)}
+    served.requests.clear()
+    return found
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "killed"])
+def test_a_run_that_stops_while_the_server_answers_goes_on_where_it_was(address, served, expected, tmp_path, how):
+    """After Ctrl-C, or after the server was killed and started again with nothing in its cache."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    judge, answer, seen = load(address, served, batch_tokens=1), served.answer, []
+
+    def stopping(path, body):
+        is_row = path == "/completion" and is_of_a_row(body)
+        seen.extend([path] * is_row)
+        if how == "killed" and len(seen) > 9:
+            raise ConnectionAbortedError
+        if how == "ctrl-c" and is_row and len(seen) == 9:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return answer(path, body)
+
+    served.answer = stopping
+    with pytest.raises(KeyboardInterrupt if how == "ctrl-c" else JudgeError):
+        score_file(rows, FIVE, judge, tmp_path / "run", use_cache=False)
+    served.answer = answer
+    served.kept.clear()
+    again = load(address, served, batch_tokens=1)
+    asked_of(served)
+    found = score_file(rows, FIVE, again, tmp_path / "run", use_cache=False)
+    left = asked_of(served)
+    score_file(rows, FIVE, again, tmp_path / "whole", use_cache=False)
+    assert 0 < len(left) < len(asked_of(served))
+    assert found.summaries[0].scored == len(ROWS)
+    scores = [row["geval"]["five"]["score"] for row in read_rows(found.files[0])]
+    assert scores == pytest.approx([one.value for one in expected["five"]], abs=1e-4)
+
+
+def test_two_runs_at_once_get_the_figures_of_one_alone(address, served, expected):
+    judges = [load(address, served) for _ in range(2)]
+    found = {}
+    threads = [
+        threading.Thread(target=lambda at=at: found.update({at: judges[at].score_many(FIVE, ROWS)})) for at in (0, 1)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for own in found.values():
+        assert [one.value for one in own] == pytest.approx([one.value for one in expected["five"]], abs=1e-4)
+    assert len(found) == 2
 
 
 class Ollama(Served):

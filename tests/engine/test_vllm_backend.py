@@ -8,40 +8,24 @@ from multiprocessing.spawn import get_preparation_data
 
 import pytest
 from cli_run import run, write_rows
-from programs import Program, VLLMClientError, install_vllm
-from tiny import byte_tokenizer, save_judge, tiny_model
+from programs import VLLMClientError, install_vllm
+from served_kit import BASE, METRICS
+from served_kit import ROWS as SIX_ROWS
+from tiny import byte_tokenizer
 
-from geval_local import Interrupted, Judge, Metric, RunEvents, score_file
+from geval_local import Interrupted, Judge, RunEvents, score_file
 from geval_local.engine.vllm_backend import VllmBackend
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.io.samples import Sample
 from geval_local.models.generate import end_tokens
 from geval_local.options import JudgeOptions
 
-FIELDS = {"source": "Source", "output": "Output"}
-BASE = {"criteria": "How well it ends.", "fields": FIELDS, "steps": ("Read.",)}
-METRICS = [
-    Metric(name="five", scale="1-5", **BASE),
-    Metric(name="digits", scale="0-100", **BASE),
-    Metric(name="yes", scale={"Yes": 1, "No": 0}, **BASE),
-    Metric(name="words", scale={"poor": 1, "fair": 2, "good": 3}, **BASE),
-]
-ROWS = [{"source": f"Tale {number // 2}.", "output": f"Ending {number}."} for number in range(4)]
+ROWS = SIX_ROWS[:4]
 
 
 @pytest.fixture
 def made():
     return []
-
-
-@pytest.fixture
-def program():
-    return Program(tiny_model("llama", len(byte_tokenizer())))
-
-
-@pytest.fixture
-def directory(tmp_path, program):
-    return save_judge(tmp_path / "judge", program.model, byte_tokenizer())
 
 
 @pytest.fixture
@@ -181,7 +165,7 @@ def test_an_adapter_that_vllm_does_not_take_is_refused_before_anything_loads(dir
 @pytest.mark.usefixtures("vllm")
 def test_the_largest_rank_of_an_adapter_counts(directory, adapter, made, monkeypatch):
     (adapter / "adapter_config.json").write_text(json.dumps(LORA | {"rank_pattern": {"k_proj": 12}}))
-    monkeypatch.setattr(VllmBackend, "_adapter", lambda self: None)
+    monkeypatch.setattr(VllmBackend, "lora_request", lambda self: None)
     load(directory, adapter=adapter)
     assert made[0]["max_lora_rank"] == 16
 
@@ -203,14 +187,14 @@ def test_a_shortened_prompt_leaves_the_token_that_vllm_computes(directory, think
 @pytest.mark.parametrize("think", [{}, {"think": 2, "think_tokens": 5}])
 def test_a_prompt_that_vllm_refuses_costs_its_row_alone(directory, file, tmp_path, program, monkeypatch, think):
     judge = load(directory, **think)
-    plain = judge.backend._llm.enqueue
+    plain = judge.backend.llm.enqueue
 
     def refusing(prompt, *given, **named):
         if "Ending 3." in byte_tokenizer().decode(prompt["prompt_token_ids"]):
             raise VLLMClientError("The decoder prompt is longer than the maximum model length")
         return plain(prompt, *given, **named)
 
-    monkeypatch.setattr(judge.backend._llm, "enqueue", refusing)
+    monkeypatch.setattr(judge.backend.llm, "enqueue", refusing)
     found = score_file(file, METRICS[0], judge, tmp_path / "run", use_cache=False)
     assert found.summaries[0].scored == len(ROWS) - 1
     told = (tmp_path / "run" / "scores.jsonl").read_text()

@@ -18,7 +18,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.evaluation import history
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
-from geval_local.evaluation.reports import junit_text, markdown_text
+from geval_local.evaluation.gate_reports import junit_text, markdown_text
 from geval_local.evaluation.start import start_evaluation
 from geval_local.io.ownership import file_sha256
 from geval_local.judge.judge import Judge
@@ -352,7 +352,7 @@ def test_a_junit_file_of_others_stays(here):
 
 
 def test_what_init_writes_as_comments_is_valid_without_the_marks(here):
-    text = start_evaluation(here / "started.yaml", here / "first.jsonl", metrics=["clarity.yaml"], judges=["tiny"]).text
+    text = start_evaluation(here / "started.yaml", here / "first.jsonl", metrics=["clarity.yaml"], judges=["tiny"])[0]
     text = re.sub(r"^( *)# ( *)(baseline|not_worse|by|mean|clarity):", r"\1\2\3:", text, flags=re.MULTILINE)
     (here / "started.yaml").write_text(text.replace("runs/started", "runs/{date}-{commit}"), encoding="utf-8")
     (plan,) = make_plan(read_evaluation("started.yaml")).data

@@ -148,7 +148,7 @@ def test_an_interrupted_evaluation_goes_on(here):
     assert list(result.runs) == ["first", "second"]
     assert set(result.reports) == {"first", "second"}
     assert (here / "out" / "first" / "scores.jsonl").stat().st_mtime_ns >= first
-    whole = go(here, "--set", "outputs.directory=whole")
+    whole = go(here, "--set", "outputs=whole")
     assert whole.exit_code == 0
     for name in ("first", "second"):
         a, b = (here / place / name / "scores.jsonl" for place in ("out", "whole"))
@@ -167,14 +167,14 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes_every_time(here, 
         monkeypatch.setattr(f"geval_local.report.{page}.written_on", lambda place: "today")
     write_rows(here / "first.jsonl", good_rows(60))
     begin = time.perf_counter()
-    run_evaluation("evaluation.yaml", overrides=["outputs.directory=whole"])
+    run_evaluation("evaluation.yaml", overrides=["outputs=whole"])
     length = time.perf_counter() - begin
     names = ("first/scores.jsonl", "first/scores.jsonl.meta.json", "second/scores.jsonl", "first.html", "second.html")
     expected = [(here / "whole" / name).read_bytes() for name in names]
     moments, kills, trial = random.Random(7), 0, 0
     while kills < times:
         trial += 1
-        again = partial(run_evaluation, "evaluation.yaml", overrides=[f"outputs.directory=out{trial}"])
+        again = partial(run_evaluation, "evaluation.yaml", overrides=[f"outputs=out{trial}"])
         kills += killed_after(moments.uniform(0, length), again)
         again()
         found = [(here / f"out{trial}" / name).read_bytes() for name in names]
@@ -233,14 +233,16 @@ def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
         ("clarity: {", "clarty: {", ["line 11: a gate of 'clarty'", "did you mean 'clarity'"]),
         ('">= 1"', '"at least 1"', ["line 11: gates.clarity.mean: 'at least 1' is no comparison", '">= 3.5"']),
         ('">= 1"', '">= 60%"', ["mean is no share"]),
-        ('">= 1"', '">= 6"', ["line 11: 6 is outside the scale 1-5 of clarity"]),
+        ('">= 1"', '">= 6"', ["line 11: the limit 6 is outside the scale 1-5 of clarity"]),
         ('mean: ">= 1"', 'passed: ">= 90%"', ["line 11: passed needs a threshold, and clarity has none"]),
         ('">= 1"', ">= 1", ["not valid YAML", "in quotes"]),
         ("first.jsonl", "absent.jsonl", ["line 2: there is no file", "absent.jsonl"]),
         ("output: answer", "output: answr", ["line 3: 'output' is mapped to 'answr'", "did you mean 'answer'"]),
         ("report: true", "report: perhaps", ["line 13: report: Input should be a valid boolean"]),
         ("first: first", "../first: first", ["line 2: data.../first", "name is that of a directory"]),
-        ("outputs: out", "outputs: {directory: out, columns: [id]}", ["line 12: columns are about CSV"]),
+        ("outputs: out", "outputs: out\ncolumns: [id]", ["line 2: `columns` and `csv_style` are about CSV"]),
+        ("outputs: out", "outputs: {directory: out}", ["line 12: outputs: it is a directory; formats"]),
+        ("report: true", "cache: false", ["`cache` is an option no more", "`use_cache`"]),
         (EVALUATION, "- a\n- b\n", ["an evaluation is a mapping"]),
     ],
 )  # fmt: skip
@@ -313,16 +315,16 @@ def test_values_that_are_set_have_the_types_of_yaml(here):
         "judges.0.dtype=float64",
         "data.first.limit=3",
         "gates.clarity.mean=>= 2",
-        "cache=never",
+        "use_cache=never",
         "judges.1=nano",
     ]
-    with pytest.raises(ConfigurationError, match='`overrides="cache=never"`: cache: Input should be a valid boolean'):
+    with pytest.raises(ConfigurationError, match="use_cache: Input should be a valid boolean"):
         read_evaluation("evaluation.yaml", overrides)
-    settings = read_evaluation("evaluation.yaml", [*overrides[:3], "cache=false", "judges.1=nano"]).settings
+    settings = read_evaluation("evaluation.yaml", [*overrides[:3], "use_cache=false", "judges.1=nano"]).settings
     assert settings.judges == [JudgeOptions(name="tiny", dtype="float64"), JudgeOptions(name="nano")]
     assert settings.data["first"].limit == 3
     assert settings.gates["clarity"].mean == ">= 2"
-    assert settings.cache is False
+    assert settings.use_cache is False
 
 
 def test_paths_are_relative_to_the_file(here, monkeypatch):
@@ -392,20 +394,29 @@ def test_init_guesses_metrics_and_fields_and_its_file_runs(here):
 
 
 def test_init_without_data_or_with_strange_columns(here):
-    text = start_evaluation(here / "plain.yaml").text
+    text = start_evaluation(here / "plain.yaml")[0]
     jsonschema.validate(load_yaml(text)[0], schema())
-    (here / "odd: name.csv").write_text('"a: b",Outptu\nx,y\n', encoding="utf-8")
-    start = start_evaluation(here / "odd.yaml", here / "odd: name.csv", metrics=["clarity.yaml"])
-    document = load_yaml(start.text)[0]
+    (here / "odd: name.csv").write_text('"a: b",Outptu\nx,A text.\n', encoding="utf-8")
+    written, notes = start_evaluation(here / "odd.yaml", here / "odd: name.csv", metrics=["clarity.yaml"])
+    document = load_yaml(written)[0]
     assert document["data"]["odd_name"]["file"] == "odd: name.csv"
     assert document["data"]["odd_name"]["fields"] == {"output": "Outptu"}
-    assert "fields: output from 'Outptu' (a guess)" in start.notes
-    assert any("not found: source" in note for note in start.notes)
+    assert "fields: output from 'Outptu' (a guess)" in notes
+    assert any("not found: source" in note for note in notes)
     assert guess_metrics(["source", "output"])[0].startswith("summarization/")
     assert guess_metrics(["x"]) == []
     for columns in (["Ticket", "question", "output"], ["No", "Question text", "bot reply"], ["message", "reply"]):
         assert guess_metrics(columns)[0] == "assistant/helpfulness"
     assert guess_metrics(["question", "expected_output", "answer"]) == ["correctness/answer_correctness"]
+
+
+def test_init_guesses_from_what_columns_hold(here):
+    (here / "d.csv").write_text(
+        "model reply,user question,said in reply\ngpt-4,How long?,Ten days.\n", encoding="utf-8"
+    )
+    written, _ = start_evaluation(here / "d.yaml", here / "d.csv", metrics=["assistant/helpfulness"])
+    assert load_yaml(written)[0]["data"]["d"]["fields"] == {"question": "user question", "output": "said in reply"}
+    assert guess_metrics(["model reply", "user question"], ["user question"]) == []
 
 
 def test_the_schema_knows_what_the_model_knows(here):

@@ -19,7 +19,7 @@ from geval_local import run_evaluation
 from geval_local.errors import Interrupted, JudgeError
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
-from geval_local.evaluation.reports import begin
+from geval_local.evaluation.gate_reports import begin
 from geval_local.judge.judge import Judge
 from geval_local.runs.events import RunEvents
 from geval_local.yaml_text import load_yaml
@@ -337,7 +337,7 @@ def test_nothing_changed_is_green_over_batch_sizes_engines_and_orders(world, mon
     monkeypatch.setattr(Judge, "load", LOAD)
     monkeypatch.setattr(geval_local.models.load, "check_judge", CHECK)
     world.edit("- tiny", "- nano")
-    world.edit("report: false", "report: false\ncache: false")
+    world.edit("report: false", "report: false\nuse_cache: false")
     world.answers()
     world.run(code=0)
     world.commit()

@@ -11,7 +11,7 @@ import forked
 import pytest
 from cli_run import METRIC, judge_directory, run
 
-from geval_local import Metric, ascore_frame, register_accessors, score_frame
+from geval_local import Metric, ascore_frame, score_frame
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.judge.judge import Judge
 from geval_local.questions.pair import pair_metric
@@ -228,9 +228,7 @@ def test_an_empty_frame_stays_empty(library):
     assert "clarity.score" in scored.columns
 
 
-def test_the_accessor_and_the_event_loop(library):
-    assert library in register_accessors()
-    register_accessors()
+def test_frames_are_scored_in_an_event_loop(library):
     frame = frame_of(library)
     judge = MockJudge()
     plain = score_frame(frame, METRICS, judge)
@@ -238,12 +236,12 @@ def test_the_accessor_and_the_event_loop(library):
 
     async def both():
         return await asyncio.gather(
-            frame.geval.ascore(METRICS, judge, progress=lambda done, total: told.append((done, total))),
+            ascore_frame(frame, METRICS, judge, progress=lambda done, total: told.append((done, total))),
             ascore_frame(frame, METRICS[0], judge),
         )
 
     first, second = asyncio.run(both())
-    for scored in (frame.geval.score(METRICS, judge), first, second):
+    for scored in (first, second):
         assert values(scored, "clarity.score")[3] == values(plain, "clarity.score")[3]
     assert told[-1] == (8, 8)
 

@@ -69,7 +69,7 @@ def test_rows_that_come_one_by_one_are_computed_together(how):
         together = threading.Barrier(20)
 
         def one(row):
-            together.wait(30)
+            together.wait(300)
             return bound.score(row)
 
         with ThreadPoolExecutor(20) as pool:
@@ -105,14 +105,14 @@ def test_a_forked_process_has_a_batcher_of_its_own():
     queue = context.SimpleQueue()
     child = context.Process(target=_in_child, args=(queue,))
     child.start()
-    child.join(30)
+    child.join(300)
     assert child.exitcode == 0
     assert queue.get() == value
 
 
 def test_what_cannot_work_is_refused_before_a_row_is_scored():
     judge = MockJudge()
-    with pytest.raises(ConfigurationError, match=r"threshold 7 is outside the scale of clarity, 1-5"):
+    with pytest.raises(ConfigurationError, match=r"threshold 7 is outside the scale 1-5 of clarity"):
         BoundMetric.bind(CLARITY, judge, threshold=7)
     with pytest.raises(ConfigurationError, match="no metric here has a field 'summary'"):
         BoundMetric.bind(CLARITY, judge, fields={"summary": "x"})

@@ -28,6 +28,7 @@ CORE = {
     "direction",
     "examples",
     "fields",
+    "figures",
     "grouping",
     "metric",
     "options",
@@ -300,7 +301,7 @@ def loaded_by(code: str) -> set[str]:
         [sys.executable, "-c", report],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
     )
     assert done.returncode == 0, done.stderr

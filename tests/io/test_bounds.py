@@ -10,8 +10,8 @@ import random
 
 import pytest
 
-from geval_local import files
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.io import text_files
 from geval_local.io.rows import read_rows
 from geval_local.io.samples import read_samples
 
@@ -40,14 +40,14 @@ class Endless(io.RawIOBase):
 )
 def test_a_line_is_bounded_while_it_is_read(tmp_path, monkeypatch, name, start):
     (tmp_path / name).write_bytes(b"x")
-    monkeypatch.setattr(files, "MOST_IN_A_LINE", 1 << 16)
-    monkeypatch.setattr(files, "_unpacked", lambda path: io.BufferedReader(Endless(start)))
+    monkeypatch.setattr(text_files, "MOST_IN_A_LINE", 1 << 16)
+    monkeypatch.setattr(text_files, "unpacked", lambda path: io.BufferedReader(Endless(start)))
     with pytest.raises(DataError, match=rf"{name}, line \d is longer than 65,536 characters"):
         list(read_rows(tmp_path / name))
 
 
 def test_lines_up_to_the_bound_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_IN_A_LINE", 100)
+    monkeypatch.setattr(text_files, "MOST_IN_A_LINE", 100)
     text = [json.dumps({"output": "x" * (99 - len('{"output": ""}'))}), json.dumps({"output": "é"})]
     (tmp_path / "d.jsonl").write_text("\n".join(text), encoding="utf-8")
     assert [row.error for row in read_rows(tmp_path / "d.jsonl")] == [None, None]
@@ -74,7 +74,7 @@ def test_no_row_of_a_bomb_is_read_before_it_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_gzip_that_expands_beyond_measure_is_refused(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(files, "_EXPANSION_BYTES", 1 << 18)
+    monkeypatch.setattr(text_files, "EXPANSION_BYTES", 1 << 18)
     file, start, more = BOMBS[name]
     path = tmp_path / file
     with gzip.open(path, "wb", compresslevel=9) as packed:

@@ -211,9 +211,9 @@ def test_a_wide_table_is_converted_by_the_batch(tmp_path, monkeypatch):
     """Conversion per row costs a call per cell: 20 times the time at 5,000 columns."""
     pq.write_table(pa.table({f"c{place}": range(100) for place in range(300)}), tmp_path / "in.parquet")
     batches = []
-    converted = rows_module._converted
+    converted = rows_module.converted_rows
     monkeypatch.setattr(
-        rows_module, "_converted", lambda batch, start: batches.append(batch.num_rows) or converted(batch, start)
+        rows_module, "converted_rows", lambda batch, start: batches.append(batch.num_rows) or converted(batch, start)
     )
     assert len(list(read_rows(tmp_path / "in.parquet"))) == 100
     assert batches == [100]

@@ -93,25 +93,25 @@ def test_plain_pairs_in_columns_and_words_of_their_own(place):
     rows = read_rows(place / "p.jsonl")
     assert [row["human"] for row in rows[:4]] == [1.0, 0.0, 0.5, "both_bad"]
     assert rows[0]["label"] == "A>B"
-    shown = call("preferences", "p.jsonl")
+    shown = call("rank", "p.jsonl")
     assert shown.exit_code == 0, shown.stderr
     assert "people call both bad 2 times" in " ".join((shown.stdout + shown.stderr).split())
-    swapped = call("preferences", "p.jsonl", "--human", "label", "--prefers", "A>B=b,B>A=a,A=B=tie,both bad=tie")
+    swapped = call("rank", "p.jsonl", "--human", "label", "--prefers", "A>B=b,B>A=a,A=B=tie,both bad=tie")
     assert swapped.exit_code == 0, swapped.stderr
-    wrong = call("preferences", "p.jsonl", "--human", "label", "--prefers", "A>B=b,B>A=a")
+    wrong = call("rank", "p.jsonl", "--human", "label", "--prefers", "A>B=b,B>A=a")
     assert (wrong.exit_code, "label is 'A=B', not one of a>b, b>a" in wrong.stderr) == (2, True)
 
 
 def test_an_option_that_finds_nothing_fails_and_the_printed_command_works(place):
     done = call("pairs", "wide.jsonl", *JUDGED, "--system-columns", "left", "right", "-o", "p.jsonl")
     assert done.exit_code == 0, done.stderr
-    assert "geval-local preferences p.jsonl --human FIELD\n" in done.stderr
+    assert "geval-local rank p.jsonl --human FIELD\n" in done.stderr
     rows = read_rows(place / "p.jsonl")
     assert (rows[0]["label"], rows[0]["lang"], rows[0]["system_a"]) == ("A>B", "en", "left")
-    lost = call("preferences", "p.jsonl", "--human", "no_such_column")
+    lost = call("rank", "p.jsonl", "--human", "no_such_column")
     assert lost.exit_code == 2
     assert "no row has people's preference in 'no_such_column'" in lost.stderr
-    found = call("preferences", "p.jsonl", "--human", "label", "--json")
+    found = call("rank", "p.jsonl", "--human", "label", "--json")
     assert found.exit_code == 0, found.stderr
     assert '"agreement": {' in found.stdout
     assert "human" not in rows[0]
@@ -143,6 +143,6 @@ def test_a_rating_of_a_pair_is_none_of_each_side(place):
     write_rows(place / "arena.jsonl", rows)
     done = call("score", "arena.jsonl", *JUDGED, "--system-columns", "a", "b", "-o", "s.jsonl")
     assert done.exit_code == 0, done.stderr
-    told = call("preferences", "s.jsonl", "--human", "winner_model_a", "--human-scale", "0-1")
+    told = call("rank", "s.jsonl", "--human", "winner_model_a", "--human-scale", "0-1")
     assert told.exit_code == 2
     assert "is the same for all systems of every document: it rates a pair, not each output" in told.stderr

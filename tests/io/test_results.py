@@ -26,14 +26,14 @@ def test_rows_after_a_blank_line_have_the_same_numbers_for_scoring_report_and_an
     bad = {**GOOD, "rating": "high"}
     path.write_text("\n" + json.dumps(GOOD) + "\n\n\n" + json.dumps(bad) + "\n", encoding="utf-8")
     assert [sample.row for sample in read_samples(path)] == [2, 5]
-    assert [record.number for record in read_results(path).records] == [2, 5]
+    assert read_results(path).rows.numbers == [2, 5]
     assert [row.number for row in read_result_rows(path)] == [2, 5]
     with pytest.raises(DataError, match=r"rows\.jsonl, row 5: rating is not a number"):
         ScoredRun.of(path).items("m", human="rating")
 
 
 def scored(value: float) -> Score:
-    return Score.unscored("m", "too long") if value != value else read_results([GOOD]).records[0].scores["m"]
+    return Score.unscored("m", "too long") if value != value else read_results([GOOD]).score("m", 0)
 
 
 @pytest.mark.parametrize("columns", [None, ["id", "score"], ["all"]])
@@ -44,11 +44,11 @@ def test_csv_results_are_recognised_alike_by_report_and_analysis(tmp_path: Path,
     metric = Metric(name="m", criteria="c", scale="1-3")
     write_manifest(path, ResultManifest("j", "in.csv", "0", 1, {"m": ScoredMetric("judge:j", metric, 0)}))
     (row,) = read_result_rows(path)
-    assert row["geval"]["m"]["score"] == "2.0"
+    assert row["geval"]["m"]["score"] == 2.0
     assert list(row["geval"]) == ["m"]
     results = read_results(path)
     assert results.metrics == ["m"]
-    assert results.records[0].scores["m"].value == 2.0
+    assert results.score("m", 0).value == 2.0
     assert [item.predicted for item in ScoredRun.of(path).items("m")] == [2.0]
 
 
@@ -75,7 +75,7 @@ def test_the_header_of_a_csv_file_is_that_of_the_writer(tmp_path: Path):
         writer.write(Sample({"id": "a"}, 1), {"m": Score.unscored("m", "too long")})
     with path.open(newline="", encoding="utf-8") as file:
         assert next(csv.reader(file)) == ["id", "m.score", "m.label_mass", "m.error", "m.error_code"]
-    assert read_results(path).records[0].scores["m"].error == "too long"
+    assert read_results(path).score("m", 0).error == "too long"
 
 
 @pytest.mark.parametrize("value", ["1e308", "-1e200", "1e999"])

@@ -163,10 +163,10 @@ def test_a_quote_that_is_open_for_too_long_is_refused(tmp_path: Path, monkeypatc
 def test_quotes_without_end_take_no_more_than_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,source,output\n" + '1,"a,b\n' * 50_000, encoding="utf-8")
-    start = time.perf_counter()
+    start = time.process_time()
     rows = list(read_rows(path))
     assert len(rows) == 50_000
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 @settings(max_examples=example_count(200))

@@ -177,10 +177,10 @@ def test_a_chat_without_text_is_refused(chat: object, expected: str) -> None:
 
 
 def test_a_text_of_fifty_megabytes_is_refused_at_once() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert "has 50,000,000 characters, more than" in reason(Sample({"source": "x" * 50_000_000, "output": "O"}))
     assert "has 6,000,008 characters, more than" in reason(Sample({"source": ["x" * 3_000_000] * 2, "output": "O"}))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_texts_are_passed_on_unchanged_and_lists_numbered() -> None:

@@ -66,7 +66,7 @@ def values(judge):
 
 @pytest.mark.parametrize("key", ["target_modules", "rank_pattern"])
 def test_a_pattern_without_end_is_refused(plain, adapter, monkeypatch, key):
-    monkeypatch.setattr("geval_local.models.adapter._PATIENCE", 1.0)
+    monkeypatch.setattr("geval_local.models.adapter.PATIENCE", 1.0)
     file = adapter / CONFIG
     pattern = "(model|(.*)*)*X"
     changes = {key: pattern if key == "target_modules" else {pattern: 3}}
@@ -331,7 +331,7 @@ def test_a_merge_is_compared_with_the_adapter_beside_the_model(tmp_path, monkeyp
 
 
 def test_replicated_layers_are_found_by_what_they_do_as_well(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr("geval_local.models.adapter._NO_MERGE", {})
+    monkeypatch.setattr("geval_local.models.adapter.NO_MERGE", {})
     make_adapter(tmp_path / "tuned", plain, layer_replication=[[0, 2], [0, 2]])
     with pytest.raises(JudgeError, match="more than rounding"):
         load_model(find_judge(plain, adapter=tmp_path / "tuned"))

@@ -6,7 +6,6 @@ import functools
 import json
 import re
 import subprocess
-import time
 
 import pytest
 from tiny import SHARED, byte_tokenizer, save_judge, shared_tokenizer, tiny_model
@@ -500,10 +499,8 @@ def test_a_template_that_cannot_serve_is_refused(template, tokens, says):
     ],
 )
 def test_a_template_without_end_is_given_up(endless):
-    start = time.monotonic()
     with pytest.raises(TokenizerError, match=r"does not come to an end|MemoryError"):
         chat_frame(tokenizer_with(turns(endless)))
-    assert time.monotonic() - start < 35
 
 
 def test_no_mark_is_written_that_is_no_token():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from geval_local.models.gguf.blocks import BLOCK_TYPES, _workers
+from geval_local.models.gguf.blocks import BLOCK_TYPES, widening_pool
 
 gguf = pytest.importorskip("gguf")
 from gguf_kit import random_blocks  # noqa: E402 - needs gguf
@@ -24,7 +24,7 @@ def some_blocks(kind, seed=0):
 @pytest.mark.parametrize(("code", "kind"), BLOCK_TYPES.items(), ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("chunk", [1, 600, 1 << 19])
 def test_every_block_is_what_the_package_reads(monkeypatch, code, kind, chunk):
-    monkeypatch.setattr("geval_local.models.gguf.blocks._CHUNK", chunk)
+    monkeypatch.setattr("geval_local.models.gguf.blocks.CHUNK", chunk)
     official = gguf.GGMLQuantizationType(code)
     assert (kind.name, (kind.elements, kind.size)) == (official.name, gguf.GGML_QUANT_SIZES[official])
     for seed in range(20):
@@ -40,8 +40,8 @@ def test_threads_change_no_number_and_no_other_thread(monkeypatch):
     data = torch.from_numpy(some_blocks(kind))
     alone, together = (torch.full((ROWS, BLOCKS * kind.elements), np.nan) for _ in range(2))
     kind.widen(data, alone)
-    monkeypatch.setattr("geval_local.models.gguf.blocks._WORTH_THREADS", 1)
-    monkeypatch.setattr("geval_local.models.gguf.blocks._CHUNK", 600)
+    monkeypatch.setattr("geval_local.models.gguf.blocks.WORTH_THREADS", 1)
+    monkeypatch.setattr("geval_local.models.gguf.blocks.CHUNK", 600)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -49,7 +49,7 @@ def test_threads_change_no_number_and_no_other_thread(monkeypatch):
             kind.widen(data, together)
         with ThreadPoolExecutor(1) as later:
             assert (torch.get_num_threads(), later.submit(torch.get_num_threads).result()) == (3, 3)
-        assert set(_workers(3).map(lambda _: torch.get_num_threads(), range(9))) == {1}
+        assert set(widening_pool(3).map(lambda _: torch.get_num_threads(), range(9))) == {1}
     finally:
         torch.set_num_threads(before)
     assert torch.equal(alone, together)

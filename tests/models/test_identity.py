@@ -165,14 +165,14 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_refused_by_name(judge, tm
     save_file(weights, other, metadata={"format": "pt"})
     if name != "model.safetensors":
         other.write_text("{}")
-    original = module._load_weights
+    original = module.load_weights
 
     def read_and_replace(*given):
         found = original(*given)
         os.replace(other, judge / name)
         return found
 
-    monkeypatch.setattr(module, "_load_weights", read_and_replace)
+    monkeypatch.setattr(module, "load_weights", read_and_replace)
     with pytest.raises(WeightsError, match=rf"{name} changed while the judge was being loaded") as caught:
         load_model(find_judge(judge))
     assert "Load it again" in caught.value.hint
@@ -198,14 +198,14 @@ def mend(file, how):
 @pytest.mark.parametrize("how", ["link", "mode", "copy", "content"])
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_a_file_whose_content_stays_has_not_changed(judge, monkeypatch, caplog, name, how):
-    original = module._load_weights
+    original = module.load_weights
 
     def read_and_mend(*given):
         found = original(*given)
         mend(judge / name, how)
         return found
 
-    monkeypatch.setattr(module, "_load_weights", read_and_mend)
+    monkeypatch.setattr(module, "load_weights", read_and_mend)
     if how == "content":
         with pytest.raises(WeightsError, match=f"{name} changed while the judge was being loaded"):
             load_model(find_judge(judge))

@@ -148,7 +148,7 @@ def test_weights_that_transformers_reads_are_hashed_meanwhile(tmp_path, monkeypa
 
     def hash_slowly(file):
         begun.set()
-        assert loading.wait(60)
+        assert loading.wait(300)
         hashed.append(file.name)
         return file_sha256(file)
 
@@ -161,7 +161,7 @@ def test_weights_that_transformers_reads_are_hashed_meanwhile(tmp_path, monkeypa
     read = transformers.PreTrainedModel.from_pretrained.__func__
 
     def reading(*given, **named):
-        assert begun.wait(60)
+        assert begun.wait(300)
         loading.set()
         return read(*given, **named)
 

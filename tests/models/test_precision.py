@@ -53,7 +53,7 @@ def a_model(dtype=torch.float32, **settings):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(precision, "_SIZES", (1, 2))
+    monkeypatch.setattr(precision, "SIZES", (1, 2))
 
 
 def test_the_probe_tells_the_half_precisions_apart_and_leaves_the_model_alone(short):
@@ -112,7 +112,7 @@ def test_on_an_accelerator_auto_settles_on_what_the_probe_finds(own, short, tmp_
     """The device is the CPU here; only its reported type is changed."""
     model, tokenizer = a_model(own), byte_tokenizer()
     entry = find_judge(save_judge(tmp_path, model, tokenizer))
-    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    monkeypatch.setattr(precision, "is_on_cpu", lambda model: False)
     settled = settle(entry, model, tokenizer, asked_for=None)
     assert model.dtype == torch.float16
     assert settled.noise is not None
@@ -127,7 +127,7 @@ def test_on_an_accelerator_auto_settles_on_what_the_probe_finds(own, short, tmp_
 def test_what_was_asked_for_is_kept_and_measured(short, tmp_path, monkeypatch):
     model, tokenizer = a_model(torch.bfloat16), byte_tokenizer()
     entry = find_judge(save_judge(tmp_path, model, tokenizer))
-    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    monkeypatch.setattr(precision, "is_on_cpu", lambda model: False)
     settled = settle(entry, model, tokenizer, asked_for="bfloat16")
     assert (model.dtype, settled.reason) == (torch.bfloat16, "asked for")
     assert settled.noise is not None
@@ -139,7 +139,7 @@ def test_a_probe_that_fails_costs_the_choice_and_not_the_judge(tmp_path, monkeyp
 
     model, tokenizer = a_model(), byte_tokenizer()
     entry = find_judge(save_judge(tmp_path, model, tokenizer))
-    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    monkeypatch.setattr(precision, "is_on_cpu", lambda model: False)
     monkeypatch.setattr(precision, "measure", fail)
     settled = settle(entry, model, tokenizer, asked_for=None)
     assert model.dtype == torch.bfloat16
@@ -173,7 +173,7 @@ def test_a_mixture_of_experts_runs_in_the_dtype_of_its_fused_product(short, tmp_
     """In float16 a GPU would compute expert after expert, and wait for the host at every layer."""
     model, tokenizer = tiny_model("qwen3_moe", len(byte_tokenizer()), torch.float32), byte_tokenizer()
     entry = find_judge(save_judge(tmp_path, model, tokenizer))
-    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    monkeypatch.setattr(precision, "is_on_cpu", lambda model: False)
     settled = settle(entry, model, tokenizer, asked_for=None)
     assert model.dtype == torch.bfloat16
     assert "exists in bfloat16 only" in settled.reason
@@ -203,7 +203,7 @@ def test_what_the_probe_found_is_kept(short, tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
     tokenizer = byte_tokenizer()
     entry = find_judge(save_judge(tmp_path / "judge", a_model(torch.bfloat16), tokenizer))
-    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    monkeypatch.setattr(precision, "is_on_cpu", lambda model: False)
     monkeypatch.setattr(verdicts, "input_device", lambda model: torch.device("mps"))
     found = []
     for _ in range(2):

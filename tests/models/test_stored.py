@@ -308,7 +308,7 @@ def test_weights_that_stay_as_stored_are_the_judges_own(tmp_path, form):
 @pytest.mark.parametrize("what", ["changes", "shrinks"])
 def test_a_file_that_moves_while_it_is_read_is_refused_by_name(tmp_path, monkeypatch, form, what):
     place, files = stored_in(form, tmp_path)
-    read = reading._read
+    read = reading.read_tensors
 
     def read_and_move(file, *given, **options):
         if what == "shrinks":
@@ -317,7 +317,7 @@ def test_a_file_that_moves_while_it_is_read_is_refused_by_name(tmp_path, monkeyp
         os.utime(files[-1])
         return found
 
-    monkeypatch.setattr(reading, "_read", read_and_move)
+    monkeypatch.setattr(reading, "read_tensors", read_and_move)
     with pytest.raises(WeightsError, match=rf"{files[-1].name} (changed while|is damaged or cut short)") as caught:
         load_model(find_judge(place))
     assert "again" in caught.value.hint
@@ -382,11 +382,11 @@ def test_a_result_is_never_changed_by_the_next_product():
     before = one.clone()
     nn.functional.linear(given, second)
     assert torch.equal(one, before)
-    assert len(stored._FREE[first.device, torch.float32]) == 1
+    assert len(stored.FREE[first.device, torch.float32]) == 1
     both = torch.bmm(torch.stack([first, first]), torch.stack([first, first]).mT)
     assert torch.equal(both[1], first.widened() @ first.widened().T)
     stored.release_buffers()
-    assert not stored._FREE
+    assert not stored.FREE
 
 
 def test_a_large_matrix_is_widened_in_slices(monkeypatch):
@@ -396,7 +396,7 @@ def test_a_large_matrix_is_widened_in_slices(monkeypatch):
     monkeypatch.setattr(stored, "SLICE", 5 * 512)
     # Products of other shapes add up in another order, and the figures are hundreds.
     torch.testing.assert_close(nn.functional.linear(given, weight, bias), expected, rtol=1e-5, atol=1e-2)
-    assert [one.numel() for one in stored._FREE[weight.device, torch.float32]] == [5 * 512]
+    assert [one.numel() for one in stored.FREE[weight.device, torch.float32]] == [5 * 512]
 
 
 def test_blocks_move_to_half_precision_and_stay_blocks():

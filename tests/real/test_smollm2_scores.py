@@ -86,7 +86,7 @@ def test_scores_and_label_mass_are_those_of_plain_transformers(judge, plain, mon
     row, known = ROWS[1], {}
     for leads in (("",), (" ",), ("", " ")):
         monkeypatch.setattr(label_forms, "LEADS", leads)
-        monkeypatch.setattr(judge, "_makers", {})
+        monkeypatch.setattr(judge, "makers", {})
         score = judge.score(COHERENCE, **row)
         expected = by_plain_transformers(plain, COHERENCE, row, leads, known)
         mass = sum(expected.values())

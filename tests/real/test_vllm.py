@@ -121,7 +121,7 @@ def judge(smollm2, expected):
 def served(address):
     for _ in range(1200):
         with contextlib.suppress(OSError):
-            urllib.request.urlopen(address.removesuffix("/v1") + "/health", timeout=5).close()
+            urllib.request.urlopen(address.removesuffix("/v1") + "/health", timeout=300).close()
             break
         time.sleep(0.25)
     return Judge.load(address, style="chat", batch_tokens=1)
@@ -144,7 +144,7 @@ def address(smollm2, tmp_path_factory):
         finally:
             print(log.read_text(errors="replace")[-2000:])
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ def test_a_killed_command_ends_all_of_it(smollm2, tmp_path, processes):
             if re.search(r"scoring .*: [1-9]\d* of 400 rows", line):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        results, more = process.communicate(timeout=120)
+        results, more = process.communicate(timeout=300)
         assert process.returncode == 3, told + more
     assert "geval-local resume" in more
     assert results == ""

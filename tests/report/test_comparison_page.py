@@ -10,9 +10,8 @@ from html_page import Page
 from report_data import HOSTILE, rescored, rows, write_run
 
 from geval_local.analysis.comparison import compare
-from geval_local.analysis.results import read_results, row_keys
+from geval_local.analysis.results import Grouped, read_results
 from geval_local.report.comparison_page import write_compared
-from geval_local.report.run_page import scored_items
 from geval_local.statistics.correlation import agree
 
 SIGNATURE = "judge:{}|metric:coherence@77ab|dtype:{}|estimator:exact"
@@ -67,7 +66,7 @@ def test_agreement_is_that_of_the_analysis(tmp_path):
     made = rows(30, metrics=("coherence",), unscored=[2])
     other = rescored(made, seed=1)
     runs = [read_results(given) for given in (made, other)]
-    expected = agree(*(scored_items(run, row_keys(run.rows), "coherence", None, None) for run in runs))
+    expected = agree(*(run.items("coherence", documents=Grouped(None, "")) for run in runs))
     page = written(tmp_path, made, other)
     assert f"coherence 29 {expected.spearman:.3f} {expected.kendall:.3f}" in page.text
     assert f"{expected.mean_difference:.3f}" in page.text

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-import tracemalloc
 from dataclasses import asdict
 from importlib.resources import files
 
@@ -16,7 +15,7 @@ from cli_run import write_rows
 from html_page import Page, as_shown
 from report_data import HOSTILE, rows
 
-from geval_local.analysis.results import read_results, row_keys
+from geval_local.analysis.results import Grouped, read_results
 from geval_local.analysis.tables import Table
 from geval_local.errors import Cause, DataError, ErrorCode, OutputError
 from geval_local.grouping import DocumentRule
@@ -24,7 +23,7 @@ from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.report.overview import Described, MetricText
 from geval_local.report.page import SCRIPTS, json_block
-from geval_local.report.run_page import RunPage, agreement, group_correlations, scored_items
+from geval_local.report.run_page import RunPage, agreement, group_correlations
 from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Score
 
@@ -165,13 +164,12 @@ def test_correlations_are_those_of_the_analysis(tmp_path):
     made = rows(40, metrics=("coherence",), unscored=[3])
     page = written(tmp_path, made, human="scores.coherence", rule=DocumentRule("doc_id"))
     results = read_results(made)
-    items = scored_items(
-        results, row_keys(results.rows), "coherence", "scores.coherence", [row["doc_id"] for row in made]
-    )
+    documents = Grouped([row["doc_id"] for row in made], "")
+    items = results.items("coherence", human="scores.coherence", documents=documents)
     for level, found in agreement(items).items():
         assert level in page.text
         assert as_shown(asdict(found.spearman)) in page.text
-    assert "1 unscored" in page.text
+    assert "1 too_long" in page.text
     groups = group_correlations(items)
     assert [group.n for group in groups].count(4) == 1
     assert len(groups) == 8
@@ -312,16 +310,19 @@ def spoiled(**figures):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "hold no rows"),
+        ([], "holds no rows"),
         ([{"output": "a"}], "results, row 1: no scores"),
         ([{"geval": {"m": 3}}], "row 1: the column 'geval' does not hold one object per metric"),
-        ([{"geval": {}}], "holds no scores"),
-        (spoiled(score="high"), "row 2: fluency: score: Input should be a valid number"),
-        (spoiled(score=True), "row 2: fluency: score: Value error, a number is expected, not True"),
-        (spoiled(label_mass=math.inf), "row 2: fluency: label_mass: Input should be a finite number, not inf"),
-        (spoiled(probabilities=[0.5, 0.5]), "row 2: fluency: probabilities: Input should be a valid dictionary"),
-        (spoiled(probabilities={"1": 1.5}), "row 2: fluency: probabilities.1: Input should be less than or equal to 1"),
-        (spoiled(other_tokens=["x"]), "row 2: fluency: other_tokens.0: Input should be a valid tuple, not 'x'"),
+        ([{"geval": {}}], "results, row 1: no scores"),
+        (spoiled(score="high"), "row 2: fluency: score: a number is expected, not 'high'"),
+        (spoiled(score=True), "row 2: fluency: score: a number is expected, not True"),
+        (spoiled(label_mass=math.inf), "row 2: fluency: label_mass: a number beyond all scales, not inf"),
+        (spoiled(probabilities=[0.5, 0.5]), "row 2: fluency: probabilities: probabilities by label are expected"),
+        (spoiled(probabilities={"1": 1.5}), "row 2: fluency: probabilities: a probability is 0 to 1, not {'1': 1.5}"),
+        (
+            spoiled(other_tokens=["x"]),
+            "row 2: fluency: other_tokens: pairs of token and probability are expected, not ['x']",
+        ),
         (spoiled(order_scores=[1.0]), "row 2: fluency: order_scores and order_masses are not equally many"),
     ],
 )
@@ -357,49 +358,3 @@ def test_ratings_must_belong_to_the_results(tmp_path):
         RunPage(rows(3), human={"fluency": "stars"}).write(tmp_path / "r.html")
     with pytest.raises(DataError, match=r"row 1: the field 'doc' to group by is missing"):
         RunPage(rows(3), human={"fluency": "scores.fluency"}, rule=DocumentRule("doc")).write(tmp_path / "r.html")
-
-
-# --- large files ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["scores.jsonl", "scores.csv", "scores.parquet"])
-@pytest.mark.parametrize("human", [None, ["coherence=human"]])
-def test_the_page_of_a_streamed_file_is_that_of_one_held_in_memory(tmp_path, monkeypatch, name, human):
-    made = rows(60, unscored=[3])
-    for place, row in enumerate(made):
-        row["human"] = place % 5
-    path = tmp_path / name
-    with ResultWriter.open(path, list(made[0]["geval"]), columns=["all"] if name.endswith("csv") else None) as writer:
-        for number, row in enumerate(made, start=1):
-            columns = {key: value for key, value in row.items() if key != "geval"}
-            scores = read_results([row]).records
-            writer.write(Sample(columns, number), next(iter(scores)).scores)
-    held = RunPage(path, human=human, rows=20).write(tmp_path / "held.html").read_bytes()
-    monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
-    streamed = read_results(path)
-    assert not isinstance(streamed.records, tuple)
-    assert len(streamed.records) == 60
-    assert RunPage(path, human=human, rows=20).write(tmp_path / "streamed.html").read_bytes() == held
-
-
-def test_a_file_that_changes_while_it_is_streamed_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
-    path = write_rows(tmp_path / "scores.jsonl", rows(5))
-    found = read_results(path)
-    assert found.rows
-    path.write_text(path.read_text() + json.dumps(rows(1)[0]) + "\n")
-    with pytest.raises(DataError, match="was changed while it was read"):
-        list(found.records)
-
-
-def test_memory_for_a_streamed_report_does_not_follow_the_rows(tmp_path, monkeypatch):
-    """What a page holds is bounded, and neither rows nor figures are kept beside it."""
-    monkeypatch.setattr("geval_local.io.results.STREAMED_BYTES", 0)
-    peaks = []
-    for count in (1000, 4000):
-        path = write_rows(tmp_path / f"{count}.jsonl", [row | {"system_id": "one"} for row in rows(count)])
-        tracemalloc.start()
-        RunPage(path, rows=50).write(tmp_path / "page.html")
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert (peaks[1] - peaks[0]) / 3000 < 1000  # bytes a row; 6,800 if they are held

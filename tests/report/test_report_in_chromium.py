@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-import time
-from dataclasses import replace
 
 import pytest
 from chromium import browser, console, missing, requests, set_view
 from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, write_run
+from waiting import until
 
 from geval_local.analysis.comparison import compare
 from geval_local.analysis.meta_evaluation import against_exact
-from geval_local.analysis.results import read_results, row_keys
+from geval_local.analysis.results import Grouped, read_results
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.grouping import DocumentRule
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.overview import Described, MetricText
-from geval_local.report.run_page import RunPage, scored_items
+from geval_local.report.run_page import RunPage
 from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
 from geval_local.statistics.significance import corrected
@@ -88,11 +87,12 @@ def opened(driver, page):
     return load(driver, page)
 
 
-def load(driver, path):
+def load(driver, path, link="#sort=place"):
+    """Open a page with its rows in their order in the file, unless the link says otherwise."""
     driver.get("about:blank")
     set_view(driver, 1280)
     console(driver), requests(driver)
-    driver.get(path.as_uri())
+    driver.get(path.as_uri() + link)
     assert ready(driver)
     return driver
 
@@ -129,11 +129,9 @@ def choose(driver, css, value):
 
 
 def eventually(read, expected):
-    """Read again and again until what was expected is there, or five seconds have passed; give the last answer."""
-    end = time.monotonic() + 5
-    while (found := read()) != expected and time.monotonic() < end:
-        time.sleep(0.05)
-    return found
+    """Read again and again until what was expected is there, and give it."""
+    until(lambda: read() == expected)
+    return expected
 
 
 def status(driver, *, expected) -> str:
@@ -177,6 +175,16 @@ def test_it_sorts_both_ways_and_leaves_unscored_items_last(opened, made):
         assert shown[-2:] == ["unscored", "unscored"]
     sorted_heads = opened.find_elements("css selector", "th[aria-sort='ascending'], th[aria-sort='descending']")
     assert len(sorted_heads) == 1
+
+
+@pytest.mark.parametrize("better", ["high", "low"])
+def test_a_run_begins_with_its_worst_rows(driver, made, tmp_path, better):
+    path = write_run(tmp_path / "run.jsonl", made, {"coherence": "judge:a", "fluency": "judge:a"}, better=better)
+    load(driver, RunPage(path).write(tmp_path / "worst.html"), link="")
+    scores = sorted((row["geval"]["coherence"]["score"] for place, row in enumerate(made) if place not in UNSCORED))
+    worst = scores if better == "high" else scores[::-1]
+    assert column(driver, "score0") == [f"{score:.2f}" for score in worst[:25]]
+    assert driver.execute_script("return location.hash") == ""
 
 
 def test_pages_hold_every_item_once(opened):
@@ -246,13 +254,13 @@ def state_of(driver):
     return driver.execute_script(shown), column(driver, "place"), column(driver, "score0")
 
 
-def test_a_link_shows_what_its_sender_saw(opened, page):
+def test_a_link_shows_what_its_sender_saw(driver, made, page):
+    opened = load(driver, page, link="")
     assert opened.execute_script("return location.hash") == ""
     choose(opened, "#metric", "1")
     choose(opened, "#column", "system_id")
     choose(opened, "#value", "M2")
     choose(opened, "#from", "1.5")
-    click(opened, "th[data-name='score0'] button")
     click(opened, "th[data-name='score0'] button")
     choose(opened, "#words", "island & ferry")
     status(opened, expected="No item fits (120 in all)")
@@ -275,7 +283,8 @@ def test_a_link_shows_what_its_sender_saw(opened, page):
     assert eventually(lambda: "row=" in opened.execute_script("return location.hash"), False) is False
     opened.execute_script("location.hash = '#row=7'")  # an address that is typed into an open page
     assert eventually(lambda: state_of(opened)[0][2], "Row 7 · item-7") == "Row 7 · item-7"
-    assert column(opened, "place")[0] == "1"
+    scores = {row["geval"]["coherence"]["score"]: place for place, row in enumerate(made, start=1)}
+    assert column(opened, "place")[0] == str(scores[min(score for score in scores if score is not None)])
     assert console(opened) == []
 
 
@@ -437,7 +446,7 @@ def test_two_runs_show_their_largest_disagreements_first(driver, made, tmp_path)
         for name, own in (("a", made), ("b", other))
     ]
     path = write_compared(compare(runs, across=("judge",)), tmp_path / "c.html")
-    load(driver, path)
+    load(driver, path, link="")
     assert find(driver, "#differing").text.splitlines()[1] == "judge all a b"
     pairs = [
         (a["geval"]["coherence"]["score"], b["geval"]["coherence"]["score"]) for a, b in zip(made, other, strict=True)
@@ -552,10 +561,8 @@ def wide(tmp_path_factory):
     run = read_results(given)
     tests = {}
     for name in names:
-        items = scored_items(run, row_keys(run.rows), name, f"scores.{name}", [row["doc_id"] for row in run.rows])
-        # The page needs no probabilities of its items; the tests of estimators do.
-        stored = [record.scores[name].probabilities for record in run.records]
-        items = [replace(item, probabilities=one) for item, one in zip(items, stored, strict=True)]
+        documents = Grouped([row["doc_id"] for row in run.rows], "")
+        items = run.items(name, human={name: f"scores.{name}"}, documents=documents)
         found = against_exact(items, Scale.parse("1-5"), "score", level="summary")
         tests |= {f"{name}: {pair}": one for pair, one in found.items()}
     page = RunPage(
@@ -608,7 +615,7 @@ def test_no_table_is_cut_and_the_picture_of_systems_fits(driver, wide, width, sc
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (800, "dark"), (390, "light"), (390, "dark")])
 def test_pairs_are_readable_and_their_tables_fit(driver, tmp_path, width, scheme):
     names = ("a", "Ünïcode systém", "<b>bold</b>", "a very long name of a system " * 3)
-    load(driver, RunPage(pair_rows(names, documents=8)).write(tmp_path / "pairs.html"))
+    load(driver, RunPage(pair_rows(names, documents=8)).write(tmp_path / "pairs.html"), link="")
     set_view(driver, width, 900, scheme=scheme)
     driver.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width

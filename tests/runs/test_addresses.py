@@ -22,8 +22,8 @@ from geval_local.io.samples import read_samples
 from geval_local.runs import addresses
 from geval_local.runs.addresses import local_output, local_results
 from geval_local.runs.events import RunEvents
+from geval_local.runs.merging import merge_shares
 from geval_local.runs.run_file import decide_file, resume, score_file
-from geval_local.runs.shards import merge_shards
 from geval_local.testing import MockEngine, MockJudge
 
 pa = pytest.importorskip("pyarrow")
@@ -155,7 +155,7 @@ def test_shares_from_an_address_merged_are_the_single_run(store, tmp_path, name)
     score(address, tmp_path / "once.jsonl", window=20)
     for number in (1, 2):
         score(address, tmp_path / "shares", shard=f"{number}/2", window=20)
-    merged = merge_shards([tmp_path / "shares"], store.at("out/all.jsonl"))
+    merged = merge_shares([tmp_path / "shares"], store.at("out/all.jsonl"))
     assert merged.rows == 60
     assert store.get("out/all.jsonl") == (tmp_path / "once.jsonl").read_bytes()
 
@@ -363,7 +363,7 @@ def test_the_server_belongs_to_the_place(other, is_same):
 
 def test_a_store_that_refuses_the_upload_loses_nothing(store, monkeypatch):
     address, target = store.put("in/x.jsonl", jsonl(rows(8))), store.at("out/scores.csv")
-    put, calls = addresses._put, []
+    put, calls = addresses.put_file, []
 
     def fails(file, place, run) -> None:
         calls.append(place)
@@ -371,7 +371,7 @@ def test_a_store_that_refuses_the_upload_loses_nothing(store, monkeypatch):
             raise OSError("SLOW_DOWN")
         put(file, place, run)
 
-    monkeypatch.setattr(addresses, "_put", fails)
+    monkeypatch.setattr(addresses, "put_file", fails)
     with pytest.raises(OutputError, match="SLOW_DOWN") as caught:
         score(address, target)
     assert "geval-local resume" in caught.value.hint
@@ -468,10 +468,10 @@ def test_a_damaged_object_names_its_address(store):
 def test_an_address_needs_pyarrow(monkeypatch):
     import sys
 
-    from geval_local.io.places import _opened
+    from geval_local.io.places import opened
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    _opened.cache_clear()
+    opened.cache_clear()
     with pytest.raises(ConfigurationError, match="needs pyarrow") as caught:
         score("s3://bucket/x.jsonl", None)
     assert "geval-local[parquet]" in caught.value.hint

@@ -6,13 +6,13 @@ import errno
 import random
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from run_kit import engine, execute, killed_when, wanted, write_input
+from waiting import until
 
 from geval_local import files
 from geval_local.errors import GevalError, Interrupted, OutputError
@@ -127,9 +127,7 @@ def killed(file: Path, tmp_path: Path) -> Path:
     log = tmp_path / "run" / "scores.sqlite-wal"
 
     def until_units_are_stored():
-        end = time.monotonic() + 60
-        while not (log.exists() and log.stat().st_size > 25 * FRAME) and time.monotonic() < end:
-            time.sleep(0.005)
+        until(lambda: log.exists() and log.stat().st_size > 25 * FRAME)
 
     assert killed_when(
         until_units_are_stored, lambda: execute(tmp_path / "run", wanted(file), lambda: engine(seconds=0.05))
@@ -219,7 +217,7 @@ MOUNTS = """\
 )
 def test_a_network_disk_is_known_by_how_it_is_mounted(tmp_path, monkeypatch, path, kind):
     (tmp_path / "mounts").write_text(MOUNTS)
-    monkeypatch.setattr(files, "_MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mounts")
     assert files.network_disk(Path(path)) == kind
 
 

@@ -23,7 +23,7 @@ from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.result_manifest import read_manifest
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
-from geval_local.runs.asked import AskedQuestions
+from geval_local.runs.forms import AskedQuestions
 from geval_local.runs.manifest import read_manifest as read_run_manifest
 from geval_local.testing import MockEngine, MockJudge
 

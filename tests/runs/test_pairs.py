@@ -105,8 +105,7 @@ def test_both_orders_are_read_back_from_every_format(here):
         columns = ["all"] if name.endswith("csv") else None
         score_file("data.jsonl", [METRIC], MockJudge(), name, pairs=PairPlan(), columns=columns, use_cache=False)
     first, *others = (
-        [record.scores[KEY].orders for record in read_results(name).records]
-        for name in ("out.jsonl", "out.csv", "out.parquet")
+        [score.orders for score in read_results(name).scores(KEY)] for name in ("out.jsonl", "out.csv", "out.parquet")
     )
     assert len(first[0]) == 2
     assert all(other == first for other in others)

@@ -149,7 +149,7 @@ def test_a_command_that_is_stopped_and_killed_goes_on(cluster, tmp_path, spread_
     process = begin(tmp_path, "score", *options, "--workers", spread_over)
     wait_until(process, lambda: stores() > 100_000)
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=90)
+    _, words = process.communicate(timeout=300)
     assert process.returncode == 3, words
     assert "geval-local resume .out.jsonl.run" in words
     assert "Traceback" not in words
@@ -157,7 +157,7 @@ def test_a_command_that_is_stopped_and_killed_goes_on(cluster, tmp_path, spread_
     process = begin(tmp_path, "resume", ".out.jsonl.run")
     wait_until(process, lambda: stores() > there + 50_000)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     process = begin(tmp_path, "resume", "out.jsonl")
     _, words = process.communicate(timeout=400)
     assert process.returncode == 0, words

@@ -18,12 +18,11 @@ from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.input_files import read_input
 from geval_local.io.pairs import PairPlan
-from geval_local.io.shares import EmptyShareError, read_share, share_of, shares_of
+from geval_local.io.shares import EmptyShareError, read_share, share_name, share_of, shares_of
 from geval_local.options import RunOptions
 from geval_local.runs.manifest import read_manifest
+from geval_local.runs.merging import merge_shares
 from geval_local.runs.run_file import resume, score_file
-from geval_local.runs.shards import merge_shards
-from geval_local.runs.target import shard_name
 from geval_local.testing import MockEngine, MockJudge
 
 FLUENCY = METRICS[1]
@@ -181,7 +180,7 @@ def test_shares_merged_are_the_single_run(tmp_path, name, formats):
     given = f"{tmp_path}/in/*/{name}"
     once = score_file(given, METRICS, judge(), tmp_path / "once/", formats=formats, use_cache=False, threshold=3.0)
     score_all(given, tmp_path / "shares", 4, formats=formats, threshold=3.0)
-    merged = merge_shards([tmp_path / "shares"], tmp_path / "merged/")
+    merged = merge_shares([tmp_path / "shares"], tmp_path / "merged/")
     assert contents(tmp_path / "merged") == contents(tmp_path / "once")
     assert [one.to_dict() for one in merged.summaries] == [one.to_dict() for one in once.summaries]
     assert merged.signatures == once.signatures
@@ -213,16 +212,16 @@ def test_killed_twice_and_with_windows_every_byte_is_that_of_the_single_run(tmp_
     for _ in range(2):
         assert kills_itself(lambda: score_file(file, METRICS, deadly(), out, shard="2/4", **options))
     with pytest.raises(ConfigurationError, match="rows are missing: those of the share 1/4"):
-        merge_shards([out], tmp_path / "merged/")
+        merge_shares([out], tmp_path / "merged/")
     for number in (1, 3, 4):
         score_file(file, METRICS, careful(), out, shard=f"{number}/4", **options)
-    unfinished = out / shard_name("2/4")
+    unfinished = out / share_name("2/4")
     with pytest.raises(ConfigurationError, match="1 of 4 shares are not finished") as caught:
-        merge_shards([out], tmp_path / "merged/")
+        merge_shares([out], tmp_path / "merged/")
     assert f"geval-local resume {unfinished}" in caught.value.hint
     assert not (tmp_path / "merged").exists()
     score_file(file, METRICS, careful(), out, shard="2/4", **options)
-    merge_shards(sorted(out.iterdir()), tmp_path / "merged/")
+    merge_shares(sorted(out.iterdir()), tmp_path / "merged/")
     assert contents(tmp_path / "merged") == contents(tmp_path / "once")
 
 
@@ -232,13 +231,13 @@ def test_an_id_of_another_share_is_found_when_shares_are_merged(tmp_path):
     file = write(tmp_path / "in.jsonl", records)
     score_file(file, METRICS, judge(), tmp_path / "once/", use_cache=False)
     score_all(file, tmp_path / "shares", 3)
-    merged = merge_shards([tmp_path / "shares"], tmp_path / "merged.jsonl")
+    merged = merge_shares([tmp_path / "shares"], tmp_path / "merged.jsonl")
     assert (tmp_path / "merged.jsonl").read_bytes() == (tmp_path / "once" / "scores.jsonl").read_bytes()
     assert any("duplicate id 'r2', first seen in row 3" in one.text for one in merged.summaries[0].reasons)
     documents = write(tmp_path / "documents.jsonl", [one | {"id": one["doc_id"]} for one in records])
     score_file(documents, METRICS, judge(), tmp_path / "second/", use_cache=False)
     score_all(documents, tmp_path / "parts", 3)
-    merge_shards([tmp_path / "parts"], tmp_path / "joined/")
+    merge_shares([tmp_path / "parts"], tmp_path / "joined/")
     assert contents(tmp_path / "joined") == contents(tmp_path / "second")
 
 
@@ -251,13 +250,13 @@ def test_shares_that_changed_are_merged_again(tmp_path):
     for number in (1, 2):
         broken = MockJudge(Failing(batch_tokens=6000))
         score_file(file, METRICS, judge() if number == 1 else broken, out, use_cache=False, shard=f"{number}/2")
-    assert merge_shards([out], merged).summaries[0].unscored > 8
+    assert merge_shares([out], merged).summaries[0].unscored > 8
     score_file(file, METRICS, judge(), out, use_cache=False, shard="2/2", retry_errors=True)
-    assert merge_shards([out], merged).summaries[0].unscored == 2
+    assert merge_shares([out], merged).summaries[0].unscored == 2
     score_file(file, METRICS, judge(), tmp_path / "once/", use_cache=False)
     assert contents(tmp_path / "merged") == contents(tmp_path / "once")
     with pytest.raises(OutputError, match="holds a run that is not made of shares"):
-        merge_shards([out], tmp_path / "once/")
+        merge_shares([out], tmp_path / "once/")
 
 
 def test_several_judges_pairs_and_systems_side_by_side(tmp_path):
@@ -266,14 +265,14 @@ def test_several_judges_pairs_and_systems_side_by_side(tmp_path):
     score_file(file, METRICS, judges, tmp_path / "once/", use_cache=False)
     for number in (1, 2, 3):
         score_file(file, METRICS, judges, tmp_path / "shares", use_cache=False, shard=f"{number}/3")
-    merge_shards([tmp_path / "shares"], tmp_path / "merged/")
+    merge_shares([tmp_path / "shares"], tmp_path / "merged/")
     assert contents(tmp_path / "merged") == contents(tmp_path / "once")
 
     plan = PairPlan(group_by="doc_id", system="system")
     score_file(file, FLUENCY, judge(), tmp_path / "pairs/", use_cache=False, pairs=plan)
     for number in (1, 2, 3):
         score_file(file, FLUENCY, judge(), tmp_path / "some", use_cache=False, pairs=plan, shard=f"{number}/3")
-    merge_shards([tmp_path / "some"], tmp_path / "all/")
+    merge_shares([tmp_path / "some"], tmp_path / "all/")
     assert contents(tmp_path / "all") == contents(tmp_path / "pairs")
 
     wide = write(tmp_path / "wide.jsonl", [{"id": row, "a": f"One {row}.", "b": f"Two {row}."} for row in range(30)])
@@ -282,7 +281,7 @@ def test_several_judges_pairs_and_systems_side_by_side(tmp_path):
         score_file(wide, FLUENCY, judge(), tmp_path / f"wide{place}/", **options)
         for number in (1, 2, 3):
             score_file(wide, FLUENCY, judge(), tmp_path / f"narrow{place}", shard=f"{number}/3", **options)
-        merge_shards([tmp_path / f"narrow{place}"], tmp_path / f"both{place}/")
+        merge_shares([tmp_path / f"narrow{place}"], tmp_path / f"both{place}/")
         assert contents(tmp_path / f"both{place}") == contents(tmp_path / f"wide{place}")
 
 
@@ -294,8 +293,8 @@ def test_more_shares_than_rows(tmp_path):
         try:
             score_file(file, METRICS, judge(), tmp_path / "shares", use_cache=False, shard=f"{number}/5")
         except EmptyShareError:
-            assert not (tmp_path / "shares" / shard_name(f"{number}/5")).exists()
-    assert merge_shards([tmp_path / "shares"], tmp_path / "merged.jsonl").rows == 4
+            assert not (tmp_path / "shares" / share_name(f"{number}/5")).exists()
+    assert merge_shares([tmp_path / "shares"], tmp_path / "merged.jsonl").rows == 4
 
 
 # --- what does not belong together ------------------------------------------------------------------------------------
@@ -316,8 +315,8 @@ def test_shares_of_other_runs_are_refused(tmp_path, shares):
         place = tmp_path / "other"
         shutil.rmtree(place, ignore_errors=True)
         score_file(file, metrics, judge(by), place, use_cache=False, shard=shard, **options)
-        kept = [one for one in sorted(shares.iterdir()) if not one.name.startswith(shard_name(shard)[:10])]
-        return [*kept, place / shard_name(shard)]
+        kept = [one for one in sorted(shares.iterdir()) if not one.name.startswith(share_name(shard)[:10])]
+        return [*kept, place / share_name(shard)]
 
     more = write(tmp_path / "more.jsonl", rows(25))
     for shard, options, why in (
@@ -330,14 +329,14 @@ def test_shares_of_other_runs_are_refused(tmp_path, shares):
     ):
         given = other(shard, **options)
         with pytest.raises(ConfigurationError, match=rf"are no shares of one run: .*{why}"):
-            merge_shards(given, merged)
+            merge_shares(given, merged)
     with pytest.raises(ConfigurationError, match="are the same share"):
-        merge_shards([shares, *other("2/3")[2:]], merged)
+        merge_shares([shares, *other("2/3")[2:]], merged)
     with pytest.raises(ConfigurationError, match="rows are missing: those of the share 3/3"):
-        merge_shards(sorted(shares.iterdir())[:2], merged)
+        merge_shares(sorted(shares.iterdir())[:2], merged)
     score_file(file, METRICS, judge(), tmp_path / "run/")
     with pytest.raises(ConfigurationError, match="is no share of a run"):
-        merge_shards([tmp_path / "run"], merged)
+        merge_shares([tmp_path / "run"], merged)
     assert not merged.exists()
 
 
@@ -345,29 +344,29 @@ def test_an_input_that_changed_is_refused(tmp_path, shares):
     text = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(text.replace("ends at 13", "ends at 31"))
     with pytest.raises(DataError, match=r"has another content than when .*shard-0002-of-0003 was scored"):
-        merge_shards([shares], tmp_path / "merged/")
+        merge_shares([shares], tmp_path / "merged/")
     with pytest.raises(OutputError, match=r"the input .* has another content"):
         score_file(tmp_path / "in.jsonl", METRICS, judge(), shares, use_cache=False, shard="2/3")
     (tmp_path / "in.jsonl").write_text(text + "\n")
     with pytest.raises(DataError, match="has another content"):
-        merge_shards([shares], tmp_path / "merged/")
+        merge_shares([shares], tmp_path / "merged/")
     (tmp_path / "in.jsonl").write_text(text)
-    assert merge_shards([shares], tmp_path / "merged/").rows == 24
+    assert merge_shares([shares], tmp_path / "merged/").rows == 24
 
 
 def test_a_damaged_store_is_refused_and_computed_again(tmp_path, shares):
     import sqlite3
 
-    store = shares / shard_name("2/3") / "scores.sqlite"
+    store = shares / share_name("2/3") / "scores.sqlite"
     with sqlite3.connect(store) as connection:
         connection.execute("UPDATE outcomes SET prompt_tokens = 7 WHERE metric = 0 AND row = 1")
     connection.close()
     with pytest.raises(OutputError, match="is damaged: row 2") as caught:
-        merge_shards([shares], tmp_path / "merged/")
+        merge_shares([shares], tmp_path / "merged/")
     assert f"geval-local resume {store.parent}" in caught.value.hint
     assert not (tmp_path / "merged").exists()
     score_all(tmp_path / "in.jsonl", shares, 3)
-    assert merge_shards([shares], tmp_path / "merged/").rows == 24
+    assert merge_shares([shares], tmp_path / "merged/").rows == 24
 
 
 # --- by the command ---------------------------------------------------------------------------------------------------
@@ -389,7 +388,7 @@ def test_by_commands_with_gates(tmp_path):
     assert gated.exit_code == 1
     assert "gate failed" in gated.stderr
     assert (tmp_path / "gated.csv").read_text().startswith("id,summarization/fluency.score\n")
-    again = run("resume", out / shard_name("1/2"), home=home)
+    again = run("resume", out / share_name("1/2"), home=home)
     assert again.exit_code == 0, again.stderr
     assert "complete" in again.stderr
     wrong = run("merge", tmp_path, "-o", tmp_path / "x.jsonl", home=home)
@@ -418,7 +417,7 @@ def test_an_empty_share_is_no_failure(tmp_path):
 def test_a_resumed_share_keeps_its_rows(tmp_path):
     file = write(tmp_path / "in.jsonl", rows(24))
     score_all(file, tmp_path / "shares", 3)
-    directory = tmp_path / "shares" / shard_name("2/3")
+    directory = tmp_path / "shares" / share_name("2/3")
     before = contents(directory)
     share = read_manifest(directory).input.share
     (directory / "scores.jsonl").unlink()

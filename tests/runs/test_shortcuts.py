@@ -141,7 +141,7 @@ def test_a_filler_fills_every_form_anew(template):
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 def test_texts_that_are_encoded_in_batches_keep_their_places(at_once, monkeypatch):
-    monkeypatch.setattr(segments, "_AT_ONCE", at_once)
+    monkeypatch.setattr(segments, "AT_ONCE", at_once)
     encoder = PromptEncoder(byte_tokenizer())
     texts = [f"{number} text.\nSame line {number % 2}\nEnd" for number in range(7)]
     alone = [encoder.encode_texts([text])[0].tolist() for text in texts]

@@ -85,10 +85,9 @@ def test_kept_thoughts_are_those_of_the_row_in_every_format(file, tmp_path):
     header = (tmp_path / "run/scores.csv").read_text().split("\n")[0]
     assert f"{METRIC.name}.thought_error,{METRIC.name}.thoughts," in header
     for other in ("csv", "parquet"):
-        for record, line in zip(
-            read_results(tmp_path / f"run/scores.{other}").records, read(tmp_path / "out.jsonl"), strict=True
-        ):
-            assert list(record.scores[METRIC.name].thoughts.texts) == line["geval"][METRIC.name]["thoughts"]
+        scores = read_results(tmp_path / f"run/scores.{other}").scores(METRIC.name)
+        for one, line in zip(scores, read(tmp_path / "out.jsonl"), strict=True):
+            assert list(one.thoughts.texts) == line["geval"][METRIC.name]["thoughts"]
     judge = MockJudge(options=JudgeOptions(think=COUNT, think_tokens=40))
     for line in read(tmp_path / "out.jsonl"):
         thoughts = judge.score(METRIC, source=line["source"], output=line["output"]).thoughts

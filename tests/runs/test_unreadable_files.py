@@ -16,7 +16,7 @@ from geval_local import Metric, RunEvents, score_file
 from geval_local.errors import DataError, ErrorCode, ReadError
 from geval_local.io import rows as rows_module
 from geval_local.io.shares import EmptyShareError
-from geval_local.runs.shards import merge_shards
+from geval_local.runs.merging import merge_shares
 from geval_local.testing import MockJudge
 
 pa = pytest.importorskip("pyarrow")
@@ -101,7 +101,7 @@ def test_shares_of_them_are_the_single_run(tmp_path, suffix, window, count, outp
     score(tmp_path / "in", METRIC, MockJudge(), tmp_path / f"single.{output}", window=window)
     for number in range(1, count + 1):
         score(tmp_path / "in", METRIC, MockJudge(), tmp_path / "shares/", window=window, shard=f"{number}/{count}")
-    merged = merge_shards([tmp_path / "shares"], tmp_path / f"merged.{output}")
+    merged = merge_shares([tmp_path / "shares"], tmp_path / f"merged.{output}")
     assert len(merged.unreadable) == 2
     assert (tmp_path / f"merged.{output}").read_bytes() == (tmp_path / f"single.{output}").read_bytes()
 
@@ -148,7 +148,7 @@ def test_a_single_file_keeps_what_can_be_read(tmp_path, damage, shards):
         for number in range(1, shards + 1):
             with suppress(EmptyShareError):
                 score(file, METRIC, MockJudge(), tmp_path / "shares/", shard=f"{number}/{shards}")
-        found = merge_shards([tmp_path / "shares"], tmp_path / "o.jsonl")
+        found = merge_shares([tmp_path / "shares"], tmp_path / "o.jsonl")
     summary = found.summaries[0]
     assert summary.scored >= {"cut": 200, "bytes behind": 300, "zeros": 3}[damage]
     code = ErrorCode.INVALID_ROW if damage == "zeros" else ErrorCode.UNREADABLE_FILE

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
+from functools import partial
 
 import pytest
+import ways_kit
 import worker_kit
 from run_kit import METRICS, killed_when, read, write_input
+from waiting import until
 
 from geval_local.errors import ConfigurationError, Interrupted, JudgeError
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.runs import run_file, spread
 from geval_local.runs.events import RunEvents
 from geval_local.runs.run_file import resume, score_file
-from geval_local.runs.workers import environments
+from geval_local.runs.spread import Spread
+from geval_local.runs.workers import LocalWorkers, environments
 from geval_local.testing import MockEngine, MockJudge
 
 ROWS = 200
@@ -99,9 +102,7 @@ def test_stopped_killed_and_continued_by_one_process(file, tmp_path, monkeypatch
     assert worker_kit.gone(list(worker_kit.workers_of(tmp_path / "log")))
 
     def until_it_works() -> None:
-        end = time.monotonic() + 120
-        while len(worker_kit.workers_of(tmp_path / "log")) < 3 and time.monotonic() < end:
-            time.sleep(0.05)
+        until(lambda: len(worker_kit.workers_of(tmp_path / "log")) >= 3)
 
     assert killed_when(until_it_works, lambda: score(file, tmp_path / "out" / "run", workers=2))
     assert worker_kit.gone(list(worker_kit.workers_of(tmp_path / "log")))
@@ -118,6 +119,20 @@ def test_stopped_killed_and_continued_by_one_process(file, tmp_path, monkeypatch
         "scores.sqlite",
     ]
     assert read(tmp_path / "out" / "run" / "scores.jsonl")[3]["id"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feature", ["turns with thoughts", "pairs with thoughts", "decide with thoughts"])
+def test_processes_write_the_bytes_of_one(tmp_path, monkeypatch, feature):
+    asked, file = ways_kit.prepared(feature, tmp_path, monkeypatch)
+    ways_kit.undivided(asked, file, tmp_path / "once")
+
+    def start(workers, judges):
+        return LocalWorkers([{"PLACE": str(place)} for place in range(int(workers))], ways_kit.mock_judge)
+
+    monkeypatch.setattr(run_file, "Spread", partial(Spread, start=start))
+    asked.run(file, tmp_path / "workers" / "run", workers=2)
+    assert ways_kit.written(tmp_path / "workers") == ways_kit.written(tmp_path / "once")
 
 
 # --- how a machine is divided -----------------------------------------------------------------------------------------

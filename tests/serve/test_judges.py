@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 import pytest
+from waiting import until
 
 pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-client) is not installed")
@@ -24,13 +24,6 @@ DECISION = {"model": "slow", "input": "A text.", "questions": [{"type": "predica
 SYSTEM_ONE = {"model": "slow", "state": "A text.", "questions": {"n": {"type": "noul", "instructions": "It rains."}}}
 
 
-def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
-
-
 def client_of(judges, **given):
     return testclient.TestClient(create_app(judges, **given), base_url="http://127.0.0.1")
 
@@ -39,7 +32,7 @@ def test_a_server_answers_while_its_judges_are_loaded():
     allowed, loaded = threading.Event(), []
 
     def load():
-        assert allowed.wait(30)
+        assert allowed.wait(300)
         return MockJudge()
 
     with client_of({"first": MockJudge(), "slow": load}, on_loaded=loaded.append) as client:
@@ -96,7 +89,7 @@ def test_a_judge_that_comes_after_the_end_is_not_used():
     allowed, loaded = threading.Event(), []
 
     def load():
-        assert allowed.wait(30)
+        assert allowed.wait(300)
         return MockJudge()
 
     with client_of({"slow": load}, on_loaded=loaded.append) as client:

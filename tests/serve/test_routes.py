@@ -123,16 +123,14 @@ def test_a_score_without_steps_writes_none_and_keeps_nothing(tmp_path, monkeypat
     assert "private" not in caplog.text
 
 
-def test_a_score_takes_one_turn_of_the_queue(client):
+def test_a_score_takes_one_turn_of_the_queue(client, monkeypatch):
     batcher = client.app.state.server.batchers["mock"]
     turns = []
-    submit = batcher._submit
-    batcher._submit = lambda *given: turns.append(given) or submit(*given)
-    try:
-        body = {"metric": "summarization/coherence", "rows": [{"source": "x", "output": "y"}]}
-        assert client.post("/v1/score", json=body).status_code == 200
-    finally:
-        del batcher._submit
+    for name in ("decide", "score", "call"):
+        work = getattr(batcher, name)
+        monkeypatch.setattr(batcher, name, lambda *given, work=work, **named: turns.append(1) or work(*given, **named))
+    body = {"metric": "summarization/coherence", "rows": [{"source": "x", "output": "y"}]}
+    assert client.post("/v1/score", json=body).status_code == 200
     assert len(turns) == 1
 
 

@@ -35,7 +35,7 @@ def llama_server(file: Path, *options: str) -> Iterator[Serving]:
             yield Serving(address, process.pid)
         finally:
             process.stdin.close()
-            process.wait(60)
+            process.wait(300)
 
 
 def _serve() -> None:

@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from geval_local.engine.asked import MOST_TOKENS, Answers, Question
+
+#: What a model said to a prompt: a judge asks the same at every start.
+_KNOWN: WeakKeyDictionary[Any, dict[tuple[int, ...], np.ndarray]] = WeakKeyDictionary()
 
 
 class Program:
@@ -34,11 +38,15 @@ class Program:
         self.queued: list[Any] = []
         #: Tokens of every prompt that are said to have been there.
         self.cached = 0
+        self.known = _KNOWN.setdefault(model, {})
 
     def logprobs(self, ids: Sequence[int]) -> np.ndarray:
-        with torch.inference_mode():
-            logits = self.model(torch.tensor([list(ids)]), use_cache=False).logits[0, -1]
-        return torch.log_softmax(logits.double(), dim=-1).numpy()
+        key = tuple(map(int, ids))
+        if key not in self.known:
+            with torch.inference_mode():
+                logits = self.model(torch.tensor([key]), use_cache=False).logits[0, -1]
+            self.known[key] = torch.log_softmax(logits.double(), dim=-1).numpy()
+        return self.known[key].copy()
 
     def figures(self, ids: Sequence[int], tokens: Sequence[int], most: int) -> dict[int, float]:
         """Give the tokens asked for, or the likeliest, and the one that would be sampled."""

@@ -130,11 +130,11 @@ def pair_rows(systems: Sequence[str], *, documents: int, seed: int = 0) -> list[
     return made
 
 
-def write_run(path: Path, made: Sequence[dict[str, Any]], signatures: Mapping[str, str]) -> Path:
+def write_run(path: Path, made: Sequence[dict[str, Any]], signatures: Mapping[str, str], **definition: Any) -> Path:
     """Write rows as a result file, with a manifest that gives some metrics their signatures."""
     path.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
     metrics = {
-        name: ScoredMetric(text, Metric(name=name, criteria="How good the text is.", scale="1-5"), 0)
+        name: ScoredMetric(text, Metric(name=name, criteria="How good the text is.", scale="1-5", **definition), 0)
         for name, text in signatures.items()
     }
     digest = file_sha256(path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 
 import uvicorn
+from waiting import until
 
 from geval_local.serve.app import create_app
 from geval_local.serve.connections import server_config
@@ -28,10 +28,8 @@ def serving(judge, **settings):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            deadline = time.monotonic() + 30
-            while not server.started and time.monotonic() < deadline:
-                time.sleep(0.01)
+            until(lambda: server.started)
             yield port, app.state.server
         finally:
             server.should_exit = True
-            thread.join(60)
+            thread.join(300)

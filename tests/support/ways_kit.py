@@ -26,8 +26,8 @@ from geval_local.runs import run_file
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord
+from geval_local.runs.merging import merge_shares
 from geval_local.runs.run_file import decide_file, score_file
-from geval_local.runs.shards import merge_shards
 from geval_local.runs.spread import Spread
 from geval_local.runs.workers import ShareScorer, Task, Told
 from geval_local.testing import MockEngine, MockJudge
@@ -188,7 +188,7 @@ def shared(feature: Feature, file: Path, place: Path) -> RunResult:
                 feature.run(file, place / "shares", stop_after=1, shard=f"{number}/{SHARES}")
         with suppress(EmptyShareError):
             feature.run(file, place / "shares", shard=f"{number}/{SHARES}")
-    return merge_shards([place / "shares"], place / "run")
+    return merge_shares([place / "shares"], place / "run")
 
 
 def mock_judge(record: JudgeRecord) -> MockJudge:

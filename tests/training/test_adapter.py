@@ -72,7 +72,7 @@ def as_transformers(net: Smol) -> LlamaForCausalLM:
             tie_word_embeddings=True,
         )
     )
-    own = {export._name(n): p for n, p in net.state_dict().items() if "lora" not in n and "flags" not in n}
+    own = {export.tensor_name(n): p for n, p in net.state_dict().items() if "lora" not in n and "flags" not in n}
     assert not trunk.load_state_dict(own, strict=False).missing_keys[1:]
     return trunk.eval()
 

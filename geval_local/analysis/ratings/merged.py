@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from geval_local.analysis.ratings.values import ByRater, RatingRules
+from geval_local.analysis.ratings.values import ByRater
 from geval_local.errors import ConfigurationError, DataError, UnscorableError, nearest
 from geval_local.fields import SYSTEM_FIELDS, counted, lookup
-from geval_local.io.results import numbered, read_result_rows
+from geval_local.io.results import ResultRows, numbered, read_result_rows
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
+from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
 
@@ -23,13 +24,13 @@ MOST_RATERS = 12
 
 
 def rated_rows(
-    rows: Sequence[Mapping[str, Any]],
-    people: RatingRules,
+    rows: ResultRows,
+    people: RatingOptions,
     fields: Sequence[str],
     mapping: Mapping[str, str],
     path: object,
     system: str | None = None,
-) -> Sequence[Mapping[str, Any]]:
+) -> ResultRows:
     """Add the ratings of a second file to rows, and merge rows that are one rating each.
 
     Rows with the same texts in all `fields` become one, at the place of the first, whose scores it keeps; columns that
@@ -37,7 +38,7 @@ def rated_rows(
     a person rated a text twice, the second rating counts as another person's.
     """
     if people.ratings is not None or people.on is not None:
-        return _joined(rows, people, path)
+        return ResultRows.of(_joined(rows, people, path), str(path))
     if people.rater_column is None:
         return rows
 
@@ -48,10 +49,10 @@ def rated_rows(
         except UnscorableError:
             return number
 
-    return _merge(rows, people.rater_column, path, text)
+    return ResultRows.of(_merge(rows, people.rater_column, path, text), str(path))
 
 
-def _joined(rows: Sequence[Mapping[str, Any]], people: RatingRules, path: object) -> list[Mapping[str, Any]]:
+def _joined(rows: Sequence[Mapping[str, Any]], people: RatingOptions, path: object) -> list[Mapping[str, Any]]:
     """Add the columns of a second file to the row with the same key."""
     if people.ratings is None or people.on is None:
         raise ConfigurationError(

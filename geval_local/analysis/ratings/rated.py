@@ -21,19 +21,19 @@ from geval_local.analysis.ratings.values import (
     AS_SCORED,
     HumanFields,
     RatingReading,
-    RatingRules,
     RatingScale,
     members_of,
     number_at,
     rating_fields,
     ratings_of,
 )
-from geval_local.analysis.results import Grouped, grouped, rated_items, read_rows, row_keys, writer_of
+from geval_local.analysis.results import Grouped, grouped, rated_items, read_rows, row_keys, writers
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import EVERY_ROW, DocumentRule, Documents
 from geval_local.io.result_manifest import ResultManifest, read_manifest
-from geval_local.io.results import numbered
+from geval_local.io.results import MetricFigures, ResultRows, numbered
 from geval_local.metric import Metric
+from geval_local.options import RatingOptions
 from geval_local.prompt import metric_from_prompt_file
 from geval_local.runs.directory import result_file
 from geval_local.statistics.levels import Level
@@ -53,7 +53,7 @@ class Rated:
     """Rated rows of a file, with the metric of each dimension."""
 
     path: str
-    rows: tuple[Mapping[str, Any], ...]
+    rows: ResultRows
     #: Dimension -> field of its human rating.
     human: Mapping[str, str]
     #: The documents of the rows.
@@ -77,7 +77,7 @@ class Rated:
     #: Results over these rows: the file itself, if it holds scores, and those that were named.
     results: tuple[Path, ...] = ()
     #: How the ratings are read.
-    people: RatingRules = AS_SCORED
+    people: RatingOptions = AS_SCORED
 
     @property
     def coefficient(self) -> str:
@@ -97,24 +97,23 @@ class Rated:
     @cached_property
     def is_rated(self) -> list[bool]:
         """Whether each row has a rating on one of the metrics."""
-        unscored: list[dict[str, Any]] = [{}] * len(self.rows)
-        rated = [self.items(dimension, unscored) for dimension in self.metrics]
+        rated = [self.items(dimension) for dimension in self.metrics]
         return [any(math.isfinite(item.human) for item in own) for own in zip(*rated, strict=True)]
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """The paper's level, or ``summary`` if the rows are grouped, else ``pooled``; then the others they allow."""
-        systems = all(writer_of(row, self.system) for row in self.rows)
+        systems = all(writers(self.rows, self.path, self.system))
         first = self.documents.level
         if self.benchmark is not None:  # QAGS numbers its one system 0
-            first, systems = self.benchmark.level, all(row.get("system_id") for row in self.rows)
+            first, systems = self.benchmark.level, all(self.rows.column("system_id"))
         grouped: tuple[Level, ...] = () if self.documents.names is None else ("summary",)
         return tuple(dict.fromkeys((first, *grouped, "pooled", *(("system",) if systems else ()))))
 
     def items(
-        self, dimension: str, figures: Sequence[Mapping[str, Any]], scored_by: Metric | None = None
+        self, dimension: str, figures: MetricFigures | None = None, scored_by: Metric | None = None
     ) -> list[ScoredItem]:
-        """Join figures in result-file form, one per row, to the ratings of a dimension.
+        """Join figures, one per row, to the ratings of a dimension.
 
         Rows that the dimension's metric shows as examples have neither, nor those of the metric that they are from.
         """
@@ -144,16 +143,19 @@ class Rated:
             scale, preset = self.benchmark.rated_on.get(dimension), self.benchmark.dimensions.get(dimension)
             metric = metric if preset is None else Metric.load(preset)
         if metric is not None:
-            return self.people.scale(scale or metric.scale, metric.direction)
-        # Nothing is compared with a dimension without a metric.
-        return ANY_NUMBER if scale is None and self.people.human_scale is None else self.people.scale(scale)
+            return RatingScale.of_people(self.people, scale or metric.scale, metric.direction)
+        if scale is None and self.people.human_scale is None:
+            return ANY_NUMBER  # nothing is compared with a dimension without a metric
+        return RatingScale.of_people(self.people, scale)
 
     def ratings(self) -> dict[str, list[float]]:
         """Read the ratings of single people, of the only dimension."""
         return ratings_of(self.rows, self.raters, self.path, self.rating_scale(self.dimensions[0]))
 
     def beside(self, path: str | Path) -> Rated:
-        """Read another file over the same rows."""
+        """Read another file over the same rows; the file of the rows themselves is known."""
+        if result_file(path).resolve() == result_file(self.path).resolve():
+            return self
         if self.name is not None:
             own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
         else:
@@ -185,7 +187,7 @@ def read_rated(
     scores is one of its own `results`. Metrics, mapping and documents are those of the results, as far as they are not
     given; without `metrics`, those that have a rating.
     """
-    people = RatingRules(**reading)
+    people = RatingOptions.model_validate(reading)
     if benchmark is not None:
         if human or raters or group_by or system or fields or people.rater_column or people.ratings:
             raise ConfigurationError(
@@ -198,11 +200,11 @@ def read_rated(
         dimensions = tuple(chosen if metrics else rated.human)
     else:
         rows = read_rows(file)
-        held = rows[0].get("geval")
-        paths = [Path(file), *map(Path, results)] if isinstance(held, Mapping) and held else [*map(Path, results)]
+        held = rows.figures
+        paths = [Path(file), *map(Path, results)] if held else [*map(Path, results)]
         manifests = [found for path in paths if (found := read_manifest(result_file(path))) is not None]
         chosen, ratings = _own_metrics(metrics, human, manifests)
-        if isinstance(held, Mapping) and held.keys().isdisjoint(one.name for one in chosen.values()):
+        if held.keys().isdisjoint(one.name for one in chosen.values()):
             paths = [*map(Path, results)]  # other metrics than those that it holds are asked for
         scored = manifests[0] if manifests else None
         mapping = {**({} if scored is None else scored.fields), **(fields or {})}
@@ -224,7 +226,7 @@ def read_rated(
     rated = replace(rated, metrics=chosen, people=people)
     for dimension in chosen:
         # Find ratings that are not numbers, or off the scale, now, and not after an hour of scoring.
-        rated.items(dimension, [{}] * len(rated.rows))
+        rated.items(dimension)
     return replace(rated, dimensions=dimensions, raters=tuple(raters))
 
 
@@ -270,14 +272,14 @@ def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_rows(
-    rows: Sequence[Mapping[str, Any]],
+    rows: ResultRows,
     path: str | Path,
     human: Mapping[str, str],
     rule: DocumentRule,
     system: str | None,
     fields: Mapping[str, str],
     limit_groups: int | None,
-    people: RatingRules,
+    people: RatingOptions,
 ) -> Rated:
     """Take rows with human ratings, or the first `limit_groups` of their documents (rows, if they are not grouped)."""
     rows = rated_rows(rows, people, rule.fields, fields, path, system)
@@ -286,19 +288,19 @@ def _of_rows(
 
 
 def _first_groups(
-    rows: Sequence[Mapping[str, Any]], path: str | Path, rule: DocumentRule, limit: int | None
-) -> tuple[tuple[Mapping[str, Any], ...], Grouped]:
+    rows: ResultRows, path: str | Path, rule: DocumentRule, limit: int | None
+) -> tuple[ResultRows, Grouped]:
     """Take the rows of the first documents, after every row was found to name one."""
-    documents = grouped(Documents.of(rule, rows), rows, path)
+    documents = grouped(Documents.of(rule, rows.inputs()), rows.inputs(), path)
     if limit is None:
-        return tuple(rows), documents
+        return rows, documents
     if limit < 1:
         raise ConfigurationError(f"the limit of groups must be at least 1, not {limit}")
     groups = documents.names or [str(place) for place in range(len(rows))]
     kept = set(list(dict.fromkeys(groups))[:limit])
     chosen = [place for place, group in enumerate(groups) if group in kept]
     names = None if documents.names is None else [groups[place] for place in chosen]
-    return tuple(rows[place] for place in chosen), documents._replace(names=names)
+    return ResultRows.of(map(rows.__getitem__, chosen), path), documents._replace(names=names)
 
 
 def _benchmark_metrics(rated: Rated, names: Sequence[str]) -> dict[str, Metric]:

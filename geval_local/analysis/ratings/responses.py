@@ -16,7 +16,7 @@ from pathlib import Path
 from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.ratings.values import number_at
 from geval_local.errors import DataError
-from geval_local.io.results import numbered
+from geval_local.io.results import MetricFigures, numbered
 from geval_local.scale import Scale
 from geval_local.statistics.records import ScoredItem
 
@@ -111,7 +111,7 @@ def geval_items(
         {"score": None if error else value, "error": error}
         for value, error in zip(parsed.values, parsed.errors, strict=True)
     ]
-    return data.items(dimension, figures), parsed
+    return data.items(dimension, MetricFigures.of(dimension, figures)), parsed
 
 
 def unieval_items(rated: Rated, dimension: str) -> list[ScoredItem]:
@@ -122,4 +122,4 @@ def unieval_items(rated: Rated, dimension: str) -> list[ScoredItem]:
         if math.isnan(value):
             raise DataError(f"{rated.path}, row {number}: no prediction of {dimension!r} in {PREDICTIONS!r}")
         values.append(value)
-    return rated.items(dimension, [{"score": value} for value in values])
+    return rated.items(dimension, MetricFigures.of(dimension, [{"score": value} for value in values]))

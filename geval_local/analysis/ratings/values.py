@@ -19,6 +19,7 @@ from geval_local.direction import Better, Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, lookup, nearest
 from geval_local.io.results import LARGEST, decoded, numbered
+from geval_local.options import RatingOptions
 from geval_local.scale import Scale
 
 logger = logging.getLogger("geval_local")
@@ -62,6 +63,14 @@ class RatingScale:
     words: Mapping[str, float] = field(default_factory=dict)
     #: Whether its other end is the good one, unlike that of the scores.
     is_turned: bool = False
+
+    @classmethod
+    def of_people(
+        cls, people: RatingOptions, metric: Scale | str | None, direction: Direction = Direction.HIGH
+    ) -> RatingScale:
+        """Return the scale that people rated on: the named one, else that of the metric."""
+        is_turned = people.human_better not in (None, direction.value)
+        return cls.of(people.human_scale or metric, skip_outside=people.skip_outside, is_turned=is_turned)
 
     @classmethod
     def of(cls, scale: Scale | str | None, *, skip_outside: bool = False, is_turned: bool = False) -> RatingScale:
@@ -119,25 +128,8 @@ class RatingReading(TypedDict, total=False):
     on: str | None
 
 
-@dataclass(frozen=True)
-class RatingRules:
-    """How people's ratings are read, see `RatingReading`."""
-
-    human_scale: Scale | str | None = None
-    human_better: Better | None = None
-    skip_outside: bool = False
-    rater_column: str | None = None
-    ratings: str | Path | None = None
-    on: str | None = None
-
-    def scale(self, metric: Scale | str | None, direction: Direction = Direction.HIGH) -> RatingScale:
-        """Return the scale of ratings: the named one, else that of the metric."""
-        is_turned = self.human_better not in (None, direction.value)
-        return RatingScale.of(self.human_scale or metric, skip_outside=self.skip_outside, is_turned=is_turned)
-
-
-#: In the rows that were scored, on the metric's scale.
-AS_SCORED = RatingRules()
+#: Ratings in the rows that were scored, on the metric's scale.
+AS_SCORED = RatingOptions()
 
 
 class ByRater(dict[str, Any]):

@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import takes_options
+from geval_local.cli.options import AnalysisOptions, takes_options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.options import FIGURES, JudgeOptions, RatingOptions
 
 
-@dataclass(frozen=True)
-class PeopleOptions:
-    """The ratings of your own rows, and what they are about."""
-
-    human: options.Human = None
-    fields: options.Fields = None
-    raters: options.Raters = None
-    group_by: options.GroupBy = None
-    system: options.System = None
-
-
-@dataclass(frozen=True)
-class Beside:
-    """What stands next to the scores."""
-
-    ablations: Annotated[
-        bool,
-        typer.Option(
-            "--ablations",
-            help="Also without steps, and by other estimators than the expectation; of a judge that thinks also "
-            "without thinking, and with 1 and 4 thoughts.",
-            rich_help_panel=FIGURES,
-        ),
-    ] = False
-    estimator: options.Estimators = None
-    no_steps: options.NoSteps = False
-    no_baselines: Annotated[
-        bool, typer.Option("--no-baselines", help="Leave reference metrics out.", rich_help_panel=FIGURES)
-    ] = False
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What is compared."""
-
-    level: options.Level = None
-    coefficient: Annotated[
-        options.CoefficientName | None,
-        typer.Option(help="What to compare. Absent: the paper's; spearman for your own rows.", show_default=False),
-    ] = None
-    coefficients: options.Coefficients = "one"
-    target: options.New = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0
-
-
-@takes_options()
+@takes_options(
+    *("human", "fields", "raters", "group_by", "system"),
+    *("level", "coefficient", "coefficients", "target", "estimators", "seed"),
+)
 def meta_eval(
     file: Annotated[
         Path,
@@ -95,14 +53,25 @@ def meta_eval(
     responses: Annotated[
         list[str] | None,
         typer.Option(
-            "--from-responses",
             metavar="FILE",
             help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE.",
             rich_help_panel=FIGURES,
         ),
     ] = None,
-    people: PeopleOptions,
-    beside: Beside,
+    asked: AnalysisOptions,
+    ablations: Annotated[
+        bool,
+        typer.Option(
+            "--ablations",
+            help="Also without steps, and by other estimators than the expectation; of a judge that thinks also "
+            "without thinking, and with 1 and 4 thoughts.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = False,
+    no_steps: options.NoSteps = False,
+    no_baselines: Annotated[
+        bool, typer.Option("--no-baselines", help="Leave reference metrics out.", rich_help_panel=FIGURES)
+    ] = False,
     limit_groups: Annotated[
         int | None,
         typer.Option(metavar="N", help="The first N documents only, for a quick look.", rich_help_panel=FIGURES),
@@ -110,7 +79,6 @@ def meta_eval(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep the scored files here, and reuse them.")
     ] = None,
-    compared: Compared,
     as_json: options.Json = False,
     rated_on: RatingOptions,
     chosen_judges: list[JudgeOptions],
@@ -125,72 +93,38 @@ def meta_eval(
     from geval_local.cli.output.tables import show_study
     from geval_local.cli.progress import load_shown, show_progress
     from geval_local.evaluation.kept_scores import RatedJudges
-    from geval_local.fields import read_mapping
 
-    estimators = options.read_estimators(beside.estimator, others=beside.ablations)
-    rows = read_rated(
+    estimators = options.read_estimators(asked.estimators, others=ablations)
+    rows = options.analyse(
+        read_rated,
         file,
+        asked=asked.only("human", "fields", "raters", "group_by", "system"),
         benchmark=benchmark,
         metrics=metrics or (),
-        human=people.human or (),
-        raters=people.raters or (),
-        group_by=people.group_by,
-        system=people.system,
-        fields=read_mapping(people.fields or []),
         limit_groups=limit_groups,
-        steps=not beside.no_steps,
+        steps=not no_steps,
         results=results or (),
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     is_named = any(one.name is not None for one in chosen_judges)
     chosen = chosen_judges if is_named or not (rows.results or responses) else []
     judges = RatedJudges(rows, file, chosen, output, load_shown, show_progress)
-    study = meta_evaluate(
+    study = options.analyse(
+        meta_evaluate,
         rows,
-        judged=lambda taken: judges.score(taken, estimators, ablate=beside.ablations),
+        asked=asked.only("level", "coefficient", "coefficients", "target", "seed"),
+        judged=lambda taken: judges.score(taken, estimators, ablate=ablations),
         responses=responses or (),
         estimators=estimators,
-        overlap=not beside.no_baselines,
-        **asdict(compared),
+        baselines=not no_baselines,
     )
     show_study(study, as_json=as_json)
 
 
-@dataclass(frozen=True)
-class Systems:
-    """How systems are compared."""
-
-    system: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
-    ] = None
-    system_columns: options.SystemColumns = None
-    baseline: options.Baseline = None
-    tie: Annotated[
-        float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
-    ] = 0.0
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What the rows hold."""
-
-    human: options.Human = None
-    group_by: options.GroupBy = None
-    fields: options.Fields = None
-
-
-@dataclass(frozen=True)
-class Page:
-    """Where the comparison is also written."""
-
-    page: Annotated[Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")] = (
-        None
-    )
-    overwrite: options.Overwrite = False
-
-
-@takes_options()
+@takes_options(
+    *("metrics", "system", "system_columns", "baseline", "tie", "across", "estimator", "human", "group_by", "fields"),
+    *("level", "coefficient", "target", "largest", "seed"),
+)
 def compare(
     runs: Annotated[
         list[Path],
@@ -202,24 +136,14 @@ def compare(
         ),
     ],
     *,
-    metric: options.SharedMetrics = None,
-    systems: Systems,
-    across: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY",
-            help="Allowed differences: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
-        ),
-    ] = None,
-    estimator: options.Estimated = None,
-    rows: Rows,
-    agreement: options.AgreementOptions,
-    count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
+    asked: AnalysisOptions,
     plan: Annotated[
         float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
-    written: Page,
+    page: Annotated[Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")] = (
+        None
+    ),
+    overwrite: options.Overwrite = False,
     rated_on: RatingOptions,
     as_json: options.Json = False,
 ) -> None:
@@ -234,69 +158,37 @@ def compare(
     from geval_local.report.page import PAGE, check_target
     from geval_local.runs.directory import result_file
 
-    if written.page is not None:
-        target = check_target(written.page, *map(result_file, runs))
-        check_replaceable(target, PAGE, overwrite=written.overwrite)
-    study = options.analyse(
-        find,
-        runs,
-        metrics=metric,
-        across=across,
-        estimator=estimator,
-        largest=count,
-        plan=plan,
-        seed=seed,
-        **asdict(systems),
-        **asdict(rows),
-        **asdict(agreement),
-        **rated_on.model_dump(),
-    )
-    if written.page is not None:
-        note(f"wrote {write_compared(study, written.page)}; open it in any browser")
+    if page is not None:
+        check_replaceable(check_target(page, *map(result_file, runs)), PAGE, overwrite=overwrite)
+    study = options.analyse(find, runs, asked=asked, plan=plan, **dict(rated_on))
+    if page is not None:
+        note(f"wrote {write_compared(study, page)}; open it in any browser")
     show_study(study, as_json=as_json)
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """The rows that people rate."""
-
-    plan: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Draw N documents to rate, and say how short an interval they give."),
-    ] = None
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="SHEET", help="With --plan: the rows to rate, a .csv or .jsonl file."),
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0
-    filled: Annotated[
-        Path | None,
-        typer.Option(
-            "--sheet", parser=options.here, metavar="SHEET", help="The sheet of --plan with ratings filled in."
-        ),
-    ] = None
-
-
-@takes_options()
+@takes_options("human", "raters", "metric", "system", "baseline", "group_by", "fields", "seed")
 def estimate(
-    file: Annotated[
-        Path, typer.Argument(parser=options.here, metavar="FILE", help="A result file of `score`, or a run directory.")
-    ],
+    file: options.Results,
     *,
-    human: options.Human = None,
-    raters: options.Raters = None,
-    metric: options.OneMetric = None,
+    asked: AnalysisOptions,
     share: Annotated[
         float | None, typer.Option(metavar="X", help="The share of rows that people would rate X or higher.")
     ] = None,
     wins: Annotated[
         bool, typer.Option("--wins", help="How often one system is rated above another on the same document.")
     ] = False,
-    sheet: Sheet,
-    system: options.System = None,
-    baseline: options.Baseline = None,
-    group_by: options.GroupBy = None,
-    fields: options.Fields = None,
+    plan: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Draw N documents to rate, and say how short an interval they give."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="SHEET", help="With --plan: the rows to rate, a .csv or .jsonl file."),
+    ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(parser=options.here, metavar="SHEET", help="The sheet of --plan with ratings filled in."),
+    ] = None,
     as_json: options.Json = False,
     rated_on: RatingOptions,
 ) -> None:
@@ -309,48 +201,34 @@ def estimate(
     from geval_local.analysis.rating_plans import plan_ratings, save_sheet
     from geval_local.cli.output.tables import show_study
 
-    people = {"raters": raters or (), "metric": metric, "system": system, "group_by": group_by, "fields": fields}
-    people |= rated_on.model_dump()
-    if sheet.plan is None:
-        if sheet.output is not None:
+    if plan is None:
+        if output is not None:
             raise ConfigurationError("--output is the sheet to rate", hint="Say with --plan N how many documents.")
-        study = options.analyse(
-            find, file, human or None, share=share, wins=wins, baseline=baseline, sheet=sheet.filled, **people
-        )
+        asked = replace(asked, seed=None)  # it seeds the draw of a plan
+        study = options.analyse(find, file, asked=asked, share=share, wins=wins, sheet=sheet, **dict(rated_on))
         show_study(study, as_json=as_json)
         return
-    if share is not None or wins or baseline is not None or sheet.filled is not None:
+    if share is not None or wins or asked.baseline is not None or sheet is not None:
         raise ConfigurationError(
             "--plan draws rows for every estimate; --share, --wins, --baseline and --sheet belong to a later one",
             hint="Leave them out here.",
         )
-    plan = options.analyse(plan_ratings, file, human or None, documents=sheet.plan, seed=sheet.seed, **people)
-    if sheet.output is not None:
-        save_sheet(plan, sheet.output)
-    show_study(plan, as_json=as_json)
-    if sheet.output is not None:
-        note(f"wrote {sheet.output}; once it is filled in: geval-local estimate {file} ... --sheet {sheet.output}")
+    drawn = options.analyse(plan_ratings, file, asked=asked, documents=plan, **dict(rated_on))
+    if output is not None:
+        save_sheet(drawn, output)
+    show_study(drawn, as_json=as_json)
+    if output is not None:
+        note(f"wrote {output}; once it is filled in: geval-local estimate {file} ... --sheet {output}")
 
 
-@takes_options()
+@takes_options("metric", "human", "raters", "group_by", "fields", "between", "seed")
 def bias(
-    file: Annotated[
-        Path, typer.Argument(parser=options.here, metavar="FILE", help="A result file of `score`, or a run directory.")
-    ],
+    file: options.Results,
     side: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
     *,
-    metric: options.OneMetric = None,
-    human: options.Human = None,
-    raters: options.Raters = None,
-    group_by: options.GroupBy = None,
-    fields: options.Fields = None,
-    between: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
+    asked: AnalysisOptions,
     as_json: options.Json = False,
     rated_on: RatingOptions,
 ) -> None:
@@ -361,41 +239,16 @@ def bias(
     from geval_local.analysis.biases import bias as find
     from geval_local.cli.output.tables import show_study
 
-    study = options.analyse(
-        find,
-        file,
-        side,
-        metric=metric,
-        human=human,
-        raters=raters,
-        group_by=group_by,
-        between=between,
-        fields=fields,
-        seed=seed,
-        **rated_on.model_dump(),
-    )
-    show_study(study, as_json=as_json)
+    show_study(options.analyse(find, file, side, asked=asked, **dict(rated_on)), as_json=as_json)
 
 
-@takes_options()
+@takes_options("metric", "group_by", "method", "folds", "seed")
 def calibrate(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            parser=options.here, metavar="RUN", help="A result file of `score`, or a run directory, with human ratings."
-        ),
-    ],
+    file: options.Results,
     *,
-    human: options.Human,
+    human: options.Rating,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The calibration, a small JSON file.")],
-    metric: options.OneMetric = None,
-    group_by: options.GroupBy = None,
-    method: Annotated[
-        Literal["both", "temperature", "isotonic"],
-        typer.Option(help="A temperature on the label distribution, a rising map of scores, or one after the other."),
-    ] = "both",
-    folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    asked: AnalysisOptions,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     rated_on: RatingOptions,
@@ -410,20 +263,10 @@ def calibrate(
     from geval_local.io.ownership import check_replaceable
     from geval_local.runs.directory import result_file
 
-    if output.resolve() == result_file(run).resolve():
+    if output.resolve() == result_file(file).resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     check_replaceable(output, FORMAT, overwrite=overwrite)
-    study = options.analyse(
-        fit,
-        run,
-        human or (),
-        metric=metric,
-        group_by=group_by,
-        method=method,
-        folds=folds,
-        seed=seed,
-        **rated_on.model_dump(),
-    )
+    study = options.analyse(fit, file, human, asked=asked, **dict(rated_on))
     save_calibration(study.calibration, output)
     show_study(study, as_json=as_json)
     if study.calibration.held_out.helps:
@@ -432,7 +275,7 @@ def calibrate(
         note("`score --calibration` refuses it: rate more documents, or use the scores as they are", "yellow")
 
 
-@takes_options()
+@takes_options("metric", "human", "group_by", "level", "coefficient", "target", "fields", "largest")
 def jury(
     runs: Annotated[
         list[Path],
@@ -441,15 +284,10 @@ def jury(
         ),
     ],
     *,
-    metric: options.OneMetric = None,
-    human: options.Human = None,
-    group_by: options.GroupBy = None,
-    agreement: options.AgreementOptions,
-    fields: options.Fields = None,
+    asked: AnalysisOptions,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
-    count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     rated_on: RatingOptions,
@@ -466,17 +304,7 @@ def jury(
         if ResultWriter.check(output) in [result_file(path).resolve() for path in runs]:
             raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
         check_results(output, overwrite=overwrite)
-    study = options.analyse(
-        deliberate,
-        runs,
-        metric=metric,
-        human=human,
-        group_by=group_by,
-        fields=fields,
-        largest=count,
-        **asdict(agreement),
-        **rated_on.model_dump(),
-    )
+    study = options.analyse(deliberate, runs, asked=asked, **dict(rated_on))
     if output is not None:
         save_jury(study, output)
     show_study(study, as_json=as_json)

@@ -12,13 +12,13 @@ import typer
 
 from geval_local import __version__
 from geval_local.cli import options
-from geval_local.cli.options import complete_metric, takes_options
+from geval_local.cli.options import AnalysisOptions, complete_metric, takes_options
 from geval_local.cli.output.console import note, print_json
 from geval_local.errors import OutputError
 from geval_local.options import BaselineOptions
 
 if TYPE_CHECKING:
-    from geval_local.evaluation.execution import DataRun, EvaluationResult
+    from geval_local.evaluation.execution import DataRun, EvaluationResult, Plan
     from geval_local.runs.events import RunEvents
 
 
@@ -52,14 +52,14 @@ def init(
         typer.echo(schema_text(), nl=False)
         return
     options.check_new_yaml(output, "the file of an evaluation")
-    start = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
+    text, notes = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
     described = output.with_name(SCHEMA_NAME)
     try:
         write_new(described, schema_text(), same_will_do=True)
     except OutputError as error:
         note(f"{error.message}; the schema for editors was not written", "yellow")
-    write_new(output, start.text)
-    for line in start.notes:
+    write_new(output, text)
+    for line in notes:
         note(line)
     note(f"wrote {output}; edit it, then: geval-local run {shlex.quote(str(output))}")
 
@@ -117,12 +117,10 @@ def run(
     from geval_local.errors import Interrupted
     from geval_local.evaluation.document import read_evaluation
     from geval_local.evaluation.execution import baseline_override, make_plan, run_evaluation
-    from geval_local.fields import counted
 
     given = [*(overrides or ()), *baseline_override(against)]
     given += ["baseline.require=true"] * require_baseline + ["baseline.accept=true"] * accept
-    if by:
-        given.append(f"by={json.dumps(by)}")
+    given += [f"by={json.dumps(by)}"] * bool(by)
     if not check:
         reports.begin(file.name)
     plan = make_plan(read_evaluation(file, given), overwrite=overwrite)
@@ -133,23 +131,7 @@ def run(
         elif one.baseline is not None:
             note(f"{one.name}: the baseline is {one.baseline.told}")
     if check:
-        from geval_local.io.input_checks import check_input, reading_of
-        from geval_local.models.registry import entry_of, local_directory
-
-        metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
-        entries = [entry_of(one) for one in plan.judges if one.backend.has_files]
-        absent = [entry for entry in entries if local_directory(entry) is None]
-        end = "the weights of a judge are missing" if absent else "nothing is missing"
-        for one in plan.data:
-            options_of = plan.file.settings.run_options(one.name)
-            for line in [
-                f"{one.name}: {one.path}",
-                *reading_of(check_input(one.path, plan.metrics, options_of), plan.metrics),
-            ]:
-                note(line)
-        note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; {end}")
-        for entry in absent:
-            note(f"{entry.name} is not on this machine: geval-local judges fetch {entry.name}", "yellow")
+        _show_plan(plan)
         return
     stopper = Stopper()
     results = len(plan.metrics) * len(plan.judges)
@@ -171,33 +153,33 @@ def run(
         raise typer.Exit(EXIT_GATE)
 
 
-@takes_options()
+def _show_plan(plan: Plan) -> None:
+    """Say how every data file is read, and whether the judges are there: ``run --check``."""
+    from geval_local.fields import counted
+    from geval_local.io.input_checks import check_input, reading_of
+    from geval_local.models.registry import entry_of, local_directory
+
+    metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
+    entries = [entry_of(one) for one in plan.judges if one.backend.has_files]
+    absent = [entry for entry in entries if local_directory(entry) is None]
+    end = "the weights of a judge are missing" if absent else "nothing is missing"
+    for one in plan.data:
+        rows = check_input(one.path, plan.metrics, plan.file.settings.run_options(one.name))
+        for line in [f"{one.name}: {one.path}", *reading_of(rows, plan.metrics)]:
+            note(line)
+    note(f"{plan.file.path}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; {end}")
+    for entry in absent:
+        note(f"{entry.name} is not on this machine: geval-local judges fetch {entry.name}", "yellow")
+
+
+@takes_options("metrics", "not_worse", "by", "sequential", "estimator", "group_by", "fields")
 def gate(
     new: Annotated[
         Path, typer.Argument(parser=options.here, metavar="NEW", help="A result file of `score`, or a run directory.")
     ],
     old: Annotated[Path, typer.Argument(parser=options.here, metavar="OLD", help="Its baseline, over the same rows.")],
     *,
-    metric: options.SharedMetrics = None,
-    not_worse: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            min=0,
-            help="Fail unless the scores are shown not to be lower by X points or more. Absent: if a drop is shown.",
-        ),
-    ] = None,
-    by: options.By = None,
-    sequential: Annotated[
-        bool,
-        typer.Option(
-            "--sequential",
-            help="The runs grow and you look at them again and again; the error holds for all looks together.",
-        ),
-    ] = False,
-    estimator: options.Estimated = None,
-    group_by: options.GroupBy = None,
-    fields: options.Fields = None,
+    asked: AnalysisOptions,
     reports: options.GateReports,
     as_json: options.Json = False,
     baseline: BaselineOptions,
@@ -214,19 +196,7 @@ def gate(
 
     title = f"{new} against {old}"
     reports.begin(title)
-    study = options.analyse(
-        is_worse,
-        new,
-        old,
-        metrics=metric,
-        margin=not_worse,
-        by=by,
-        sequential=sequential,
-        estimator=estimator,
-        group_by=group_by,
-        fields=fields,
-        **baseline.model_dump(),
-    )
+    study = options.analyse(is_worse, new, old, asked=asked, **baseline.model_dump())
     show_study(study, as_json=as_json)
     found = [
         replace(one, baseline=str(old), next=compare_command(new, old, one.gate.metric))
@@ -240,18 +210,7 @@ def gate(
 
 def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
     """Print the figures of an evaluation to stdout, and its warnings and gates to stderr."""
-    from geval_local.cli.output.run_summary import (
-        gates_record,
-        run_record,
-        show_gates,
-        show_signatures,
-        show_slices,
-        show_summaries,
-        show_thoughts,
-        show_trying,
-        show_unscored,
-        show_warnings,
-    )
+    from geval_local.cli.output.run_summary import gates_record, run_record, show_gates, show_runs, show_warnings
 
     for name, run in result.runs.items():
         show_warnings(run, f"{name}: " if len(result.runs) > 1 else "")
@@ -267,19 +226,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
             }
         )
     else:
-        names = [name for name, run in result.runs.items() for _ in run.summaries]
-        show_summaries([one for run in result.runs.values() for one in run.summaries], names)
-        for run in result.runs.values():
-            show_slices(run)
-        for name, run in result.runs.items():
-            show_unscored(run, f" of {name}")
-            show_thoughts(run)
-        for run in result.runs.values():
-            show_signatures(run)
-        show_trying(result.runs.values())
-        for run in result.runs.values():
-            files = ", ".join(shlex.quote(str(file)) for file in run.files)
-            note(f"wrote {files}", "dim")
+        show_runs(result.runs)
         for page in result.reports.values():
             note(f"wrote {shlex.quote(str(page))}; open it in any browser")
     show_gates(result.outcomes)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,12 +21,13 @@ from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.engine.backend import SelfCheck
-    from geval_local.judge.audit import JudgeAudit, ThoughtAudit
     from geval_local.judge.judge import Judge
     from geval_local.judge.reason_writer import WritingCheck
     from geval_local.metric import Metric
     from geval_local.models.memory import Needs
     from geval_local.models.registry import JudgeEntry
+
+_Found = TypeVar("_Found")
 
 DEFAULT_METRIC = "summarization/coherence"
 #: Upper ends of the groups of `list`, GB (1e9 bytes): common GPU sizes.
@@ -155,17 +156,9 @@ def check(
     with --self-check, the device: attention, packs against one prompt at a time, memory that runs out, which takes
     minutes. Exit code 1 if a check fails.
     """
-    from geval_local.cli.output.audits import (
-        audit_record,
-        self_check_record,
-        show_audit,
-        show_self_check,
-        show_thought,
-        show_writing,
-    )
+    from geval_local.cli.output.audits import self_check_record, show_self_check
     from geval_local.cli.progress import load_shown
     from geval_local.cli.scoring import EXIT_GATE
-    from geval_local.io.columns import plain
     from geval_local.judge.steps import with_pinned_steps
     from geval_local.metric import Metric
     from geval_local.models.registry import entry_of
@@ -183,25 +176,11 @@ def check(
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
     described = judge.backend.describe()
     self_check = not described.is_on_cpu if self_check is None else self_check
-    brief = described.is_on_cpu and (described.parameters or 0) > LARGE and not self_check
-    audit = _audited(judge, chosen, brief=brief)
-    engine_text = judge.engine_report.text
-    if not as_json:
-        stored = files_gb(entry_of(choice))
-        show_audit(audit, judge.name, chosen, judge.encoder.style, engine_text, stored=stored)
-    writing = _written(judge, chosen, audit.example.mode, brief=brief)
-    if not as_json:
-        show_writing(writing)
-    thought = _thought(judge, chosen)
-    if thought is not None and not as_json:
-        show_thought(thought)
+    is_brief = described.is_on_cpu and (described.parameters or 0) > LARGE and not self_check
+    record = _audited(judge, chosen, files_gb(entry_of(choice)), is_brief=is_brief, as_json=as_json)
     checked = _self_checked(judge) if self_check and judge.backend.checks else None
     if as_json:
-        record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **audit_record(audit)}
-        own = None if checked is None else self_check_record(checked)
-        if thought is not None:
-            record["thinking"] = plain(asdict(thought))
-        print_json(record | {"reasons": asdict(writing), "engine_report": engine_text, "self_check": own})
+        print_json(record | {"self_check": None if checked is None else self_check_record(checked)})
     elif checked is not None:
         show_self_check(checked)
     if checked is not None and checked.failed:
@@ -214,78 +193,81 @@ def check(
         raise typer.Exit(EXIT_GATE)
 
 
-def _time(choice: JudgeOptions, metric: Metric, *, as_json: bool) -> None:
-    """Time a judge with every dtype and engine, and show how far it is."""
-    from geval_local.cli.output.audits import show_speed, speed_record
+def _followed(label: str, unit: str, work: Callable[[Callable[[int, int], None]], _Found]) -> _Found:
+    """Do work that tells how far it is, and show that."""
     from geval_local.cli.progress import show_progress
-    from geval_local.judge.speed import measure
 
     with show_progress() as progress:
 
-        def on_arm(done: int, total: int) -> None:
+        def on_done(done: int, total: int) -> None:
             if not done:
-                progress.begin("timing", total, unit="settings")
+                progress.begin(label, total, unit=unit)
             progress.reach(done)
 
-        found = measure(choice, metric.with_steps(metric.steps or ()), on_arm=on_arm)
+        return work(on_done)
+
+
+def _time(choice: JudgeOptions, metric: Metric, *, as_json: bool) -> None:
+    """Time a judge with every dtype and engine."""
+    from geval_local.cli.output.audits import show_speed, speed_record
+    from geval_local.judge.speed import measure
+
+    asked = metric.with_steps(metric.steps or ())
+    found = _followed("timing", "settings", lambda on_arm: measure(choice, asked, on_arm=on_arm))
     if as_json:
         print_json({"metric": metric.name, "arms": [speed_record(one) for one in found]})
     else:
         show_speed(found, metric)
 
 
-def _audited(judge: Judge, metric: Metric, *, brief: bool) -> JudgeAudit:
-    """Audit a judge on a metric, and show how far it is."""
+def _audited(judge: Judge, metric: Metric, stored: float | None, *, is_brief: bool, as_json: bool) -> dict[str, Any]:
+    """Audit a judge on a metric, its writing and its thoughts; print that, or return it as a record."""
+    from geval_local.cli.output.audits import audit_record, show_audit, show_thought, show_writing
     from geval_local.cli.progress import show_progress
-    from geval_local.judge.audit import audit_judge
+    from geval_local.io.columns import plain
+    from geval_local.judge.audit import audit_judge, audit_thought
     from geval_local.tokens.requests import RequestMaker
 
-    maker = RequestMaker(judge.encoder, metric, judge.context)
-    with show_progress() as progress:
+    maker, engine_text = RequestMaker(judge.encoder, metric, judge.context), judge.engine_report.text
+    audit = _followed(
+        "scoring examples", "tokens", lambda on_read: audit_judge(judge.backend, maker, brief=is_brief, on_read=on_read)
+    )
+    if not as_json:
+        show_audit(audit, judge.name, metric, judge.encoder.style, engine_text, stored=stored)
+    writing = _written(judge, metric, audit.example.mode, is_brief=is_brief)
+    if not as_json:
+        show_writing(writing)
+    with show_progress("thinking" if judge.thinker is not None else ""):
+        thought = audit_thought(judge, metric)
+    if thought is not None and not as_json:
+        show_thought(thought)
+    record = {"judge": judge.name, "metric": metric.name, "style": judge.encoder.style, **audit_record(audit)}
+    record |= {} if thought is None else {"thinking": plain(asdict(thought))}
+    return record | {"reasons": asdict(writing), "engine_report": engine_text}
 
-        def on_read(done: int, total: int) -> None:
-            if not done:
-                progress.begin("scoring examples", total, unit="tokens")
-            progress.reach(done)
 
-        return audit_judge(judge.backend, maker, brief=brief, on_read=on_read)
-
-
-def _written(judge: Judge, metric: Metric, label: str, *, brief: bool) -> WritingCheck:
+def _written(judge: Judge, metric: Metric, label: str, *, is_brief: bool) -> WritingCheck:
     """Try whether a judge can write a reason, and show how far it is."""
     from geval_local.cli.progress import show_progress
     from geval_local.judge.reason_writer import CHECK_TOKENS, WritingCheck, check_writing
 
-    if brief:
+    if is_brief:
         size = short(judge.backend.describe().parameters or 0)
         return WritingCheck(None, f"on a CPU each token takes all {size} weights: --self-check tries it", "")
     with show_progress("writing a reason", CHECK_TOKENS, unit="tokens") as progress:
         return check_writing(judge, metric, label, on_token=progress.reach)
 
 
-def _thought(judge: Judge, metric: Metric) -> ThoughtAudit | None:
-    """Let a judge that thinks draw one thought, and show how far it is."""
-    from geval_local.cli.progress import show_progress
-    from geval_local.judge.audit import audit_thought
-
-    with show_progress("thinking" if judge.thinker is not None else ""):
-        return audit_thought(judge, metric)
-
-
 def _self_checked(judge: Judge) -> SelfCheck:
     """Check the device that a judge is on, and show how far it is."""
     from geval_local.cli.progress import show_progress
-    from geval_local.engine.backend import Finding
 
     note("checking the device ...", "dim")
     names = list(judge.backend.checks)
     with show_progress("checking the device", len(names), unit="checks") as progress:
-
-        def found(finding: Finding) -> None:
-            if finding.name in names:
-                progress.reach(names.index(finding.name) + 1)
-
-        return judge.backend.self_check(found)
+        return judge.backend.self_check(
+            lambda finding: progress.reach(names.index(finding.name) + 1) if finding.name in names else None
+        )
 
 
 def _needs(entry: JudgeEntry, dtype: str | None = None) -> Needs | None:

@@ -1,4 +1,4 @@
-"""``geval-local pairs`` and ``preferences``: which of two outputs is better, and what that says of systems."""
+"""``geval-local pairs`` and ``rank``: which of two outputs is better, and what that says of systems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import takes_options
+from geval_local.cli.options import AnalysisOptions, takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, PreferenceOptions, RatingOptions, RunOptions
 
@@ -36,24 +36,8 @@ class Rules:
 
 
 @takes_options(
-    run_only=(
-        "rows",
-        "quoting",
-        "turns_at",
-        "roles",
-        "system_columns",
-        "id",
-        "group_by",
-        "fields",
-        "encoding",
-        "window",
-        "limit",
-        "overwrite",
-        "retry_errors",
-        "use_cache",
-        "shard",
-        "workers",
-    )
+    *("limit", "fields", "encoding", "quoting", "rows", "id", "system_columns", "turns_at", "roles", "group_by"),
+    *("window", "use_cache", "retry_errors", "overwrite", "shard", "workers"),
 )
 def pairs(
     file: Annotated[
@@ -83,7 +67,7 @@ def pairs(
     """Compare outputs pair by pair, each pair in both orders, by the exact probabilities of A, B and tie.
 
     The default compares every two outputs of a document. The results hold one row a pair, whose score is the preference
-    for the first output; `geval-local preferences` reads them again. An interrupted run continues by the same command.
+    for the first output; `geval-local rank` reads them again. An interrupted run continues by the same command.
     """
     from geval_local.analysis.gates import outcomes
     from geval_local.analysis.pairs import rank_run
@@ -134,13 +118,13 @@ def pairs(
             show_study(rank_run(written, key), as_json=False)
         if rules.given is None:  # verdicts are in the rows otherwise
             rated = "" if run.system_columns else f" --ratings {file[0]}"  # a wide row's columns are in the results
-            note(f"  hold them against people     geval-local preferences {written} --human FIELD{rated}")
+            note(f"  hold them against people     geval-local rank {written} --human FIELD{rated}")
     if not all(one.passed for one in held):
         raise typer.Exit(EXIT_GATE)
 
 
-@takes_options()
-def preferences(
+@takes_options("metric", "human", "group_by", "system", "coefficient", "coefficients", "target", "every_pair")
+def rank(
     runs: Annotated[
         list[Path],
         typer.Argument(
@@ -150,37 +134,17 @@ def preferences(
         ),
     ],
     *,
-    metric: options.OneMetric = None,
-    human: options.Human = None,
-    group_by: options.GroupBy = None,
-    system: options.System = None,
-    coefficient: options.Coefficient = "spearman",
-    coefficients: options.Coefficients = "one",
-    new: options.New = None,
-    every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,
+    asked: AnalysisOptions,
     as_json: options.Json = False,
-    scale: RatingOptions,
+    rated_on: RatingOptions,
     people: PreferenceOptions,
 ) -> None:
     """Rank systems by comparisons, side by side where several runs are given; with ratings also against people.
 
     Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
     """
-    from geval_local.analysis.pairs import rank
+    from geval_local.analysis.pairs import rank as find
     from geval_local.cli.output.tables import show_study
 
-    study = options.analyse(
-        rank,
-        runs,
-        metric=metric,
-        human=human,
-        group_by=group_by,
-        system=system,
-        coefficient=coefficient,
-        coefficients=coefficients,
-        target=new,
-        every_pair=every_pair,
-        prefers=people.prefers,
-        **scale.model_dump(),
-    )
+    study = options.analyse(find, runs, asked=asked, prefers=people.prefers, **dict(rated_on))
     show_study(study, as_json=as_json)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import takes_options
+from geval_local.cli.options import AnalysisOptions, takes_options
 from geval_local.cli.output.console import note, print_json, say
 from geval_local.errors import ConfigurationError, JudgeError, OutputError
+from geval_local.fields import read_mapping
 from geval_local.options import JudgeOptions, RatingOptions, RunOptions
 
 if TYPE_CHECKING:
+    from geval_local.analysis.results import ScoredRun
     from geval_local.judge.judge import Judge
 
 
@@ -28,14 +32,6 @@ def resume(
         ),
     ],
     retry_errors: options.RetryErrors = False,
-    accept_version: Annotated[
-        bool,
-        typer.Option(
-            "--accept-version",
-            help="Go on with other versions of geval-local, torch or transformers than the run began with; the "
-            "signature then names both.",
-        ),
-    ] = False,
     *,
     gates: options.Gates,
     as_json: options.Json = False,
@@ -53,11 +49,7 @@ def resume(
     limits = gates.read(manifest.settings.by)
     follow(
         lambda events: run_file.resume(
-            run,
-            retry_errors=retry_errors,
-            accept_version=accept_version,
-            load_calibration=read_calibration,
-            events=events,
+            run, retry_errors=retry_errors, load_calibration=read_calibration, events=events
         ),
         manifest.input.name,
         limits,
@@ -68,7 +60,7 @@ def resume(
     )
 
 
-@takes_options(run_only=("formats", "columns", "csv_style", "overwrite"))
+@takes_options("formats", "columns", "csv_style", "overwrite")
 def merge(
     run: Annotated[
         list[str],
@@ -98,11 +90,11 @@ def merge(
     """
     from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
-    from geval_local.runs.shards import merge_shards
+    from geval_local.runs.merging import merge_shares
 
     limits = gates.read()
     follow(
-        lambda events: merge_shards(run, output, run_options, load_calibration=read_calibration, events=events),
+        lambda events: merge_shares(run, output, run_options, load_calibration=read_calibration, events=events),
         output,
         limits,
         results=1,
@@ -112,7 +104,7 @@ def merge(
     )
 
 
-@takes_options(run_only=("fields", "overwrite"))
+@takes_options("fields", "overwrite")
 def reasons(
     run: Annotated[
         Path, typer.Argument(parser=options.here, metavar="RUN", help="A result file of `score`, or a run directory.")
@@ -142,18 +134,10 @@ def reasons(
     they do is recorded. An interrupted command continues where it was when it is given again.
     """
     from geval_local.analysis.differences import doubt_of
-    from geval_local.analysis.preferences import holds_pairs
-    from geval_local.analysis.results import ScoredRun, figures_of
+    from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.run_summary import show_reasons
     from geval_local.cli.scoring import watch
-    from geval_local.io.input_checks import check_rows
-    from geval_local.io.results import numbered
-    from geval_local.io.samples import Sample
-    from geval_local.models.registry import entry_of
-    from geval_local.runs.directory import recorded_judge
-    from geval_local.runs.reasons import chosen_places
     from geval_local.runs.run_file import reason_file
-    from geval_local.signature import judge_name, signature_differences, signature_parts
 
     scored = ScoredRun(run, run_options.fields)
     if output.suffix.lower() != ".jsonl":
@@ -161,24 +145,70 @@ def reasons(
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     name = scored.one_metric(metric)
-    origin = scored.origin(name)
+    chosen = _rows_to_explain(scored, name, lowest=lowest, entropy=entropy, everything=everything)
+    if lowest is not None and (told := doubt_of(scored.items(name))):
+        note(f"{name}: {told} The lowest scores are no worse than others.", "yellow")
+    choice, load = _writer(run, scored, name, judge)
+    result = watch(
+        lambda events: reason_file(
+            scored.path,
+            scored.origin(name).definition,
+            chosen,
+            choice,
+            output,
+            result=name,
+            tokens=tokens,
+            fields=scored.mapping,
+            load=load,
+            events=events,
+            overwrite=run_options.overwrite,
+        ),
+        scored.path.name,
+        unit="reasons",
+    )
+    show_reasons(output, name, as_json=as_json, is_new=result is not None)
+
+
+def _rows_to_explain(
+    scored: ScoredRun, name: str, *, lowest: int | None, entropy: float | None, everything: bool
+) -> list[int]:
+    """Choose the rows of a run whose scores are explained, and check that they have their texts."""
+    from geval_local.analysis.preferences import holds_pairs
+    from geval_local.analysis.results import figures_of
+    from geval_local.io.input_checks import check_rows
+    from geval_local.io.results import numbered
+    from geval_local.io.samples import Sample
+    from geval_local.runs.reasons import chosen_places
+
     if holds_pairs(scored.rows[0], name) and "output_a" not in scored.rows[0]:
         raise ConfigurationError(
             f"{scored.path} holds pairs, whose texts stay in their input: there is nothing to cite",
             hint="Reasons explain the scores of single outputs: score the input, and give that run.",
         )
+    figures = figures_of(scored.rows, name, scored.path)
+    metric = scored.origin(name).definition
     places = chosen_places(
-        figures_of(scored.rows, name, scored.path),
+        [figures.at(place) for place in range(len(scored.rows))],
         lowest=lowest,
         entropy=entropy,
         everything=everything,
-        direction=origin.definition.direction,
+        direction=metric.direction,
     )
-    if lowest is not None and (told := doubt_of(scored.items(name))):
-        note(f"{name}: {told} The lowest scores are no worse than others.", "yellow")
     rows = list(numbered(scored.rows))
     chosen = [Sample(rows[place][1], rows[place][0], scored.path.name, None, scored.mapping) for place in places]
-    check_rows(chosen, [origin.definition], str(scored.path), scored.mapping)
+    check_rows(chosen, [metric], str(scored.path), scored.mapping)
+    return [sample.row for sample in chosen]
+
+
+def _writer(
+    run: Path, scored: ScoredRun, name: str, judge: JudgeOptions
+) -> tuple[JudgeOptions, Callable[[JudgeOptions], Judge]]:
+    """Find who writes the reasons, the judge of the run unless another is named, and how to load it."""
+    from geval_local.models.registry import entry_of
+    from geval_local.runs.directory import recorded_judge
+    from geval_local.signature import judge_name, signature_differences, signature_parts
+
+    origin = scored.origin(name)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
     choice = judge.model_copy(update={"name": judge.name or recorded_judge(run, scorer) or scorer})
     if judge.name is None:
@@ -203,32 +233,15 @@ def reasons(
                 )
             told = f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}"
             note(told, "yellow")
-        if not loaded.writes_steps:
+        if not loaded.backend.entry.writes_reasons:
             note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
         return loaded
 
-    result = watch(
-        lambda events: reason_file(
-            scored.path,
-            origin.definition,
-            [sample.row for sample in chosen],
-            choice,
-            output,
-            result=name,
-            tokens=tokens,
-            fields=scored.mapping,
-            load=load,
-            events=events,
-            overwrite=run_options.overwrite,
-        ),
-        scored.path.name,
-        unit="reasons",
-    )
-    show_reasons(output, name, as_json=as_json, is_new=result is not None)
+    return choice, load
 
 
-def _judge_again(run: Path, metric: str) -> str | None:
-    """Say how to name the judge of a run again where its name alone does not find it."""
+def _judge_again(run: Path, metric: str) -> tuple[str | None, str | None]:
+    """Return the judge of a run, and how to name it again where its name alone does not find it."""
     from geval_local.analysis.results import ScoredRun
     from geval_local.models.registry import entry_of
     from geval_local.runs.directory import recorded_judge
@@ -236,18 +249,18 @@ def _judge_again(run: Path, metric: str) -> str | None:
 
     scored = ScoredRun(run)
     if not scored.is_described(metric):
-        return None
+        return None, None
     name = signature_parts(scored.origin(metric).signature)["judge"].rpartition("@")[0]
     if recorded_judge(run, name) is not None:
-        return None
+        return name, None
     try:
         entry_of(JudgeOptions(name=name))
     except JudgeError:
-        return f"PATH/TO/{name}"
-    return None
+        return name, f"PATH/TO/{name}"
+    return name, None
 
 
-@takes_options()
+@takes_options("human", "group_by", "system", "system_columns", "estimators", "fields", "by")
 def report(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN [RUN ...]", help="Result files of `score`, or run directories.")
@@ -262,11 +275,7 @@ def report(
         ),
     ],
     *,
-    human: options.Human = None,
-    group_by: options.GroupBy = None,
-    system: options.System = None,
-    system_columns: options.SystemColumns = None,
-    estimator: options.Estimators = None,
+    asked: AnalysisOptions,
     reasons: Annotated[
         list[Path] | None,
         typer.Option(
@@ -275,9 +284,7 @@ def report(
             help="What `reasons` wrote for the run, shown beside its rows; may be repeated.",
         ),
     ] = None,
-    fields: options.Fields = None,
     lowest: options.Lowest = 3,
-    by: options.By = None,
     rows: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most rows that charts and list of a page hold; tables are of all.")
     ] = 20_000,
@@ -288,44 +295,48 @@ def report(
     rated_on: RatingOptions,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
-    from geval_local.analysis.preferences import holds_pairs
     from geval_local.analysis.results import read_results
-    from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst
-    from geval_local.fields import counted, read_mapping
+    from geval_local.fields import counted
     from geval_local.report.reports import write_report as write
 
-    mapping = read_mapping(fields or [])
     is_folder = len(runs) > 1 or output.is_dir()
-    read = list(map(options.here, runs))
-    written = write(
+    read: list[Any] = list(map(options.here, runs))
+    if not is_folder:
+        mapping = read_mapping(asked.fields or [])
+        read = [read_results(read[0], fields=mapping, group_by=asked.group_by, **rated_on.model_dump())]
+    written = options.analyse(
+        write,
         read,
         output,
-        human=human or (),
-        group_by=group_by,
-        system=system,
-        system_columns=system_columns,
-        estimators=options.read_estimators(estimator, others=True),
+        asked=replace(asked, estimators=None),
+        estimators=options.read_estimators(asked.estimators, others=True),
         reasons=reasons or (),
-        fields=mapping,
         rows=rows,
-        by=by or (),
         title=title,
         overwrite=overwrite,
-        **rated_on.model_dump(),
+        **dict(rated_on),
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
-    for run, local in [] if is_folder else zip(runs, read, strict=True):
-        shown_run = read_results(local, fields=mapping, group_by=group_by)
-        found = shown_run.lowest(lowest)
-        for metric, worst in found.items():
-            show_lowest(metric, worst, lowest, shown_run.rule)
-        shown = [(name, worst[0][0]) for name, worst in found.items() if worst]
-        if shown and not reasons and not holds_pairs(shown[0][1].fields, shown[0][0]):
-            judge = _judge_again(local, shown[0][0])
-            note(f"{why_worst(found[shown[0][0]])}: {reasons_command(run, shown[0][0], lowest, judge)}")
+    if not is_folder:
+        _show_worst(runs[0], read[0], lowest, has_reasons=bool(reasons))
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")
+
+
+def _show_worst(run: str, shown: ScoredRun, lowest: int, *, has_reasons: bool) -> None:
+    """Print the worst rows of a run, and how to learn why they are."""
+    from geval_local.analysis.preferences import holds_pairs
+    from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst, writes_reasons
+
+    found = shown.lowest(lowest)
+    for metric, worst in found.items():
+        show_lowest(metric, worst, lowest, shown.rule)
+    first = next(((name, worst) for name, worst in found.items() if worst), None)
+    if first is not None and not has_reasons and not holds_pairs(first[1][0][0].fields, first[0]):
+        scorer, judge = _judge_again(options.here(run), first[0])
+        if scorer is None or writes_reasons(JudgeOptions(name=scorer)):
+            note(f"{why_worst(first[1])}: {reasons_command(run, first[0], lowest, judge)}")
 
 
 def export(
@@ -349,7 +360,6 @@ def export(
 ) -> None:
     """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
     from geval_local.analysis.results import ScoredRun
-    from geval_local.fields import read_mapping
     from geval_local.report.reports import write_report as write
 
     if not mlflow:

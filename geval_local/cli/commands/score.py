@@ -60,7 +60,8 @@ def score(
         ("--fail-over", gates.fail_over),
         ("--fail-slice-under", gates.fail_slice_under),
     ):
-        options.check_on_scales(name, limit_value, chosen)
+        for metric in chosen:
+            metric.check_on_scale(limit_value, name)
     options.check_directions(gates, chosen)
     if dry_run:
         from geval_local.cli.output.audits import show_forms
@@ -71,10 +72,10 @@ def score(
 
     from geval_local.analysis.calibration import read_calibration
     from geval_local.runs.run_file import score_file
-    from geval_local.runs.target import find_target
+    from geval_local.runs.target import check_csv, find_target
 
     target = find_target(output, run.formats, shard=run.shard)
-    options.check_csv(run, target.formats)
+    check_csv(run, target.formats)
     with input_files(file, keep=target.directory is not None, keep_after=target.is_directory) as given:
         follow(
             lambda events: score_file(
@@ -98,24 +99,10 @@ def score(
         )
 
 
-_OPTIONS = (
-    "overwrite",
-    "formats",
-    "window",
-    "columns",
-    "csv_style",
-    "retry_errors",
-    "use_cache",
-    "limit",
-    "encoding",
-    "rows",
-    "quoting",
-    "shard",
-    "workers",
+@takes_options(
+    *("limit", "encoding", "quoting", "rows", "formats", "columns", "csv_style"),
+    *("window", "use_cache", "retry_errors", "overwrite", "shard", "workers"),
 )
-
-
-@takes_options(run_only=_OPTIONS)
 def decide(
     file: Annotated[
         str,
@@ -160,14 +147,14 @@ def decide(
     from geval_local.cli.standard_input import input_files
     from geval_local.io.input_checks import DEFAULT_STATE
     from geval_local.questions.question import load_questions
-    from geval_local.runs.asked import question_metrics
+    from geval_local.runs.forms import question_metrics
     from geval_local.runs.run_file import decide_file
-    from geval_local.runs.target import find_target
+    from geval_local.runs.target import check_csv, find_target
 
     gates = options.Gates(max_unscored=max_unscored).read()
     asked = load_questions(questions)
     target = find_target(output, run.formats, "decisions", run.shard)
-    options.check_csv(run, target.formats)
+    check_csv(run, target.formats)
     with input_files([file], keep=target.directory is not None, keep_after=target.is_directory) as given:
         follow(
             lambda events: decide_file(

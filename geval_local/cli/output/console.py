@@ -141,7 +141,9 @@ def _print_stacked(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> No
     """Print each row as its name and, below it, its figures."""
     for name, *figures in rows:
         say(name)
-        say("  " + ", ".join(f"{heading} {one}" for heading, one in zip(headings[1:], figures, strict=True)), wrap=True)
+        told = [f"{heading} {one}" for heading, one in zip(headings[1:], figures, strict=True) if one]
+        if told:
+            say(f"  {'; '.join(told)}", wrap=True)
 
 
 def say(text: str, *, wrap: bool = False) -> None:
@@ -166,7 +168,7 @@ def show_text(text: str) -> None:
 
 
 #: Parameter of the library -> option of the verb that runs, and whether it takes no value.
-_OPTIONS: dict[str, tuple[str, bool]] = {}
+OPTIONS: dict[str, tuple[str, bool]] = {}
 #: The command line, as the user can type it again.
 _GIVEN = [""]
 
@@ -174,11 +176,11 @@ _GIVEN = [""]
 def set_verb(parameters: Iterable[Any], command: str = "") -> None:
     """Store the options of the running verb, by their own names and by its parameters' names in Python."""
     _GIVEN[:] = [command]
-    _OPTIONS.clear()
+    OPTIONS.clear()
     for one in parameters:
         for option in [name for name in one.opts if name.startswith("--")][:1]:
             own = option.removeprefix("--").replace("-", "_")
-            _OPTIONS.update(dict.fromkeys((own, one.name), (option, getattr(one, "is_flag", False))))
+            OPTIONS.update(dict.fromkeys((own, one.name), (option, getattr(one, "is_flag", False))))
 
 
 def command_given() -> str:
@@ -195,12 +197,12 @@ def as_options(text: str) -> str:
 
     def written(found: re.Match[str]) -> str:
         name, value = found.groups()
-        option, is_flag = _OPTIONS.get(f"no_{name}" if value == "False" else name, (found[0], True))
+        option, is_flag = OPTIONS.get(f"no_{name}" if value == "False" else name, (found[0], True))
         told = f"'{value}'" if value is not None and value.startswith("{") else value  # a structure has no quotes yet
         return option if is_flag or value is None else f"{option} {told}"
 
     text = PARAMETER.sub(written, text)
-    return in_yaml(text) if "overrides" in _OPTIONS else text  # `run` reads everything else from its file
+    return in_yaml(text) if "overrides" in OPTIONS else text  # `run` reads everything else from its file
 
 
 def note(text: str, style: str = "") -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from geval_local.analysis.tables import Study, Table
-from geval_local.cli.output.console import as_options, new_table, note, print_json, print_table, result_console, say
+from geval_local.cli.output.console import FIGURE, FOLDED, as_options, note, print_json, print_rows, result_console, say
 
-#: The names of rows get at least this many characters, if they have them.
-FIRST_WIDTH = 24
 #: Columns of words, which may be long; the others contain figures and are never wrapped.
 WORDY = ("groups skipped", "items left out", "output", "test")
 
@@ -15,27 +13,19 @@ def show_table(table: Table) -> None:
     """Print a table with its title and notes."""
     from rich.text import Text
 
-    shown = new_table()
-    for index, header in enumerate(table.headers):
-        if index == 0:
-            longest = max((len(row[0]) for row in table.rows), default=0)
-            shown.add_column(header, overflow="fold", min_width=min(longest, FIRST_WIDTH))
-        else:
-            wordy = header in WORDY
-            shown.add_column(header, justify="left" if wordy else "right", overflow="fold", no_wrap=not wordy)
+    rows: list[list[str]] = []
     section = ""
-    for row in table.rows:
-        name = row[0]
+    for name, *figures in table.rows:
         if table.sections:
-            own, _, name = row[0].partition(": ")
-            if own != section:
-                shown.add_row(Text(own, "bold"))
+            own, _, name = name.partition(": ")
+            rows += [[own]] if own != section else []
             section, name = own, f"  {name}"
-        shown.add_row(Text(name), *map(Text, row[1:]))
+        rows.append([name, *figures])
+    first, *others = table.headers
     console = result_console()
     console.print()
     console.print(Text(as_options(table.title), "bold"))
-    print_table(shown)
+    print_rows([(first, FOLDED), *((name, FOLDED if name in WORDY else FIGURE) for name in others)], rows)
     for line in table.notes:
         console.print(Text(as_options(line), "dim"))
 

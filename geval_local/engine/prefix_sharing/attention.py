@@ -29,7 +29,7 @@ from geval_local.models.head import to_device
 Pair: TypeAlias = tuple[Tensor, Tensor]
 
 #: Up to so many shared keys join each strand's own keys; from so many queries on, shared keys are a separate part.
-_FEW_KEYS, _MANY_QUERIES = 64, 256
+FEW_KEYS, MANY_QUERIES = 64, 256
 #: Most scores held at once without a fused kernel.
 _MAX_SCORES = 1 << 24
 #: The CPU's fused kernel of `scaled_dot_product_attention`; only under this name it returns the log-sum-exp.
@@ -173,12 +173,12 @@ class PackAttention:
         device, has_sinks = query.device, sinks is not None
         intervals = self._once(("intervals", has_sinks), lambda: Intervals.of(self.layout, sinks=has_sinks))
         mask = self._once(("mask", has_sinks, device, span), lambda: kernel.mask(intervals, span, device))
-        key, value = (self._rounded(list(pair), intervals.keys) for pair in zip(path, own, strict=True))
-        wide = self._rounded([query], intervals.queries)
+        key, value = (self.rounded(list(pair), intervals.keys) for pair in zip(path, own, strict=True))
+        wide = self.rounded([query], intervals.queries)
         out = kernel(wide, key, value, mask, **options, sinks=sinks, kind=kind)
         return None if out is None else out[:, : query.shape[1]].transpose(0, 1)
 
-    def _rounded(self, parts: list[Tensor], length: int) -> Tensor:
+    def rounded(self, parts: list[Tensor], length: int) -> Tensor:
         """Concatenate tensors of shape (heads, tokens, size) and pad with zeros to a length, in one memory layout."""
         heads, _, size = parts[0].shape
         missing = length - sum(part.shape[1] for part in parts)
@@ -200,7 +200,7 @@ class PackAttention:
             here = self._array("lone", query.device, lone)
             parts = (query[:, here], *(part[:, here] for part in own))
             out[:, here], lse[:, here] = attend_to_oneself(*parts, **options)
-        beside, shared = self._once(("shared",), lambda: _shared(self.layout))
+        beside, shared = self._once(("shared",), lambda: shared_keys(self.layout))
         for strand in self.layout.strands:
             if strand.stop - strand.start > 1:
                 stretch, mask = slice(strand.start, strand.stop), None
@@ -263,7 +263,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
-def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tuple[VisibleBlock, ...]]]]:
+def shared_keys(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tuple[VisibleBlock, ...]]]]:
     """Arrange shared keys in two ways: joined to a strand's own keys, by its start, and as parts for stretches.
 
     Few keys, such as words that two candidates begin with, join a strand's own keys, because merging another part costs
@@ -293,9 +293,9 @@ def _shared(layout: Layout) -> tuple[dict[int, Index], list[tuple[int, int, tupl
 
 def _kind(block: VisibleBlock) -> str:
     """Return how a block is attended to: few keys; many queries, together with their other blocks; or alone."""
-    if not block.on_path and block.key_stop - block.key_start <= _FEW_KEYS:
+    if not block.on_path and block.key_stop - block.key_start <= FEW_KEYS:
         return "few"
-    return "many" if block.on_path or block.stop - block.start >= _MANY_QUERIES else "alone"
+    return "many" if block.on_path or block.stop - block.start >= MANY_QUERIES else "alone"
 
 
 def _seen(layout: Layout, span: int | None) -> list[NDArray[np.int64]]:

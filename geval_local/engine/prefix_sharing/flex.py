@@ -47,7 +47,7 @@ _ALWAYS = 1 << 30
 _GRAPHS = 1 << 12
 #: Settings of the kernel: PyTorch's own choice first, then settings that need less and less shared memory. Heads of 512
 #: need one stage and small blocks on any card, heads of 192 on cards with 100 KB.
-_LADDER: tuple[dict[str, Any], ...] = (
+LADDER: tuple[dict[str, Any], ...] = (
     {},
     {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
@@ -163,7 +163,7 @@ def keep_compilations() -> None:
 
 
 @lru_cache(maxsize=1)
-def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
+def compiled(backend: Any) -> Callable[..., torch.Tensor]:
     """Compile FlexAttention: one graph for all lengths."""
     keep_compilations()
     module: Any = importlib.import_module("torch.nn.attention.flex_attention")
@@ -212,7 +212,7 @@ class FlexKernel:
 
     def __init__(self, *, backend: Any = "inductor") -> None:
         self._module: Any = importlib.import_module("torch.nn.attention.flex_attention")
-        self._attend = self._module.flex_attention if backend is None else _compiled(backend)
+        self.launch = self._module.flex_attention if backend is None else compiled(backend)
         # Needed for gradients only, and missing in some releases.
         known = inspect.signature(self._module.BlockMask.from_kv_blocks).parameters
         self._options = {"compute_q_blocks": False} if "compute_q_blocks" in known else {}
@@ -223,7 +223,7 @@ class FlexKernel:
     @property
     def settings(self) -> dict[Kind, dict[str, Any]]:
         """The settings of each kind of layer that does not use PyTorch's own."""
-        return {kind: _LADDER[rung] for kind, rung in self._rungs.items() if rung}
+        return {kind: LADDER[rung] for kind, rung in self._rungs.items() if rung}
 
     def mask(self, intervals: Intervals, span: int | None, device: torch.device) -> Mask:
         """Build the mask of a pack for layers with one sliding window or none; the tiles come from the host."""
@@ -265,7 +265,7 @@ class FlexKernel:
         if kind.key in self.refused:
             return None
         try:
-            return self._call(query, key, value, mask, scale, softcap, sinks, kind)
+            return self.compute(query, key, value, mask, scale, softcap, sinks, kind)
         except Exception as error:
             if is_out_of_memory(error) and not _is_too_large(error):
                 raise
@@ -274,7 +274,7 @@ class FlexKernel:
         logger.warning("attention of %s is computed in pieces: %s", kind.text, self.refused[kind.key])
         return None
 
-    def _call(
+    def compute(
         self,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -285,6 +285,7 @@ class FlexKernel:
         sinks: torch.Tensor | None,
         kind: Kind,
     ) -> torch.Tensor:
+        """Compute the attention of a layer of this kind."""
         last = mask.last
 
         def capped(score: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
@@ -300,7 +301,7 @@ class FlexKernel:
         rung = self._rungs.setdefault(kind, int(max(kind.key_size, kind.value_size) > _LARGEST_HEAD))
         while True:
             try:
-                return self._attend(
+                return self.launch(
                     query[None],
                     key[None],
                     value[None],
@@ -309,10 +310,10 @@ class FlexKernel:
                     scale=scale,
                     enable_gqa=query.shape[0] != key.shape[0],
                     # All lengths are whole tiles, which a graph of dynamic lengths cannot know.
-                    kernel_options={"IS_DIVISIBLE": True, **_LADDER[rung]},
+                    kernel_options={"IS_DIVISIBLE": True, **LADDER[rung]},
                 )[0]
             except Exception as error:
-                if rung + 1 == len(_LADDER) or not _is_too_large(error):
+                if rung + 1 == len(LADDER) or not _is_too_large(error):
                     raise
             rung = self._rungs[kind] = rung + 1
 

@@ -20,9 +20,9 @@ import torch
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 #: Weights that are widened at once: intermediate results stay in the processor's cache.
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 #: Below this number of weights, other threads do not pay off.
-_WORTH_THREADS = 1 << 22
+WORTH_THREADS = 1 << 22
 _IQ4_LEVELS = torch.tensor(
     (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8, device="cpu"
 )
@@ -56,15 +56,15 @@ class BlockType:
     def widen(self, data: torch.Tensor, out: torch.Tensor) -> None:
         """Write the weights of rows of blocks, shape (..., bytes), into a contiguous tensor of any floating dtype."""
         blocks, flat = data.reshape(-1, self.size), out.view(-1, self.elements)
-        threads = torch.get_num_threads() if data.device.type == "cpu" and out.numel() >= _WORTH_THREADS else 1
-        step = max(1, min(_CHUNK, -(-out.numel() // threads)) // self.elements)
+        threads = torch.get_num_threads() if data.device.type == "cpu" and out.numel() >= WORTH_THREADS else 1
+        step = max(1, min(CHUNK, -(-out.numel() // threads)) // self.elements)
         starts = range(0, len(blocks), step)
 
         def widen(start: int) -> None:
             self._widen(blocks[start : start + step], flat[start : start + step])
 
         if threads > 1:
-            list(_workers(threads).map(widen, starts))
+            list(widening_pool(threads).map(widen, starts))
         else:
             for start in starts:
                 widen(start)
@@ -93,7 +93,7 @@ class BlockType:
 
 
 @cache
-def _workers(count: int) -> ThreadPoolExecutor:
+def widening_pool(count: int) -> ThreadPoolExecutor:
     """Start threads that widen a part each.
 
     PyTorch's own threads wait for each other after each of the dozen short steps. If another process used a core, that
@@ -115,7 +115,7 @@ def _workers(count: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.cache_clear)
+    os.register_at_fork(after_in_child=widening_pool.cache_clear)
 
 
 def _half(blocks: torch.Tensor, place: int) -> torch.Tensor:

@@ -1,7 +1,10 @@
 // What the list shows stands in the page's address, so that a link shows what its sender saw: `#text=ferry&row=4127`.
 
 // Name in the address -> how a value is read from it and written into it; what is as at first is left out.
-const FIRST = { sort: COMPARING ? "distance" : NUMBERED ? "item" : "place", descending: COMPARING, page: 0, size: 25,
+// A run begins with its worst rows; pairs, of which none is worse, stand in their order.
+const PAIRED = DATA.system >= 0 && DATA.columns[DATA.system].name === "pair";
+const FIRST = { sort: COMPARING ? "distance" : PAIRED ? (NUMBERED ? "item" : "place") : "score0",
+  descending: COMPARING || (!PAIRED && DATA.metrics[0].better === "low"), page: 0, size: 25,
   words: "", only: "all", low: null, high: null, column: "", value: "" };
 const readNumber = (text) => (text !== "" && Number.isFinite(Number(text)) ? Number(text) : null);
 const readCount = (text) => Math.max(0, Math.floor(readNumber(text) || 0));

@@ -35,7 +35,7 @@ function columns() {
   if (!NUMBERED) add("place", "#", (item) => item, (item) => String(DATA.rows[item]), "number wide");
   add("item", NUMBERED ? "row" : "item", (item) => DATA.keys[item], itemCell, DATA.output < 0 ? "named short" : "named");
   if (DATA.system >= 0) {
-    add("system", DATA.columns[DATA.system].name === "pair" ? "pair" : "system", (item) => textAt(DATA.system, item), (item) => snippet(textAt(DATA.system, item) || "–", DATA.columns[DATA.system].name === "pair" ? 60 : 24), "wide");
+    add("system", PAIRED ? "pair" : "system", (item) => textAt(DATA.system, item), (item) => snippet(textAt(DATA.system, item) || "–", PAIRED ? 60 : 24), "wide");
   }
   metric.runs.forEach((run, which) => {
     const of = COMPARING ? ` ${"AB"[which]}` : "";

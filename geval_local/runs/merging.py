@@ -15,7 +15,7 @@ from pathlib import Path
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.input_files import find_files
-from geval_local.io.shares import Stretch, listing_of
+from geval_local.io.shares import Stretch, listing_of, share_name, share_numbers
 from geval_local.options import RunOptions
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.directory import look_at, shares_in
@@ -24,15 +24,15 @@ from geval_local.runs.input_file import InputFile, fingerprint_inputs, fingerpri
 from geval_local.runs.manifest import JudgeRecord, RunManifest, is_run_directory, read_manifest
 from geval_local.runs.run import Run
 from geval_local.runs.run_file import LoadCalibration, read_calibrations
-from geval_local.runs.spread import Shard, fill
-from geval_local.runs.target import find_target, shard_name
+from geval_local.runs.spread import ScoredShare, fill
+from geval_local.runs.target import find_target
 from geval_local.signature import signature_differences
 
 #: Most problems of one kind that are named.
 _NAMED = 5
 
 
-def shard_directories(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def share_directories(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """List the directories of shares: those given, or those in a directory that holds them."""
     found: list[Path] = []
     for one in map(Path, given):
@@ -42,7 +42,7 @@ def shard_directories(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def merge_shards(
+def merge_shares(
     given: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     options: RunOptions | None = None,
@@ -71,8 +71,8 @@ def merge_shards(
         If shares are missing, not finished, named twice or not of one run, or their input has changed.
     """
     options = options or RunOptions()
-    shards = _checked([_read(directory) for directory in shard_directories(given)])
-    first = shards[0].manifest
+    shares = _checked([_read(directory) for directory in share_directories(given)])
+    first = shares[0].manifest
     settings = first.settings
     maps = read_calibrations(
         settings.calibrations, load_calibration, [str(metric["name"]) for metric in settings.metrics]
@@ -93,8 +93,8 @@ def merge_shards(
     for path in paths:
         target.refuse_input(path)
     listing, hashes = listing_of(paths, settings), dict[Stretch, InputFile]()
-    for shard in shards:
-        _check_input(shard, listing, hashes)
+    for share in shares:
+        _check_input(share, listing, hashes)
     whole = settings.model_copy(
         update={
             "shard": None,
@@ -114,59 +114,57 @@ def merge_shards(
         maps,
         {},
         events or RunEvents(),
-        fill=lambda run: _merge(run, shards),
+        fill=lambda run: _merge(run, shares),
         retry_errors=False,
         overwrite=options.overwrite,
     )
 
 
-def _read(directory: Path) -> Shard:
+def _read(directory: Path) -> ScoredShare:
     manifest = read_manifest(directory)
-    if manifest is None or manifest.settings.shard_numbers is None:
+    if manifest is None or manifest.settings.shard is None:
         raise ConfigurationError(
             f"{directory} is no share of a run",
             hint="`geval-local score FILE ... --shard I/N -o OUT/` makes them; name OUT.",
         )
-    return Shard(directory, manifest)
+    return ScoredShare(directory, manifest)
 
 
-def _numbers(shard: Shard) -> tuple[int, int]:
-    numbers = shard.manifest.settings.shard_numbers
-    assert numbers is not None
-    return numbers
+def _numbers(share: ScoredShare) -> tuple[int, int]:
+    return share_numbers(share.manifest.settings.shard)
 
 
-def _checked(shards: list[Shard]) -> list[Shard]:
+def _checked(shares: list[ScoredShare]) -> list[ScoredShare]:
     """Check that shares are finished, of one run, and all there; return them in the order of the input."""
-    if not shards:
+    if not shares:
         raise ConfigurationError("there are no shares to be merged", hint="Name the directory that holds them.")
-    shards = sorted(shards, key=_numbers)
-    first = shards[0]
-    for shard in shards[1:]:
-        differences = _differences(first, shard)
+    shares = sorted(shares, key=_numbers)
+    first = shares[0]
+    for share in shares[1:]:
+        differences = _differences(first, share)
         if differences:
             raise ConfigurationError(
-                f"{shard.directory} and {first.directory} are no shares of one run: {'; '.join(differences)}",
+                f"{share.directory} and {first.directory} are no shares of one run: {'; '.join(differences)}",
                 hint="Score the one that is wrong again with the command of the others.",
             )
-    for one, other in pairwise(shards):
+    for one, other in pairwise(shares):
         if _numbers(one) == _numbers(other):
             raise ConfigurationError(
                 f"{one.directory} and {other.directory} are the same share", hint="Name one of them."
             )
-    _check_all_there(shards)
-    unfinished = [shard.directory for shard in shards if shard.manifest.ended is None]
+    _check_all_there(shares)
+    unfinished = [share.directory for share in shares if share.manifest.ended is None]
     if unfinished:
         commands = [shlex.join(["geval-local", "resume", str(one)]) for one in unfinished[:_NAMED]]
         more = f"\n  and {len(unfinished) - _NAMED} more" if len(unfinished) > _NAMED else ""
         raise ConfigurationError(
-            f"{len(unfinished)} of {len(shards)} shares are not finished, among them {unfinished[0]}",
+            f"{len(unfinished)} of {len(shares)} shares are not finished, among them {unfinished[0]}",
             hint="Finish them, then merge again:\n  " + "\n  ".join(commands) + more,
         )
-    return shards
+    return shares
 
 
-def _differences(one: Shard, other: Shard) -> list[str]:
+def _differences(one: ScoredShare, other: ScoredShare) -> list[str]:
     """List what keeps two shares from being of one run."""
     if _numbers(one)[1] != _numbers(other)[1]:
         return [f"one is of {_numbers(one)[1]} shares, the other of {_numbers(other)[1]}"]
@@ -191,23 +189,23 @@ def _differences(one: Shard, other: Shard) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _check_all_there(shards: Sequence[Shard]) -> None:
+def _check_all_there(shares: Sequence[ScoredShare]) -> None:
     """Check that every share begins where the one before it ends; a share without rows is none."""
-    count, place = _numbers(shards[0])[1], (0, 0)
+    count, place = _numbers(shares[0])[1], (0, 0)
     number = 0
-    for shard in shards:
-        share = shard.manifest.input.share
+    for scored in shares:
+        share = scored.manifest.input.share
         assert share is not None
         if share.first != place:
-            raise _missing(shards, number + 1, _numbers(shard)[0] - 1, count)
-        place, number = share.last, _numbers(shard)[0]
+            raise _missing(shares, number + 1, _numbers(scored)[0] - 1, count)
+        place, number = share.last, _numbers(scored)[0]
         end = share.end
     if place != end:
-        raise _missing(shards, number + 1, count, count)
+        raise _missing(shares, number + 1, count, count)
 
 
-def _missing(shards: Sequence[Shard], first: int, last: int, count: int) -> ConfigurationError:
-    folder = shards[0].directory.parent
+def _missing(shares: Sequence[ScoredShare], first: int, last: int, count: int) -> ConfigurationError:
+    folder = shares[0].directory.parent
     if first > last:
         return ConfigurationError(
             f"the shares in {folder} do not follow each other: their input was cut in other ways",
@@ -215,22 +213,22 @@ def _missing(shards: Sequence[Shard], first: int, last: int, count: int) -> Conf
         )
     told = f"{first}/{count}" + (f" to {last}/{count}" if last > first else "")
     return ConfigurationError(
-        f"rows are missing: those of the share {told}, such as {folder / shard_name(f'{first}/{count}')}",
+        f"rows are missing: those of the share {told}, such as {folder / share_name(f'{first}/{count}')}",
         hint=f"Score the share {first}/{count} by the command of the others, then merge again.",
     )
 
 
-def _check_input(shard: Shard, listing: str, hashes: dict[Stretch, InputFile]) -> None:
+def _check_input(share: ScoredShare, listing: str, hashes: dict[Stretch, InputFile]) -> None:
     """Check that the input of a share is still what it was."""
-    known = shard.manifest.input
+    known = share.manifest.input
     assert known.share is not None
     if known.share.listing != listing or fingerprint_share(known.share, hashes).sha256 != known.sha256:
         raise DataError(
-            f"the input {known.path} has another content than when {shard.directory} was scored",
+            f"the input {known.path} has another content than when {share.directory} was scored",
             hint="Put the former content back, or score that share again.",
         )
 
 
-def _merge(run: Run, shards: Sequence[Shard]) -> None:
-    run.manifest.shares = [shard.manifest.run for shard in shards]
-    fill(run, shards)
+def _merge(run: Run, shares: Sequence[ScoredShare]) -> None:
+    run.manifest.shares = [share.manifest.run for share in shares]
+    fill(run, shares)

@@ -10,8 +10,8 @@ from report_data import rescored, rows, write_run
 
 from geval_local.analysis.comparison import compare
 from geval_local.analysis.results import read_results
-from geval_local.report.answer import answer, matrix, said_once, short_names, tab_title, unscored_once
 from geval_local.report.comparison_page import write_compared
+from geval_local.report.headline import answer, matrix, said_once, short_names, tab_title, unscored_once
 from geval_local.report.overview import Described, MetricText, summaries
 from geval_local.report.run_page import RunPage
 from geval_local.scale import Scale

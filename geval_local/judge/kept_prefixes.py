@@ -1,0 +1,122 @@
+"""What the engine keeps of one batch of calls for the batches that follow."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from geval_local.engine.interface import MOST_POSITIONS
+from geval_local.tokens.requests import Ids, common_prefix
+
+#: Tokens that must be saved: what is kept takes passes of its own, and each costs about as much as 32 tokens.
+LEAST_SAVED = 128
+#: Number of recent pieces of evidence remembered, to detect repeats.
+REMEMBERED = 256
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A call whose first prompts are in a batch."""
+
+    #: Tokens of its first prompt.
+    ids: Ids
+    #: Number of tokens that all prompts of its form begin with, and that are kept anyway.
+    start: int = 0
+    #: Names its evidence; None if it has none of its own.
+    group: bytes | None = None
+    #: Whether later batches need its evidence, too.
+    goes_on: bool = False
+    #: Gives the tokens up to the end of its evidence; None if they are unknown.
+    evidence: Callable[[], Ids | None] = lambda: None
+
+
+class KeptPrefixes:
+    """Chooses what the engine keeps of one batch for the batches that follow.
+
+    A batch computes shared text once, but the next batch starts again, unless the engine keeps that text. It has little
+    room, and what it keeps is computed apart from the rest of the batch; so only that is kept which is likely to be
+    needed again:
+
+    - evidence of which a part of the questions is left for later batches;
+    - evidence that came in an earlier batch, unless it shares most of its text with its company, as the candidates of
+      one document do when they are asked about a second time;
+    - what the newest call shares with others. Rows of one document come one after the other, and a batch that ends amid
+      them is followed by one that continues with them.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, Ids] = OrderedDict()
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def choose(self, calls: Sequence[Newcomer]) -> list[Ids | None]:
+        """Choose for every new call of a batch what the engine keeps of its prompts."""
+        contents = [call.ids.astype(">u4").tobytes() for call in calls]
+        for place in self._repeated(calls, contents):
+            self._keep(calls[place].evidence())
+        found = [self._longest(call, content) for call, content in zip(calls, contents, strict=True)]
+        if calls and found[-1] is None and self._keep(_shared_by_newest(calls)):
+            found = [self._longest(call, content) for call, content in zip(calls, contents, strict=True)]
+        for call in calls:
+            if call.group is not None:
+                self._seen[call.group] = None
+                self._seen.move_to_end(call.group)
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        return found
+
+    def _repeated(self, calls: Sequence[Newcomer], contents: Sequence[bytes]) -> list[int]:
+        """List one call for every evidence that is worth keeping."""
+        wanted: dict[bytes, int] = {}
+        order = sorted(range(len(calls)), key=contents.__getitem__)
+        for at, place in enumerate(order):
+            call = calls[place]
+            if call.group is None or call.group in wanted:
+                continue
+            if call.goes_on:
+                wanted[call.group] = place
+            elif call.group in self._seen:
+                company = max(call.start, *(self._shared(calls, order, at, step) for step in (-1, 1)))
+                evidence = call.evidence()
+                # Apart from its company it is computed in full: it must save more than that.
+                if evidence is not None and len(evidence) - company >= max(LEAST_SAVED, company - call.start):
+                    wanted[call.group] = place
+        return list(wanted.values())
+
+    @staticmethod
+    def _shared(calls: Sequence[Newcomer], order: Sequence[int], at: int, step: int) -> int:
+        """Count the tokens that a call shares with its next neighbour about other evidence, on one side."""
+        call, other = calls[order[at]], at + step
+        while 0 <= other < len(order) and calls[order[other]].group == call.group:
+            other += step
+        return common_prefix(call.ids, calls[order[other]].ids) if 0 <= other < len(order) else 0
+
+    def _keep(self, prefix: Ids | None) -> bool:
+        if prefix is None or not 0 < len(prefix) <= MOST_POSITIONS:
+            return False
+        key = prefix.astype(">u4").tobytes()
+        self._kept.setdefault(key, prefix)
+        self._kept.move_to_end(key)
+        while sum(map(len, self._kept.values())) > MOST_POSITIONS:
+            self._kept.popitem(last=False)
+        return True
+
+    def _longest(self, call: Newcomer, content: bytes) -> Ids | None:
+        """Find the longest kept prefix of a call's prompt, and mark it as used."""
+        fitting = [key for key in self._kept if len(key) < len(content) and content.startswith(key)]
+        if not fitting:
+            return None
+        longest = max(fitting, key=len)
+        self._kept.move_to_end(longest)
+        return self._kept[longest]
+
+
+def _shared_by_newest(calls: Sequence[Newcomer]) -> Ids | None:
+    """Find the text that the newest call shares with others: as much of it as all of them have."""
+    newest = calls[-1]
+    least = newest.start + LEAST_SAVED
+    lengths = [common_prefix(newest.ids, call.ids) for call in calls[:-1]]
+    shared = [length for length in lengths if least <= length < len(newest.ids)]
+    return np.ascontiguousarray(newest.ids[: min(shared)]) if shared else None
