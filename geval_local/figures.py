@@ -61,7 +61,7 @@ _THOUGHTS = (
     Figure(
         "thoughts",
         "texts",
-        "their texts, with `--keep-thoughts`",
+        "their texts, if they are kept",
         "present",
         lambda one: None if one.thoughts is None else list(one.thoughts.texts) or None,
     ),
@@ -86,7 +86,7 @@ def _named(*figures: Figure) -> dict[str, Figure]:
 #: Those of a score, in the order of the columns.
 FIGURES: dict[str, Figure] = _named(
     Figure("score", "number", "the expectation, on the metric's scale", "always", lambda one: one.value),
-    Figure("calibrated", "number", "with `--calibration`: the score on the scale of human ratings", "present"),
+    Figure("calibrated", "number", "with a calibration: the score on the scale of human ratings", "present"),
     Figure("normalized", "number", "the score on 0 to 1"),
     Figure("probabilities", "distribution", "of each label, together 1"),
     Figure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +19,6 @@ from geval_local.engine.choose import choose_engine
 from geval_local.engine.interface import Engine
 from geval_local.engine.self_check import CHECKS, check_engine
 from geval_local.errors import ConfigurationError
-from geval_local.models.continuous import can_replace, generate_continuously
 from geval_local.models.generate import (
     BEAMS,
     Paragraph,
@@ -30,7 +29,7 @@ from geval_local.models.generate import (
     may_share_batch,
 )
 from geval_local.models.guard import guarded
-from geval_local.models.head import Head, Trunk, input_device
+from geval_local.models.head import Head, input_device
 from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, own_sampling, read_model
 from geval_local.models.memory import is_out_of_memory, release_memory, unless_memory_runs_out
 from geval_local.models.precision import dtype_name, measured
@@ -39,10 +38,8 @@ from geval_local.models.verdicts import verdict_of
 from geval_local.options import EngineName, JudgeOptions
 
 DEFAULT_CONTEXT = 1 << 20
-#: Texts that are drawn side by side, and how many follow each other in a place before all of them are given out:
-#: the last ones of a place wait for the longest.
+#: Texts that are drawn side by side, and given out together.
 TEXTS_AT_ONCE = 32
-TURNS = 4
 #: Versions that a score depends on, under the keys of a signature.
 VERSIONS: Mapping[str, str] = {
     "transformers": transformers.__version__,
@@ -136,9 +133,11 @@ class TransformersBackend:
         waiting = sorted(range(len(draws)), key=lambda place: (-len(draws[place].ids), draws[place].ids.tobytes()))
         slots = TEXTS_AT_ONCE
         while waiting:
-            batch, generate = self._next_batch([draws[one] for one in waiting], sampling, slots)
+            batch = [draws[one] for one in waiting[:slots]]
+            while len(batch) > 1 and not self._may_share(batch, sampling):
+                batch = batch[: len(batch) // 2]
             write = partial(
-                generate,
+                generate_samples,
                 self.loaded.model,
                 self.loaded.tokenizer,
                 [draw.ids for draw in batch],
@@ -150,30 +149,15 @@ class TransformersBackend:
             with self.engine.turn:
                 texts = unless_memory_runs_out(write)
             if texts is None:
-                slots = min(slots, len(batch)) // 2
+                slots = len(batch) // 2
                 if not slots:
                     raise MemoryError("no memory to write one thought")
                 continue
             yield list(zip(waiting, texts, strict=False))
             waiting = waiting[len(batch) :]
 
-    def _next_batch(
-        self, waiting: Sequence[Draw], sampling: Sampling, slots: int
-    ) -> tuple[Sequence[Draw], Callable[..., list[list[int]]]]:
-        """Choose what is drawn next, and how: texts replace each other where that is exact, else they end together."""
-        model, most = self.loaded.model, sampling.max_new_tokens
-        if self.replaces_texts and not Trunk(model).group(len(waiting[0].ids) + most):
-            return waiting[: TURNS * slots], partial(generate_continuously, slots=slots)
-        batch = waiting[:slots]
-        while len(batch) > 1 and not may_share_batch(model, [len(draw.ids) for draw in batch], most):
-            batch = batch[: len(batch) // 2]
-        return batch, generate_samples
-
-    @cached_property
-    def replaces_texts(self) -> bool:
-        """Whether the place of a text that is over goes to the next."""
-        with self.engine.turn:
-            return can_replace(self.loaded.model)
+    def _may_share(self, batch: Sequence[Draw], sampling: Sampling) -> bool:
+        return may_share_batch(self.loaded.model, [len(draw.ids) for draw in batch], sampling.max_new_tokens)
 
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""

@@ -27,7 +27,9 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, options
             f"`device={options.device}` names one GPU, and every worker gets one of its own",
             hint="Leave `device` out.",
         )
-    wanted, each = _wanted_gpus(options), options.tensor_parallel or 1
+    each = options.tensor_parallel or 1
+    wanted = "device=cuda" if options.device == "cuda" else None
+    wanted = wanted if options.tensor_parallel is None else f"tensor_parallel={each}"
     if wanted is not None and not any(node.get("GPU", 0) >= each for node in nodes):
         if workers is None:
             raise ConfigurationError(
@@ -48,13 +50,6 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, options
         )
     workers = workers or places
     return WorkerShare(workers, min(1, sum(cpus) // workers), each) if on_gpus else WorkerShare(workers, each, 0)
-
-
-def _wanted_gpus(options: JudgeOptions) -> str | None:
-    """Return the option that asks for GPUs."""
-    if options.tensor_parallel is not None:
-        return f"tensor_parallel={options.tensor_parallel}"
-    return "device=cuda" if options.device == "cuda" else None
 
 
 def _largest_share(counts: Sequence[int], workers: int | None) -> int:

@@ -48,8 +48,9 @@ def open_run(
     *,
     retry_errors: bool = False,
     overwrite: bool = False,
+    patience: float = 0.0,
 ) -> Iterator[Run]:
-    """Start a run, or continue the existing one."""
+    """Start a run, or continue the existing one; wait so many seconds for another process that is in it."""
     if directory is None:
         assert wanted is not None
         yield Run(wanted, MemoryStore(), None)
@@ -59,7 +60,7 @@ def open_run(
         raise _no_run(directory)
     replaces = _checked_output(directory, on_record, wanted, overwrite=overwrite)
     made = make(directory)
-    with hold(directory):
+    with hold(directory, patience):
         try:
             with _held(directory, wanted, replaces, overwrite=overwrite, retry_errors=retry_errors) as run:
                 yield run

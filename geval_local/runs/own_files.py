@@ -26,10 +26,10 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
-def hold(directory: Path) -> Iterator[None]:
-    """Lock a directory for this process; the operating system releases the lock whenever the process dies."""
+def hold(directory: Path, patience: float = 0.0) -> Iterator[None]:
+    """Lock a directory for this process, after so many seconds at most; the lock goes whenever the process dies."""
     path = directory / LOCK_NAME
-    lock = FileLock(path, timeout=0, mode=0o600, fallback_to_soft=False)
+    lock = FileLock(path, timeout=patience, mode=0o600, fallback_to_soft=False)
     try:
         if os.path.lexists(path) and not _is_lock(path):
             raise OutputError(f"{path} is a link, or no lock, and no run makes that", hint="Remove it.")

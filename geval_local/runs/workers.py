@@ -371,7 +371,8 @@ class ShareScorer:
                 self.tell(Told("done", done))
 
         manifest = RunManifest.new(fingerprint_share(task.share), task.settings, list(task.judges))
-        with open_run(task.directory, manifest, retry_errors=task.retry_errors) as run:
+        # A worker of a command that was killed may be in it still.
+        with open_run(task.directory, manifest, retry_errors=task.retry_errors, patience=2 * ENDING_SECONDS) as run:
             run.compute(
                 task.judge,
                 self._find,

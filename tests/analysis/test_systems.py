@@ -274,6 +274,26 @@ def test_draws_that_fall_apart_make_no_long_intervals():
     assert 0 < max(lengths) < 8
 
 
+def test_documents_doubled_under_new_ids_count_once_and_are_told():
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "doc_id": f"d{d}",
+            "source": f"Text {d}",
+            "system": s,
+            "output": f"{s} {d}",
+            "geval": {"m": {"score": float(3 + 0.3 * (s == "a") + rng.normal(0, 0.5)), "label_mass": 0.9}},
+        }
+        for d in range(20)
+        for s in "ab"
+    ]
+    doubled = [*rows, *(row | {"doc_id": f"again {row['doc_id']}"} for row in rows)]
+    once, twice = (compare_systems([own], system="system", across=["any"]) for own in (rows, doubled))
+    assert twice.systems["m"].pairs[0].documents == 20
+    assert twice.systems["m"].pairs[0].p == pytest.approx(once.systems["m"].pairs[0].p)
+    assert "doc_id differs in rows with the same source" in twice.together.grouping
+
+
 def test_the_record_is_plain_json():
     record = json.loads(json.dumps(as_record(rank_systems(made({"a": 3.0, "b": 3.4})))))
     assert record["pairs"][0]["difference"]["low"] < record["pairs"][0]["difference"]["value"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import re
 import shlex
@@ -12,6 +13,8 @@ import pytest
 import typer
 from cli_run import run
 
+from geval_local import bias, calibrate, compare, estimate, is_worse, jury, plan_ratings, rank
+from geval_local.analysis.results import Reading
 from geval_local.cli.app import PANELS, VERBS, app
 from geval_local.cli.options import Gates
 
@@ -109,3 +112,24 @@ def test_every_gate_stands_where_the_exit_codes_are_explained(place, tmp_path):
 def test_a_former_name_is_refused_with_what_it_is_called_now(command, told, tmp_path):
     done = run(*command, home=tmp_path)
     assert (done.exit_code, told in done.stderr) == (2, True), done.stderr
+
+
+#: Verb -> the functions of Python that it calls.
+IN_PYTHON = {
+    "compare": (compare,),
+    "gate": (is_worse,),
+    "rank": (rank,),
+    "bias": (bias,),
+    "calibrate": (calibrate,),
+    "jury": (jury,),
+    "estimate": (estimate, plan_ratings),
+}
+#: What a command line alone has: files to write, and `--plan`, which asks for the second function.
+FILES = {"as_json", "output", "overwrite", "page", "summary", "junit", "plan"}
+
+
+@pytest.mark.parametrize("verb", IN_PYTHON)
+def test_an_option_of_an_analysis_has_its_name_in_python(verb):
+    known = {name for function in IN_PYTHON[verb] for name in inspect.signature(function).parameters}
+    options = {one.name for one in typer.main.get_command(app).commands[verb].params if one.opts[0].startswith("-")}
+    assert options - known - set(Reading.__annotations__) <= FILES

@@ -80,8 +80,8 @@ def test_the_options_stand_in_the_place_of_their_group():
     def verb(file: str, *, judge: JudgeOptions, run: RunOptions) -> None: ...
 
     names = [*JudgeOptions.model_fields, "limit"]
-    assert list(inspect.signature(takes_options(run_only=["limit"])(verb)).parameters) == ["file", *names]
-    without = takes_options(judge_without=["engine"], run_only=["limit"])(verb)
+    assert list(inspect.signature(takes_options("limit")(verb)).parameters) == ["file", *names]
+    without = takes_options("limit", judge_without=["engine"])(verb)
     assert "engine" not in inspect.signature(without).parameters
 
 

@@ -29,20 +29,20 @@ def clarity(tmp_path) -> Metric:
 @pytest.mark.slow
 def test_each_setting_is_timed_by_itself_and_compared_with_the_first(clarity):
     options = JudgeOptions(name=judge_directory())
-    arms = [Arm("auto", "float32"), Arm("padded", "bfloat16"), Arm("auto", "float64"), Arm("vllm", "float32")]
+    arms = [Arm("auto", "float32"), Arm("padded", "bfloat16"), Arm("vllm", "float32")]
     told: list[tuple[int, int]] = []
-    first, half, double, absent = measure(options, clarity, arms, on_arm=lambda *count: told.append(count))
-    assert told == [(number, 4) for number in range(5)]
-    for one in (first, half, double):
+    first, half, absent = measure(options, clarity, arms, on_arm=lambda *count: told.append(count))
+    assert told == [(number, 3) for number in range(4)]
+    for one in (first, half):
         assert one.error is None
         assert one.rows_per_minute > 0
         assert one.minutes_per_thousand == pytest.approx(1000 / one.rows_per_minute)
         assert one.memory_bytes > 50e6
     judge = Judge.load(options, dtype="float64")
-    expected = [score.value for score in judge.score_many(clarity, speed_samples(clarity)[: len(double.scores)])]
-    assert double.scores == pytest.approx(expected, abs=1e-12)
+    expected = [score.value for score in judge.score_many(clarity, speed_samples(clarity)[: len(first.scores)])]
+    assert first.scores == pytest.approx(expected, abs=1e-4)
     assert first.moved == first.largest == 0
-    assert 0 < double.largest < 1e-4 < half.largest < 0.5
+    assert 1e-4 < half.largest < 0.5
     assert half.moved <= half.largest
     assert "vllm" in str(absent.error).lower()
     assert math.isnan(absent.rows_per_minute)

@@ -14,7 +14,7 @@ from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 from geval_local.engine import transformers_backend
 from geval_local.engine.backend import Draw, Sampling
 from geval_local.judge.judge import Judge
-from geval_local.models import continuous
+from geval_local.models import generate
 from geval_local.models.generate import drawn_token, end_tokens, generate_paragraphs
 from geval_local.models.load import own_sampling
 from geval_local.thinking import Drawing
@@ -89,24 +89,17 @@ def finished(text, tokenizer):
     )
 
 
-#: Models whose texts do not replace each other.
-END_TOGETHER = {"bloom", "falcon_h1", "falcon_mamba", "mamba", "mamba2", "mpt", "recurrent_gemma", "rwkv"}
-
-
 @pytest.mark.sweep("gemma3", "qwen3_next")
 @pytest.mark.parametrize("kind", sorted({*KINDS, *STRANGE} - {"rwkv"}))  # alone, its own loop writes other texts
 def test_a_thought_is_the_same_alone_and_in_a_busy_batch(tmp_path, monkeypatch, kind):
-    """Places are given to the next draw, prompts come in, and columns are made room for; in float64 no token moves."""
+    """Others are padded, over earlier, and left out of the batch; in float64 no token moves."""
     tokenizer = byte_tokenizer()
     model = tiny_model(kind, len(tokenizer)) if kind in KINDS else unusual(kind, vocab_size=len(tokenizer)).double()
     directory = save_judge(tmp_path, model, tokenizer)
     backend = Judge.load(directory, style="completion", dtype="float64", engine="padded").backend
-    if kind != "jamba":  # by the version of transformers
-        assert backend.replaces_texts == (kind not in END_TOGETHER)
     asked = busy_draws()
     alone = [finished(next(iter(backend.sample([draw], BUSY)))[0][1], tokenizer) for draw in asked]
-    monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 3)
-    monkeypatch.setattr(continuous, "SPARE", 7)
+    monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 5)
     busy = dict(one for batch in backend.sample(asked, BUSY) for one in batch)
 
     assert len({len(text) for text in alone}) > 3
@@ -125,49 +118,42 @@ def test_groups_are_a_function_of_the_draws(llama, monkeypatch):
     monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 2)
     asked = busy_draws()
     whole = list(llama.sample(asked, BUSY))
-    assert [len(batch) for batch in whole] == [8, 8, 1]
+    assert [len(batch) for batch in whole] == [2] * 8 + [1]
     places = sorted(place for batch in whole[1:] for place, _ in batch)
     rest = list(llama.sample([asked[place] for place in places], BUSY))
     assert [[(places[place], text) for place, text in batch] for batch in rest] == whole[1:]
 
 
-def test_a_place_is_given_to_the_next_text(llama, monkeypatch):
-    """Eight texts with ends between 1 and 40 take the passes of the longest side, not of the longest in each batch."""
-    monkeypatch.setattr(transformers_backend, "TEXTS_AT_ONCE", 2)
-    assert llama.replaces_texts
-    read, rows = continuous.TextBatch.read, []
-    monkeypatch.setattr(continuous.TextBatch, "read", lambda own: rows.append(len(own.texts)) or read(own))
+def test_a_batch_goes_on_without_the_half_that_is_over(llama, monkeypatch):
+    rows = []
+    hook = llama.loaded.model.register_forward_pre_hook(
+        lambda _, given, named: rows.append(len(named["input_ids"])), with_kwargs=True
+    )
     (texts,) = llama.sample(busy_draws()[:8], BUSY)
-    sizes = [len(text) for _, text in texts]
-    assert sum(rows) == sum(size - 1 for size in sizes)  # no pass computes a text that is over
-    assert rows.count(1) < max(sizes)
+    short = list(rows)
+    rows.clear()
+    monkeypatch.setattr(generate, "OVER", 1.0)
+    (waited,) = llama.sample(busy_draws()[:8], BUSY)
+    hook.remove()
+    assert {place: finished(new, llama.tokenizer) for place, new in texts} == {
+        place: finished(new, llama.tokenizer) for place, new in waited
+    }
+    assert len(short) == len(rows)  # the longest text
+    assert set(rows) == {8}
+    assert short == sorted(short, reverse=True)
+    assert short[-1] == 1
+    assert sum(short) < 0.8 * sum(rows)
 
 
-def test_places_that_do_not_fit_are_halved_and_texts_stay_the_same(llama, monkeypatch):
+def test_a_batch_that_does_not_fit_is_halved_and_texts_stay_the_same(llama, monkeypatch):
     whole = dict(one for batch in llama.sample(draws(), BUSY) for one in batch)
-    generate, sizes = transformers_backend.generate_continuously, []
-
-    def limited(*given, slots, **named):
-        sizes.append(slots)
-        if slots > 2:
-            raise MemoryError("out of memory")
-        return generate(*given, slots=slots, **named)
-
-    monkeypatch.setattr(transformers_backend, "generate_continuously", limited)
-    assert dict(one for batch in llama.sample(draws(), BUSY) for one in batch) == whole
-    assert sizes == [32, 3, 1, 1]
-
-
-def test_batches_that_end_together_are_halved_too(llama, monkeypatch):
-    monkeypatch.setattr(llama, "replaces_texts", False)
-    whole = dict(one for batch in llama.sample(draws(), BUSY) for one in batch)
-    generate, sizes = transformers_backend.generate_samples, []
+    written, sizes = transformers_backend.generate_samples, []
 
     def limited(model, tokenizer, prompts, *given, **named):
         sizes.append(len(prompts))
         if len(prompts) > 2:
             raise MemoryError("out of memory")
-        return generate(model, tokenizer, prompts, *given, **named)
+        return written(model, tokenizer, prompts, *given, **named)
 
     monkeypatch.setattr(transformers_backend, "generate_samples", limited)
     parts = dict(one for batch in llama.sample(draws(), BUSY) for one in batch)

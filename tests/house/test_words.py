@@ -10,7 +10,7 @@ import geval_local
 
 PACKAGE = Path(geval_local.__file__).parent
 #: They declare options, or speak of pytest's.
-OF_COMMAND_LINES = ("cli/", "options.py", "hosts/pytest_plugin.py")
+OF_COMMAND_LINES = ("cli/", "figures.py", "options.py", "hosts/pytest_plugin.py")
 #: Whole commands, up to the end of the clause, which anybody can type into a shell; and a folder of the hub's cache.
 COMMANDS = re.compile(
     r"\b(?:geval-local|pip install|hf download|ray start|inspect score|vllm serve|llama-server|ollama show) [^`;,]*"

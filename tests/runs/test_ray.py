@@ -117,18 +117,23 @@ def driver(monkeypatch):
         monkeypatch.setattr(scheduler, "find_spec", lambda name: name)
         monkeypatch.setattr(scheduler, "partial", lambda *given: program)
         monkeypatch.setattr(scheduler, "ENDING_SECONDS", 0.0)
-        monkeypatch.setattr(scheduler, "SILENT_SECONDS", 1.0)
 
     return put
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
-    [(worker_kit.dying, "is gone (was ended by SIGKILL"), (worker_kit.hanging, "has not answered for 1 s")],
+    ("program", "seconds", "told"),
+    [
+        (worker_kit.dying, 600.0, "is gone (was ended by SIGKILL"),
+        (worker_kit.hanging, 0.0, "has not answered for 0 s"),
+    ],
 )
-def test_a_cluster_that_is_gone_or_hangs_interrupts_the_run(driver, file, tmp_path, caplog, program, told):
+def test_a_cluster_that_is_gone_or_hangs_interrupts_the_run(
+    driver, file, tmp_path, caplog, monkeypatch, program, seconds, told
+):
     """What talks to it cannot raise an error: Ray ends it, or it waits in native code."""
     driver(program)
+    monkeypatch.setattr(scheduler, "SILENT_SECONDS", seconds)
     with pytest.raises(Interrupted):
         score_file(file, METRICS, "nano", tmp_path / "out" / "run", use_cache=False, workers="ray")
     assert told in caplog.text

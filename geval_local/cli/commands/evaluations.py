@@ -210,18 +210,7 @@ def gate(
 
 def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
     """Print the figures of an evaluation to stdout, and its warnings and gates to stderr."""
-    from geval_local.cli.output.run_summary import (
-        gates_record,
-        run_record,
-        show_gates,
-        show_signatures,
-        show_slices,
-        show_summaries,
-        show_thoughts,
-        show_trying,
-        show_unscored,
-        show_warnings,
-    )
+    from geval_local.cli.output.run_summary import gates_record, run_record, show_gates, show_runs, show_warnings
 
     for name, run in result.runs.items():
         show_warnings(run, f"{name}: " if len(result.runs) > 1 else "")
@@ -237,19 +226,7 @@ def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
             }
         )
     else:
-        names = [name for name, run in result.runs.items() for _ in run.summaries]
-        show_summaries([one for run in result.runs.values() for one in run.summaries], names)
-        for run in result.runs.values():
-            show_slices(run)
-        for name, run in result.runs.items():
-            show_unscored(run, f" of {name}")
-            show_thoughts(run)
-        for run in result.runs.values():
-            show_signatures(run)
-        show_trying(result.runs.values())
-        for run in result.runs.values():
-            files = ", ".join(shlex.quote(str(file)) for file in run.files)
-            note(f"wrote {files}", "dim")
+        show_runs(result.runs)
         for page in result.reports.values():
             note(f"wrote {shlex.quote(str(page))}; open it in any browser")
     show_gates(result.outcomes)

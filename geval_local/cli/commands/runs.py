@@ -303,7 +303,7 @@ def report(
     read: list[Any] = list(map(options.here, runs))
     if not is_folder:
         mapping = read_mapping(asked.fields or [])
-        read = [read_results(read[0], fields=mapping, group_by=asked.group_by, **rated_on.model_dump())]
+        read = [read_results(read[0], fields=mapping, group_by=asked.group_by, **dict(rated_on))]
     written = options.analyse(
         write,
         read,

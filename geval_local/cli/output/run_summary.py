@@ -71,15 +71,31 @@ def show_result(
             _show_answers(result.answers)
         else:
             show_summaries(result.summaries)
-            show_slices(result)
+            _show_slices(result)
         _show_pace(result)
-        show_unscored(result)
+        _show_unscored(result)
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
             if not summary.doubt:
                 show_lowest(summary.metric, rows, lowest, result.manifest.settings.documents)
-        show_signatures(result)
+        _show_signatures(result)
         _show_next(result, lowest)
     show_gates(gates)
+
+
+def show_runs(runs: Mapping[str, RunResult]) -> None:
+    """Print the figures of an evaluation's runs, each by the name of its data."""
+    names = [name for name, run in runs.items() for _ in run.summaries]
+    show_summaries([one for run in runs.values() for one in run.summaries], names)
+    for run in runs.values():
+        _show_slices(run)
+    for name, run in runs.items():
+        _show_unscored(run, f" of {name}")
+        _show_thoughts(run)
+    for run in runs.values():
+        _show_signatures(run)
+    _show_trying(runs.values())
+    for run in runs.values():
+        note(f"wrote {', '.join(shlex.quote(str(file)) for file in run.files)}", "dim")
 
 
 def gates_record(gates: Sequence[GateOutcome]) -> dict[str, Any]:
@@ -208,7 +224,7 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
             say(f"{summary.metric}: {summary.doubt}", wrap=True)
 
 
-def show_slices(result: RunResult) -> None:
+def _show_slices(result: RunResult) -> None:
     """Print the figures of every slice, a table for each column, and warn of slices of few documents."""
     several = len(result.summaries) > 1
     for column in dict.fromkeys(one.column for summary in result.summaries for one in summary.slices):
@@ -264,12 +280,12 @@ def _show_pace(result: RunResult) -> None:
         detail(f"{1 - planned / prompts:.0%} of {prompts} prompt tokens saved by shared texts")
     for line in _interval_lines(result.summaries):
         note(line, "dim")
-    show_thoughts(result)
+    _show_thoughts(result)
     for precision in result.precisions:
         detail(f"precision: {precision}", unusual=not precision.startswith(("float32", "float64")))
 
 
-def show_thoughts(result: RunResult) -> None:
+def _show_thoughts(result: RunResult) -> None:
     """Say in one line for every result of a judge that thinks what its thoughts leave open."""
     for summary in result.summaries:
         if summary.thoughts and not summary.doubt:
@@ -331,7 +347,7 @@ def _passed(summary: Summary) -> str:
     return f"{summary.passed_share:.1%} ({summary.direction.comparison} {summary.threshold:g})"
 
 
-def show_unscored(result: RunResult, where: str = "") -> None:
+def _show_unscored(result: RunResult, where: str = "") -> None:
     """List the reasons of rows without a score or an answer; `where` ends the heading of each list."""
     found = [(f"unscored in {summary.metric}{where}", summary.reasons) for summary in result.summaries]
     found += [(f"without an answer to {answer.name}", answer.reasons) for answer in result.answers]
@@ -348,7 +364,7 @@ def show_unscored(result: RunResult, where: str = "") -> None:
             say(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)")
 
 
-def show_signatures(result: RunResult) -> None:
+def _show_signatures(result: RunResult) -> None:
     """Name the signatures in one line, and the file that holds them whole."""
     names = [summary.metric for summary in result.summaries] or [answer.name for answer in result.answers]
     listed = ", ".join(f"{name} {short_signature(one)}" for name, one in zip(names, result.signatures, strict=True))
@@ -360,7 +376,7 @@ def show_signatures(result: RunResult) -> None:
 
 def _show_next(result: RunResult, lowest: int) -> None:
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
-    show_trying([result])
+    _show_trying([result])
     note("next:")
     output = shlex.quote(str(result.target.results))
     if result.target.results is None:
@@ -398,7 +414,7 @@ def writes_reasons(judge: JudgeOptions) -> bool:
     return True
 
 
-def show_trying(results: Iterable[RunResult]) -> None:
+def _show_trying(results: Iterable[RunResult]) -> None:
     """Say once which judges of runs are for trying the tool only, and what to take instead."""
     from geval_local.models.registry import load_registry
 
