@@ -226,14 +226,16 @@ def _interruption(error: BaseException) -> KeyboardInterrupt | None:
 
 
 def _end_without_verdict(arguments: Sequence[str]) -> None:
-    """Let no JUnit file of an earlier run stay green, also if the options cannot be read."""
-    from geval_local.evaluation.gate_reports import begin
+    """Let no report of an earlier run stay green, also if the options cannot be read."""
+    from geval_local.evaluation.gate_reports import NO_VERDICT, UNREAD, begin
 
     for place, argument in enumerate(arguments):
         name, equals, file = argument.partition("=")
-        if name == "--junit" and (files := [file] if equals else arguments[place + 1 : place + 2]):
-            with contextlib.suppress(GevalError):
-                begin(None, Path(files[0]), "geval-local")
+        if name in ("--junit", "--summary") and (files := [file] if equals else arguments[place + 1 : place + 2]):
+            report = Path(files[0])
+            with contextlib.suppress(GevalError, OSError, UnicodeDecodeError):
+                if not (report.exists() and NO_VERDICT in report.read_text(encoding="utf-8")):
+                    begin(*((report, None) if name == "--summary" else (None, report)), UNREAD)
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:

@@ -25,6 +25,10 @@ _OURS = b'<testsuites name="geval-local"'
 #: Beginning and end of this module's sections in Markdown.
 _SECTION = "<!-- geval-local gates"
 _END = "<!-- end of geval-local gates -->\n"
+#: Title where a command ended before its own was known; the next report takes the place of that section too.
+UNREAD = "geval-local"
+#: The name of the gate of a run that has not ended.
+NO_VERDICT = "no verdict"
 #: Characters of a judged text that are shown.
 _TEXT = 160
 #: Characters that XML 1.0 cannot contain, not even escaped.
@@ -35,7 +39,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 def begin(summary: Path | None, junit: Path | None, title: str) -> None:
     """Check before scoring that both files can be written, and are none of others; mark them as without a verdict."""
-    waiting = [GateOutcome(Gate(SCORED, metric="no verdict"), "failed", "the run did not end")]
+    waiting = [GateOutcome(Gate(SCORED, metric=NO_VERDICT), "failed", "the run did not end")]
     for place in filter(None, (junit, summary)):
         if place.is_dir() or not place.parent.is_dir():
             why = "it is a directory" if place.is_dir() else f"there is no directory {place.parent}"
@@ -156,12 +160,17 @@ def write_markdown(
             with path.open("a", encoding="utf-8") as file:
                 file.write(text)
             return
-        mark = f"{_SECTION} {hashlib.sha256(title.encode('utf-8', 'surrogatepass')).hexdigest()[:12]} -->\n"
         before = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise OutputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    others = re.sub(rf"{re.escape(mark)}.*?{re.escape(_END)}", "", before, flags=re.DOTALL)
-    save_text(path, f"{others}{mark}{text}{_END}")
+    for mark in map(_mark, (UNREAD, title)):
+        before = re.sub(rf"{re.escape(mark)}.*?{re.escape(_END)}", "", before, flags=re.DOTALL)
+    save_text(path, f"{before}{_mark(title)}{text}{_END}")
+
+
+def _mark(title: str) -> str:
+    """Return the first line of the section with a title."""
+    return f"{_SECTION} {hashlib.sha256(title.encode('utf-8', 'surrogatepass')).hexdigest()[:12]} -->\n"
 
 
 def _figures(summary: Summary) -> tuple[str, str, str]:

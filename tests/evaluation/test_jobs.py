@@ -392,9 +392,14 @@ def test_a_command_that_cannot_be_read_leaves_no_green_file(world, arguments):
     world.good()
     verb, *more = arguments
     assert 'failures="0"' in (world.path / "gates.xml").read_text(encoding="utf-8")
-    done = run(verb, "evaluation.yaml", *more, "--junit", "gates.xml", home=world.path / "home")
+    reports = ("--junit", "gates.xml", "--summary", "job.md")
+    done = run(verb, "evaluation.yaml", *more, *reports, home=world.path / "home")
     assert done.exit_code == 2, done.stderr
-    assert "no verdict" in (world.path / "gates.xml").read_text(encoding="utf-8")
+    for name in ("gates.xml", "job.md"):
+        assert "no verdict" in (world.path / name).read_text(encoding="utf-8")
+    if verb == "run":  # of the same evaluation
+        world.good()
+        assert "no verdict" not in (world.path / "job.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("prepare", "code", "counts", "told"), JOBS, ids=[job[0].__name__ for job in JOBS])
