@@ -123,6 +123,10 @@ def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str) -> 
     return {preferred: gap(own, first, second) for preferred, own in by_preference.items()}
 
 
+#: Share of ratings at an end of their scale from which a fair judge is called biased too often: .16 with a quarter.
+CLIPPED = 0.1
+
+
 @dataclass(frozen=True)
 class LengthBias:
     """Correlation of scores, and of human ratings, with the logarithm of the output's length in words.
@@ -142,6 +146,9 @@ class LengthBias:
     reliability: float
     #: Number of items behind all figures.
     n: int
+    #: Share of the ratings that are the highest or the lowest of all; NaN without ratings. Where it is large, a fair
+    #: judge has a partial correlation above 0 (docs/simulations.md).
+    at_ends: float = math.nan
 
 
 def length_bias(
@@ -184,7 +191,9 @@ def length_bias(
     found = (figures if error is not None else replace(figures, draws=None)).interval(0)
     spread = float(products[8].mean())
     reliability = math.nan if error is None or spread == 0 else max(0.0, 1 - error / spread)
-    return LengthBias(score, correlate(ratings, level), within(found, -1.0, 1.0), reliability, len(chosen))
+    given = np.array([item.human for item in rated])
+    at_ends = float(((given == given.max()) | (given == given.min())).mean())
+    return LengthBias(score, correlate(ratings, level), within(found, -1.0, 1.0), reliability, len(chosen), at_ends)
 
 
 def length_table(bias: LengthBias) -> Table:
@@ -198,11 +207,15 @@ def length_table(bias: LengthBias) -> Table:
     if bias.partial is not None:
         rows.append(("scores, ratings held fixed", bias.partial, "-", "-", bias.n))
         notes.append(
-            f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}, not for ratings at an "
-            "end of their scale, which move it above 0 if better outputs are longer"
+            f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}"
             if math.isfinite(bias.reliability)
             else "ratings held fixed: noise in the ratings alone moves this from 0; `raters`, two or more, correct it"
         )
+        if bias.at_ends >= CLIPPED:
+            notes.append(
+                f"{bias.at_ends:.0%} of the ratings are at an end of their scale, which moves this above 0 for a fair "
+                "judge too, if better outputs are longer"
+            )
     return Table.of(("", *COEFFICIENTS, "n"), rows, notes)
 
 

@@ -480,9 +480,10 @@ class AnalysisOptions:
         ),
     ] = None
     level: Annotated[
-        Literal["summary", "pooled", "system"] | None,
+        Literal["summary", "pooled", "partial", "system"] | None,
         typer.Option(
-            help="Within documents, over all rows, or over systems. Absent: within documents where rows share one.",
+            help="Within documents, over all rows, over all rows given their systems, or over systems. Absent: within "
+            "documents where rows share one.",
             show_default=False,
         ),
     ] = None

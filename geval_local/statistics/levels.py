@@ -1,7 +1,9 @@
-"""Agreement at three levels, on all of the data and on draws of documents and systems.
+"""Agreement at four levels, on all of the data and on draws of documents and systems.
 
-``summary``: within each document, then the mean over documents. ``pooled``: all items at once. ``system``: over the
-means of the systems.
+``summary``: within each document, then the mean over documents. ``pooled``: all items at once. ``partial``: all items
+at once, given the system: without the means of its ratings and of its scores, so that a judge that tells systems apart
+but not their outputs has 0 (the partial correlation of FRANK, Pagnoni et al., 2021). ``system``: over the means of the
+systems.
 """
 
 from __future__ import annotations
@@ -30,13 +32,20 @@ from geval_local.statistics.coefficients import (
 from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import RESAMPLES, Draws, FiguresWithErrors, Target, group_folds
 
-Level = Literal["summary", "pooled", "system"]
+Level = Literal["summary", "pooled", "partial", "system"]
 
 #: Default population to which figures generalise. A mean over documents, or a pool of them, is a statement about the
 #: same systems on new documents, valid from ten documents on. A correlation over systems is a statement about systems:
 #: more documents for the same few systems say nothing about a new system.
-DEFAULT_TARGETS: dict[Level, Target] = {"summary": "documents", "pooled": "documents", "system": "both"}
+DEFAULT_TARGETS: dict[Level, Target] = {
+    "summary": "documents",
+    "pooled": "documents",
+    "partial": "documents",
+    "system": "both",
+}
 
+#: Levels that need to know who wrote each output, as messages name them.
+_OF_SYSTEMS: dict[Level, str] = {"system": "a correlation over systems", "partial": "a correlation given the system"}
 #: More documents than this are pooled in blocks; a document is in the same block in every analysis.
 BLOCKS = 200
 # Pairwise accuracy needs a table of pairs; above this many compared items it is computed only on request.
@@ -93,18 +102,27 @@ def level_figures(
         raise DataError(
             "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."
         )
-    table = ItemTable(items)
-    if (level == "system" or target in ("systems", "both")) and not table.systems:
-        wanted = "a correlation over systems" if level == "system" else "a statement about new systems"
+    table = ItemTable(_given_systems(items) if level == "partial" else items)
+    if (level in _OF_SYSTEMS or target in ("systems", "both")) and not table.systems:
+        wanted = _OF_SYSTEMS.get(level, "a statement about new systems")
         raise DataError(
             f"{wanted} needs to know who wrote each output",
             hint="Name the field that holds the system, or choose the summary or pooled level on new documents.",
         )
     if draws is None and target is not None:
         draws = draws_for([items], level, target)
-    find = {"summary": _summary, "pooled": _pooled, "system": _system}[level]
+    find = {"summary": _summary, "system": _system}.get(level, _pooled)
     found = find(table, target, accuracy, draws)
     return replace(found, documents=len(table.documents), systems=len(table.systems))
+
+
+def _given_systems(items: Sequence[ScoredItem]) -> list[ScoredItem]:
+    """Subtract from each rating and score the mean of its system."""
+    systems = np.unique([item.system for item in items], return_inverse=True)[1]
+    values = np.array([(item.human, item.predicted) for item in items])
+    values -= (np.stack([np.bincount(systems, own) for own in values.T], 1) / np.bincount(systems)[:, None])[systems]
+    values = values.round(9)  # what is equal stays so
+    return [replace(item, human=human, predicted=score) for item, (human, score) in zip(items, values, strict=True)]
 
 
 def documents_kept(items: Sequence[ScoredItem]) -> set[str]:
@@ -126,7 +144,7 @@ def draws_for(
     documents: set[str] = set()
     for items in judges:
         own = {item.group for item in items}
-        documents |= own if level != "pooled" or len(own) <= BLOCKS else set(map(_block, own))
+        documents |= own if level not in ("pooled", "partial") or len(own) <= BLOCKS else set(map(_block, own))
     return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target, count=count)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.analysis.biases import gaps_by_preference, judge_less_people, length_bias
+from geval_local.analysis.biases import gaps_by_preference, judge_less_people, length_bias, length_table
 from geval_local.analysis.differences import gap, side_means
 from geval_local.errors import DataError
 from geval_local.scale import Scale
@@ -114,6 +114,16 @@ def test_length_bias_is_the_correlation_with_length():
     assert length_bias([replace(item, human=math.nan) for item in items]).human is None
     with pytest.raises(DataError):
         length_bias([replace(item, length=None) for item in items])
+
+
+def test_ratings_at_an_end_of_their_scale_are_named_where_they_are_many():
+    items = duel(50)
+    values = np.linspace(2, 4, len(items))
+    for share, is_told in ((0.0, False), (0.3, True)):
+        human = np.where(np.arange(len(items)) % 10 < 10 * share, 5.0, values)
+        rated = [replace(item, human=float(own)) for item, own in zip(items, human, strict=True)]
+        notes = " ".join(length_table(length_bias(rated)).notes)
+        assert ("of the ratings are at an end of their scale" in notes) == is_told
 
 
 def test_pairing_is_kept_where_a_part_of_the_documents_is_shared():

@@ -48,6 +48,24 @@ def test_pooled_summary_and_system_are_what_scipy_gives():
     assert three(correlate(items, "system")) == pytest.approx(scipy_three(*zip(*systems, strict=True)))
 
 
+def test_given_the_system_the_coefficient_is_the_partial_correlation():
+    """The residuals of least squares on one indicator per system; means of systems alone say nothing then."""
+    items = [replace(item, human=item.human + 2 * int(item.system[1:])) for item in make(30, 6)]
+    systems = np.array([int(item.system[1:]) for item in items])
+    indicators = (systems[:, None] == np.arange(6)).astype(float)
+    human, scores = (np.array(own) for own in columns(items))
+    fitted = (indicators @ np.linalg.lstsq(indicators, own, rcond=None)[0] for own in (human, scores))
+    residuals = [np.round(own - fit, 9) for own, fit in zip((human, scores), fitted, strict=True)]
+    assert three(correlate(items, "partial")) == pytest.approx(scipy_three(*residuals), abs=1e-6)
+    rng = np.random.default_rng(1)
+    knows_systems = [replace(item, predicted=int(item.system[1:]) + rng.normal()) for item in items]
+    assert correlate(knows_systems, "pooled").pearson.value > 0.6
+    found = correlate(knows_systems, "partial").pearson
+    assert found.low < 0 < found.high
+    with pytest.raises(DataError, match="given the system needs to know who wrote each output"):
+        correlate([replace(item, system="") for item in items], "partial")
+
+
 def test_groups_are_skipped_by_reason_and_do_not_count_as_zero():
     items = [
         *[ScoredItem("good", "", h, p) for h, p in ((1, 1.0), (2, 2.0), (3, 3.0))],
