@@ -142,12 +142,18 @@ def render_steps_prompt(metric: Metric, *, instruct: bool = False) -> Prompt:
     return Prompt("\n\n".join([*blocks, *asked, metric.phrase("steps"), ""]), "1.")
 
 
-def render_reason_prompt(metric: Metric, fields: Mapping[str, str], label: str) -> Prompt:
+def render_reason_prompt(
+    metric: Metric, fields: Mapping[str, str], label: str, request: str = REASON_REQUEST
+) -> Prompt:
     """Compose the prompt of a reason: the form, filled with a label, and the question why.
 
-    The score has been read from the form before; nothing in this prompt can change it.
+    The score has been read from the form before; nothing in this prompt can change it. If the last of several lines of
+    the request ends with a colon, the reason begins after it.
     """
-    return Prompt(f"{render_form(metric, fields).text} {label}\n\n{REASON_REQUEST}\n\n", REASON_CUE)
+    question, _, cue = request.strip().rpartition("\n")
+    if not question or not cue.endswith(":"):
+        question, cue = request.strip(), REASON_CUE
+    return Prompt(f"{render_form(metric, fields).text} {label}\n\n{question.rstrip()}\n\n", cue)
 
 
 def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str | None = None) -> Metric:

@@ -235,7 +235,7 @@ def _end_without_verdict(arguments: Sequence[str]) -> None:
             report = Path(files[0])
             with contextlib.suppress(GevalError, OSError, UnicodeDecodeError):
                 if not (report.exists() and NO_VERDICT in report.read_text(encoding="utf-8")):
-                    begin(*((report, None) if name == "--summary" else (None, report)), UNREAD)
+                    begin(report if name == "--summary" else None, report if name == "--junit" else None, UNREAD)
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:

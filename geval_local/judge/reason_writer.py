@@ -17,7 +17,7 @@ from geval_local.errors import Cause, ErrorCode, UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.judge.audit import example_samples
 from geval_local.metric import Metric
-from geval_local.prompt import Prompt, render_reason_prompt
+from geval_local.prompt import REASON_REQUEST, Prompt, render_reason_prompt
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -96,12 +96,14 @@ def write_reasons(
     labels: Sequence[str],
     *,
     max_new_tokens: int = REASON_TOKENS,
+    request: str = REASON_REQUEST,
     on_token: Callable[[int], object] = lambda count: None,
 ) -> Iterator[tuple[int, Reason]]:
     """Let a judge write the reasons of scored samples, in batches of like length; `on_token` takes a batch's tokens."""
-    return chain.from_iterable(
-        reason_batches(judge, metric, samples, labels, max_new_tokens=max_new_tokens, on_token=on_token)
+    batches = reason_batches(
+        judge, metric, samples, labels, max_new_tokens=max_new_tokens, request=request, on_token=on_token
     )
+    return chain.from_iterable(batches)
 
 
 def reason_batches(
@@ -111,6 +113,7 @@ def reason_batches(
     labels: Sequence[str],
     *,
     max_new_tokens: int,
+    request: str = REASON_REQUEST,
     on_token: Callable[[int], object] = lambda count: None,
 ) -> Iterator[list[tuple[int, Reason]]]:
     """Give the reasons batch by batch: without the samples of the first batches, the others stay as they are."""
@@ -121,7 +124,7 @@ def reason_batches(
         except UnscorableError as error:
             yield [(place, Reason("", label, error=error.cause))]
             continue
-        prompt = render_reason_prompt(metric, texts, label)
+        prompt = render_reason_prompt(metric, texts, label, request)
         ids = judge.encoder.encode([prompt])[0]
         if len(ids) + max_new_tokens > judge.context:
             needed = f"{len(ids)} tokens and the reason up to {max_new_tokens}"

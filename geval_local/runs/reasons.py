@@ -105,8 +105,10 @@ class ReasonWorker(Worker):
         samples = [window.samples[row - window.first] for row in waiting]
         labels = [str(self._figures(sample)["mode"]) for sample in samples]
         signature = str(self._judge.signature(self._metric))
-        tokens = self._settings.tokens
-        for batch in reason_batches(self._judge, self._metric, samples, labels, max_new_tokens=tokens):
+        asked = self._settings
+        for batch in reason_batches(
+            self._judge, self._metric, samples, labels, max_new_tokens=asked.tokens, request=asked.request
+        ):
             rows = []
             for place, reason in batch:
                 record = self._record(samples[place], reason, signature)

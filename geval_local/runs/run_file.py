@@ -259,8 +259,7 @@ def reason_file(
     judge: JudgeOptions,
     output: Path,
     *,
-    result: str,
-    tokens: int,
+    asked: ReasonSettings,
     fields: Mapping[str, str],
     load: Callable[[JudgeOptions], Judge],
     events: RunEvents,
@@ -268,7 +267,7 @@ def reason_file(
 ) -> RunResult | None:
     """Let a judge write why chosen rows of a result file got their scores on a metric, as JSON lines.
 
-    The figures are those called `result`, `metric` is the one with the steps of the scores. None if the output holds
+    `asked` says of which results, and how; `metric` is the one with the steps of the scores. None if the output holds
     just these reasons already; with `overwrite` they are written again.
     """
     settings = Settings(
@@ -276,7 +275,7 @@ def reason_file(
         fields=dict(fields),
         metrics=[definition(metric)],
         chosen=list(chosen),
-        reasons=ReasonSettings(result=result, tokens=tokens),
+        reasons=asked,
     )
     target = find_target(output)
     # A run that was killed at its very end is there still, and goes on to be cleared away.

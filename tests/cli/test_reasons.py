@@ -188,13 +188,14 @@ def test_the_same_command_again_finds_its_file_complete_and_loads_no_judge(here,
     assert len(written) == 2 * asked
 
 
-@pytest.mark.parametrize("what", ["other rows", "other tokens", "another judge", "other scores"])
+@pytest.mark.parametrize("what", ["other rows", "other tokens", "other words", "another judge", "other scores"])
 def test_another_command_writes_its_own_reasons_in_the_place_of_an_unchanged_file(here, written, what):
     assert give(here, "--lowest", 3, "-o", "r.jsonl").exit_code == 0
     asked = len(written)
     options = {
         "other rows": ("--lowest", 4),
         "other tokens": ("--lowest", 3, "--tokens", 9),
+        "other words": ("--lowest", 3, "--request", "Warum?"),
         "another judge": ("--lowest", 3, "-j", f"{judge_directory()},dtype=float64"),
         "other scores": ("--lowest", 3),
     }[what]

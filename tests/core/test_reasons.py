@@ -31,6 +31,12 @@ def test_the_prompt_is_the_form_with_its_label_and_then_the_question():
     assert prompt.text.endswith("\n\nReason:")
 
 
+def test_the_question_is_asked_in_the_words_and_with_the_beginning_that_are_given():
+    asked = render_reason_prompt(METRIC, {"output": "x"}, "4", "Warum? Zitiere die Stelle.\nBegründung:")
+    assert asked.text.endswith(" 4\n\nWarum? Zitiere die Stelle.\n\nBegründung:")
+    assert render_reason_prompt(METRIC, {"output": "x"}, "4", "Warum:").text.endswith(" 4\n\nWarum:\n\nReason:")
+
+
 @pytest.mark.parametrize("style", ["completion", "chat", "chat-no-prefill"])
 def test_every_style_asks_why_and_opens_the_reason(style):
     encoder = PromptEncoder(byte_tokenizer(), style=style)

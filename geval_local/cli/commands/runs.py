@@ -123,6 +123,14 @@ def reasons(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All scored rows.")] = False,
     tokens: Annotated[int, typer.Option(metavar="N", min=8, max=2**31, help="Most tokens of a reason.")] = 160,
+    request: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Ask why in these words, for instance in the language of the rows; a last line that ends with a colon "
+            "begins the reason. Absent: in English.",
+        ),
+    ] = None,
     as_json: options.Json = False,
     *,
     judge: JudgeOptions,
@@ -137,7 +145,9 @@ def reasons(
     from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.run_summary import show_reasons
     from geval_local.cli.scoring import watch
+    from geval_local.prompt import REASON_REQUEST
     from geval_local.runs.run_file import reason_file
+    from geval_local.runs.settings import ReasonSettings
 
     scored = ScoredRun(run, run_options.fields)
     if output.suffix.lower() != ".jsonl":
@@ -156,8 +166,7 @@ def reasons(
             chosen,
             choice,
             output,
-            result=name,
-            tokens=tokens,
+            asked=ReasonSettings(result=name, tokens=tokens, request=request or REASON_REQUEST),
             fields=scored.mapping,
             load=load,
             events=events,
