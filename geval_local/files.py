@@ -210,13 +210,13 @@ _NETWORK = re.compile(
     r"nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs\w*|ceph|9p|afs|ncpfs|ocfs2|gfs2?|glusterfs|orangefs|pvfs2|panfs|wekafs|"
     r"virtiofs|vboxsf|prl_fs|davfs\d?|fuse|fuse\.(?!(ntfs|exfat|encfs|gocryptfs|overlay|bind|union|mergerfs|lxcfs|portal|snapfuse)).+"
 )
-_MOUNTS = Path("/proc/self/mountinfo")
+MOUNTS = Path("/proc/self/mountinfo")
 
 
 def file_system(path: Path) -> str | None:
     """Return the type of a path's file system, from the mount table; None if the system has none."""
     try:
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
         place = os.path.realpath(path)
     except (OSError, ValueError):
         return None

@@ -13,7 +13,8 @@ from __future__ import annotations
 __all__ = ["main"]
 
 
-def _run() -> None:
+def run_verb() -> None:
+    """Run the verb that the command line names."""
     from geval_local.cli.app import app
 
     app(prog_name="geval-local")
@@ -30,7 +31,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         open_closed_streams()
-        _run()
+        run_verb()
     except KeyboardInterrupt:  # during start-up, or again while a command ends
         print("interrupted", file=sys.stderr)
         raise SystemExit(3) from None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import WeightsError
-from geval_local.files import home_directory, private_home, write_atomically
+from geval_local.files import file_system, home_directory, private_home, write_atomically
 from geval_local.io.ownership import file_sha256
 from geval_local.models.gguf.file import gguf_files
 
@@ -57,7 +57,6 @@ _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilf
 _WEIGHTS = {".gguf", ".safetensors", ""}
 #: Bytes of other files that are; larger ones, such as data next to a model, count as changed with their ctime.
 _MOST_TO_KNOW = 1 << 26
-MOUNTS = Path("/proc/self/mountinfo")
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
 TICKS_NS = 20_000_000
 
@@ -264,7 +263,7 @@ def weights_digest(place: Path) -> str:
 def noted_digest(file: Path) -> str | None:
     """Return the digest of a file that cannot have changed since it was noted."""
     digest = _read_notes(home_directory() / "digests.json").get(_state(file), "")
-    return digest if _SHA256.fullmatch(digest) and _is_noted(file, read_mounts()) else None
+    return digest if _SHA256.fullmatch(digest) and _is_noted(file) else None
 
 
 def _named_digests(files: Sequence[Path], digests: Sequence[str]) -> list[str]:
@@ -311,11 +310,10 @@ def _digests(files: Sequence[Path], read: Mapping[str, str] | None = None) -> li
     """Return the SHA-256 of each file's content: as read, or from the notes if the file cannot have changed."""
     notes_file = home_directory() / "digests.json"
     notes = _read_notes(notes_file)
-    mounts = read_mounts()
     fresh: dict[str, str] = {}
     digests = []
     for file in files:
-        key, noted = _state(file), _is_noted(file, mounts)
+        key, noted = _state(file), _is_noted(file)
         digest = notes.get(key, "") if noted else ""
         if not _SHA256.fullmatch(digest):
             digest = (read or {}).get(key) or file_sha256(file)
@@ -351,25 +349,9 @@ def _digest_of(file: Path) -> str | None:
         return None
 
 
-def _is_noted(file: Path, mounts: dict[str, str]) -> bool:
+def _is_noted(file: Path) -> bool:
     """Whether a file of the same state has the same content: a real ctime, and not from just now."""
-    place = file.resolve()
-    kind = next((mounts[str(folder)] for folder in place.parents if str(folder) in mounts), "")
-    return kind in _REAL_CTIME and time.time_ns() - place.stat().st_ctime_ns > TICKS_NS
-
-
-def read_mounts() -> dict[str, str]:
-    """Return mount point -> type of file system; empty where the system does not tell."""
-    try:
-        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return {}
-    found = {}
-    for line in lines:  # 36 35 98:0 /root /point options ... - type source options; later ones lie above earlier ones
-        before, _, after = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
-        found[point] = after.split(" ")[0]
-    return found
+    return file_system(file) in _REAL_CTIME and time.time_ns() - file.stat().st_ctime_ns > TICKS_NS
 
 
 def _read_notes(path: Path) -> dict[str, str]:

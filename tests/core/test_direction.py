@@ -130,7 +130,7 @@ def test_the_command_line_follows(tmp_path, monkeypatch):
     monkeypatch.setattr(Judge, "load", lambda options, **more: MockJudge(name=label_of(options)))
     (tmp_path / "low.yaml").write_text(LOW.to_yaml(), encoding="utf-8")
     write_rows(tmp_path / "data.jsonl", good_rows(6))
-    words = ("score", "data.jsonl", "-m", "low.yaml", "-j", "nano", "--no-steps")
+    words = ("score", "data.jsonl", "-m", "low.yaml", "-j", "qwen2.5-0.5b", "--no-steps")
     done = run(*words, "-o", "out.jsonl", home=tmp_path)
     assert "(<= 2.9)" in done.stdout
     assert "highest" in done.stdout

@@ -21,7 +21,7 @@ from geval_local.models.fingerprint import fingerprint, weight_files
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
     # Whatever the tests run on, and although their files are new.
-    monkeypatch.setattr(module, "read_mounts", lambda: {"/": "ext4"})
+    monkeypatch.setattr(module, "file_system", lambda path: "ext4")
     monkeypatch.setattr(module, "TICKS_NS", -1)
     return tmp_path / "home"
 
@@ -140,7 +140,7 @@ def test_digests_are_not_noted_where_the_ctime_can_be_set(tmp_path, home, reads,
     directory = sharded(tmp_path / "m", a=b"first")
     fingerprint(directory)
     assert (home / "digests.json").is_file()
-    monkeypatch.setattr(module, "read_mounts", lambda: {} if kind is None else {"/": "ext4", str(tmp_path): kind})
+    monkeypatch.setattr(module, "file_system", lambda path: kind)
     (directory / "a.safetensors").write_bytes(b"FIRST")
     noted = (home / "digests.json").read_text()
     fingerprint(directory), fingerprint(directory)
@@ -154,18 +154,6 @@ def test_a_file_from_just_now_is_read_again(tmp_path, home, reads, monkeypatch):
     directory = sharded(tmp_path / "m", a=b"first")
     fingerprint(directory), fingerprint(directory)
     assert len(reads) == 2
-
-
-def test_mounts_are_read_with_their_types(tmp_path, monkeypatch):
-    table = tmp_path / "mountinfo"
-    table.write_text(
-        "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
-        "30 22 0:26 / /mnt/with\\040space rw - ext4 /dev/vdb rw\n31 30 0:27 / /mnt/with\\040space rw - fuse.x y rw\n"
-    )
-    monkeypatch.setattr(module, "MOUNTS", table)
-    assert module.read_mounts() == {"/": "ext4", "/mnt/with space": "fuse.x"}
-    monkeypatch.setattr(module, "MOUNTS", tmp_path / "none")
-    assert module.read_mounts() == {}
 
 
 def test_notes_that_are_a_pipe_do_not_hang(tmp_path, home, reads):
