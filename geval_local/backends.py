@@ -9,21 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Promises:
-    """What users may rely on, in the words of a table; one field is one row."""
-
-    weights: str
-    head: str
-    resume: str
-    proof: str
-    computed: str
-    gguf: str
-    quantized: str
-
-
-#: Fields of `Promises` -> heads of the table's rows.
+#: What users may rely on -> heads of the table's rows.
 PROMISES: Mapping[str, str] = {
     "weights": "weights verified by hash",
     "head": "head in float32",
@@ -43,8 +29,9 @@ class BackendKind:
     module: str
     #: Whether it serves a judge, by its name and the option `engine`; that of a package has the backend's key there.
     applies: Callable[[str | None, str], bool]
-    #: Columns of the table of promises, by their heads: more than one where programs differ behind it.
-    promises: Mapping[str, Promises]
+    #: Columns of the table of promises, by their heads: more than one where programs differ behind it. Keys of each are
+    #: those of `PROMISES`.
+    promises: Mapping[str, Mapping[str, str]]
     #: Package that it needs besides those of this one.
     package: str = ""
     #: Options that mean something for this backend alone, what they are for, and how it is chosen.
@@ -84,24 +71,24 @@ BACKENDS: Mapping[str, BackendKind] = {
         named_by="is on a server, and results do not name its address",
         keys=("weights", "cache", "adapters", "canary"),
         promises={
-            "a vLLM server": Promises(
-                weights="no; `weights:not verified`, and a canary in the signature knows them again",
-                head="as the server was started",
-                resume="equal to rounding",
-                proof="no; use `judges check`",
-                computed="no: a server does not tell them",
-                gguf="no",
-                quantized="yes",
-            ),
-            "llama-server": Promises(
-                weights="the file that the server names, if it is on this machine; and a canary",
-                head="as the server was started",
-                resume="equal to rounding; a probe finds out whether figures depend on its cache",
-                proof="lists and bias are probed; its arithmetic is its own",
-                computed="yes",
-                gguf="GGUF",
-                quantized="no",
-            ),
+            "a vLLM server": {
+                "weights": "no; `weights:not verified`, and a canary in the signature knows them again",
+                "head": "as the server was started",
+                "resume": "equal to rounding",
+                "proof": "no; use `judges check`",
+                "computed": "no: a server does not tell them",
+                "gguf": "no",
+                "quantized": "yes",
+            },
+            "llama-server": {
+                "weights": "the file that the server names, if it is on this machine; and a canary",
+                "head": "as the server was started",
+                "resume": "equal to rounding; a probe finds out whether figures depend on its cache",
+                "proof": "lists and bias are probed; its arithmetic is its own",
+                "computed": "yes",
+                "gguf": "GGUF",
+                "quantized": "no",
+            },
         },
     ),
     "vllm": BackendKind(
@@ -115,15 +102,15 @@ BACKENDS: Mapping[str, BackendKind] = {
         takes_device=False,
         keys=("head", "quantization", "tensor_parallel", "batch_invariant", "vllm"),
         promises={
-            "vLLM in this process": Promises(
-                weights="yes",
-                head="yes",
-                resume="with `VLLM_BATCH_INVARIANT=1` on a GPU that supports it; else equal to rounding",
-                proof="no; use `judges check`",
-                computed="yes",
-                gguf="no",
-                quantized="yes",
-            )
+            "vLLM in this process": {
+                "weights": "yes",
+                "head": "yes",
+                "resume": "with `VLLM_BATCH_INVARIANT=1` on a GPU that supports it; else equal to rounding",
+                "proof": "no; use `judges check`",
+                "computed": "yes",
+                "gguf": "no",
+                "quantized": "yes",
+            }
         },
     ),
     "transformers": BackendKind(
@@ -131,15 +118,15 @@ BACKENDS: Mapping[str, BackendKind] = {
         applies=lambda name, engine: True,
         may_wait=True,
         promises={
-            "default": Promises(
-                weights="yes",
-                head="yes",
-                resume="yes",
-                proof="yes, by a probe",
-                computed="yes",
-                gguf="yes",
-                quantized="some, with extra packages",
-            )
+            "default": {
+                "weights": "yes",
+                "head": "yes",
+                "resume": "yes",
+                "proof": "yes, by a probe",
+                "computed": "yes",
+                "gguf": "yes",
+                "quantized": "some, with extra packages",
+            }
         },
     ),
 }
@@ -153,5 +140,5 @@ def backend_of(name: str | None, engine: str) -> BackendKind:
 def promises_table() -> list[list[str]]:
     """Return the table of what each backend promises: its head, then one row for each promise; the default first."""
     columns = {head: made for kind in reversed([*BACKENDS.values()]) for head, made in kind.promises.items()}
-    rows = [[words, *(getattr(made, name) for made in columns.values())] for name, words in PROMISES.items()]
+    rows = [[words, *(made[name] for made in columns.values())] for name, words in PROMISES.items()]
     return [["", *columns], *rows]

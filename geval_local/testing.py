@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local import __version__
 from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Finding, Sampling, SelfCheck
-from geval_local.engine.interface import Pack, Readout
+from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.judge.judge import Judge
 from geval_local.models.generate import Paragraph
 from geval_local.models.precision import Precision
@@ -129,7 +129,7 @@ class MockBackend:
     def __init__(
         self, engine: MockEngine, tokenizer: PreTrainedTokenizerBase, *, style: Style, context: int, name: str
     ) -> None:
-        self.engine = engine
+        self.engine: Engine = engine
         self.tokenizer = tokenizer
         self.entry = JudgeEntry(name=name, path=Path(name), style=style)
         self.facts = BackendFacts(

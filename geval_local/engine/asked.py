@@ -20,29 +20,26 @@ from numpy.typing import NDArray
 
 from geval_local.engine.interface import LEAST_REACHED, Pack, Position, Readout, ReadoutTable
 from geval_local.errors import Cause, ErrorCode
-from geval_local.score import LOW_LABEL_MASS, OTHER_TOKENS
+from geval_local.score import LOW_LABEL_MASS
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
 #: Most tokens that one question may name, as vLLM 0.32 has it.
 MOST_TOKENS = 128
 #: Most that probabilities of different next tokens sum up to: 1, and the rounding of a sum in float32.
 MOST_SUM = 1.001
+#: As if the next token were to be drawn: settings that change no figure that is right.
+DRAWN: Mapping[str, float] = {"temperature": 2.0, "top_k": 2}
 _CAUSE = "so these are no log-probabilities; does the program give raw logits (vLLM: `--logprobs-mode raw_logprobs`)?"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, and the next tokens whose log-probabilities are asked for; the likeliest ones if none is named."""
+    """A prompt, and the next tokens whose log-probabilities are asked for; the `OTHER_TOKENS` likeliest if none is."""
 
     #: Token ids, at least one.
     ids: NDArray[np.int32]
     #: At most `MOST_TOKENS`.
     tokens: tuple[int, ...]
-
-    @property
-    def most(self) -> int:
-        """Number of tokens in the answer."""
-        return len(self.tokens) or OTHER_TOKENS
 
 
 #: Log-probabilities by token, over the full vocabulary, of at least the tokens asked for; or why there are none.

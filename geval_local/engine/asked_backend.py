@@ -8,12 +8,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from geval_local.canary import Canary
 from geval_local.engine.asked import Answer, Answers, AskedEngine, Question, checked_answers
 from geval_local.engine.asked_checks import canary_figures, canary_questions, check_figures
-from geval_local.engine.backend import Draw, Finding, Sampling, SelfCheck
+from geval_local.engine.backend import Backend, Draw, Finding, Sampling, SelfCheck
 from geval_local.engine.interface import Engine
 from geval_local.errors import JudgeError
 from geval_local.models.generate import (
@@ -30,19 +29,8 @@ from geval_local.models.generate import (
 TEXTS_IN_HAND = 16
 
 
-class AskedBackend(Protocol):
-    """A backend whose program answers questions and continues prompts; nothing of its device is checked here.
-
-    Attributes
-    ----------
-    engine : Engine
-        See `geval_local.engine.backend.Backend`; its name is that of the program.
-    tokenizer : PreTrainedTokenizerBase
-        See `geval_local.engine.backend.Backend`.
-    """
-
-    engine: Engine
-    tokenizer: PreTrainedTokenizerBase
+class AskedBackend(Backend, Protocol):
+    """A backend whose program answers questions and continues prompts; nothing of its device is checked here."""
 
     def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
         """Answer questions, all of which may be computed together.
@@ -53,7 +41,10 @@ class AskedBackend(Protocol):
 
     def _ask_alone(self, question: Question) -> Answers:
         """Answer one question by itself."""
-        return self._ask([question])
+
+    def _one_by_one(self, questions: Sequence[Question]) -> Answers:
+        found = [self._ask_alone(question) for question in questions]
+        return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
 
     def _asked(self, questions: Sequence[Question], drawn: bool) -> list[Answer]:
         return checked_answers(questions, self._ask(questions, drawn=drawn).answers)
@@ -62,7 +53,7 @@ class AskedBackend(Protocol):
         """Check that the program gives log-probabilities, before the first row; return its canary."""
 
         def alone(questions: Sequence[Question], drawn: bool) -> list[Answer]:
-            return [checked_answers([one], self._ask_alone(one).answers)[0] for one in questions]
+            return checked_answers(questions, self._one_by_one(questions).answers)
 
         asked = canary_questions(self.tokenizer)
         canary = Canary.measured(canary_figures(self._asked, asked), canary_figures(alone, asked))
@@ -75,12 +66,7 @@ class AskedBackend(Protocol):
 
     def alone(self) -> Engine:
         """See `geval_local.engine.backend.Backend.alone`."""
-
-        def ask(questions: Sequence[Question]) -> Answers:
-            found = [self._ask_alone(question) for question in questions]
-            return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
-
-        return AskedEngine(self.engine.name, ask, batch_tokens=1, turn=self.engine.turn)
+        return AskedEngine(self.engine.name, self._one_by_one, batch_tokens=1, turn=self.engine.turn)
 
     def write_list(
         self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]

@@ -188,24 +188,13 @@ class Backend(Protocol):
     facts : BackendFacts
         What stands in signatures and reports.
     engine : Engine
-        What reads label log-probabilities.
+        What reads label log-probabilities; its name is that of the program, where another one computes.
     """
 
-    @property
-    def entry(self) -> JudgeEntry:
-        """See above."""
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """See above."""
-
-    @property
-    def facts(self) -> BackendFacts:
-        """See above."""
-
-    @property
-    def engine(self) -> Engine:
-        """See above."""
+    entry: JudgeEntry
+    tokenizer: PreTrainedTokenizerBase
+    facts: BackendFacts
+    engine: Engine
 
     def alone(self) -> Engine:
         """Return an engine that reads one prompt at a time: the reference of an audit."""

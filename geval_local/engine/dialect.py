@@ -56,6 +56,12 @@ class ServerAnswer(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
+class Version(ServerAnswer):
+    """The version of a server."""
+
+    version: str
+
+
 class Tokens(ServerAnswer):
     """Token ids of a text."""
 

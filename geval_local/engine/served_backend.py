@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import transformers
@@ -26,7 +27,7 @@ from geval_local.engine.asked_backend import AskedBackend
 from geval_local.engine.asked_checks import TEXTS, canary_figures, canary_questions
 from geval_local.engine.backend import BackendFacts, Description, Draw, Sampling
 from geval_local.engine.dialect import Dialect, ServedModel
-from geval_local.engine.served_client import Server, ServerRefusal, UnreadableAnswer, as_done, check_address, in_threads
+from geval_local.engine.served_client import Server, ServerRefusal, as_done, check_address, in_threads, why_no_answer
 from geval_local.engine.served_llama import find_llama
 from geval_local.engine.served_refused import refuse_others
 from geval_local.engine.served_vllm import find_vllm
@@ -42,6 +43,8 @@ from geval_local.options import JudgeOptions
 _PREFIX = BACKENDS["served"].prefix
 #: Distinct tokens of a window; each is stored when it is answered.
 WINDOW_TOKENS = 16_384
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def read(options: JudgeOptions) -> ServedBackend:
@@ -171,7 +174,7 @@ class ServedBackend(AskedBackend):
         groups = self._groups(questions)
         found: dict[int, Answer] = {}
         asked = [[questions[number] for number in group] for group in groups]
-        answer = partial(self._group, drawn=drawn)
+        answer = partial(_together, partial(self._dialect.answer, drawn=drawn))
         for group, answers in zip(groups, in_threads(answer, asked, self._at_once), strict=True):
             found.update(zip(group, answers, strict=True))
         return Answers([found[number] for number in range(len(questions))], self._dialect.computed - before)
@@ -190,16 +193,7 @@ class ServedBackend(AskedBackend):
         return groups
 
     def _ask_alone(self, question: Question) -> Answers:
-        return Answers(self._group([question], alone=True), 0)
-
-    def _group(self, questions: Sequence[Question], **how: bool) -> list[Answer]:
-        """Ask about the same tokens after some prompts; where the server has no answer, one by one."""
-        try:
-            return self._dialect.answer(questions, **how)
-        except ServerRefusal as error:
-            if len(questions) == 1:
-                return [_why(error)]
-            return [one for question in questions for one in self._group([question], **how)]
+        return Answers(_together(partial(self._dialect.answer, alone=True), [question]), 0)
 
     def generation(self, *, is_chat: bool) -> str:
         """See `geval_local.engine.backend.Backend.generation`."""
@@ -209,16 +203,9 @@ class ServedBackend(AskedBackend):
         """Continue prompts by some tokens: several in one request, several requests at once."""
         most = self._dialect.model.prompts_at_once
         groups = [prompts[at : at + most] for at in range(0, len(prompts), most)]
-        written = in_threads(partial(self._write, size=size), groups, self._at_once)
-        return [new for found in written for new in found]
-
-    def _write(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int] | str]:
-        try:
-            return [text.ids for text in self._dialect.write(prompts, size)]
-        except ServerRefusal as error:
-            if len(prompts) == 1:
-                return [_why(error)]
-            return [new for ids in prompts for new in self._write([ids], size)]
+        write = partial(_together, partial(self._dialect.write, size=size))
+        written = in_threads(write, groups, self._at_once)
+        return [new if isinstance(new, str) else new.ids for found in written for new in found]
 
     def _drawn(
         self, draws: Sequence[Draw], sizes: Sequence[int], sampling: Sampling
@@ -232,7 +219,7 @@ class ServedBackend(AskedBackend):
         try:
             found = self._dialect.draw(draw, size, sampling)
         except ServerRefusal as error:
-            return _why(error)
+            return why_no_answer(error)
         if found.is_cut:
             return f"the server ended a thought at {len(found.ids)} of {size} tokens, by a limit of its own"
         return found.ids
@@ -265,6 +252,16 @@ class ServedBackend(AskedBackend):
         """See `geval_local.engine.backend.Backend.close`: nothing is open between two requests."""
 
 
+def _together(ask: Callable[[Sequence[_T]], Sequence[_R]], items: Sequence[_T]) -> list[_R | str]:
+    """Ask about some prompts in one request; where the server has no answer, one by one."""
+    try:
+        return [*ask(items)]
+    except ServerRefusal as error:
+        if len(items) == 1:
+            return [why_no_answer(error)]
+        return [one for item in items for one in _together(ask, [item])]
+
+
 def _known_canary(found: Canary, asked: dict[str, str]) -> Canary:
     """Return the canary under which this machine met the same model before, so that its cache is found again."""
     verdict = verdict_on([], {"served": asked})
@@ -274,7 +271,3 @@ def _known_canary(found: Canary, asked: dict[str, str]) -> Canary:
     if verdict is not None:
         verdict.keep("canary", found)
     return found
-
-
-def _why(error: ServerRefusal) -> str:
-    return str(error) if isinstance(error, UnreadableAnswer) else f"the server refuses the prompt: {error}"

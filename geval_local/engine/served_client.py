@@ -46,6 +46,11 @@ class UnreadableAnswer(ServerRefusal):
     """The server gave an answer that is none."""
 
 
+def why_no_answer(error: ServerRefusal) -> str:
+    """Say why a server has no answer to a prompt."""
+    return str(error) if isinstance(error, UnreadableAnswer) else f"the server refuses the prompt: {error}"
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """An answer that names another address is an error: texts go where the user said."""
 
@@ -129,6 +134,14 @@ class Server:
         if self._is_there:
             hint = "It was there before: look at its log. Run the same command again: what was stored is kept."
         raise JudgeError(f"the server at {self.address} does not answer: {problem}", hint=hint)
+
+    def is_another(self, what: str, was: object, now: object) -> JudgeError:
+        """Return the error for a server that is not the one that was asked first."""
+        return JudgeError(
+            f"the server at {self.address} is another one now: its {what} was {was}, is {now}",
+            hint="What was stored came from the first. Put it back and run the same command again, or score into "
+            "another file.",
+        )
 
     def _nobody(self) -> JudgeError:
         port = urllib.parse.urlsplit(self.address).port or 80

@@ -23,14 +23,15 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from pydantic import Field, RootModel
 
-from geval_local.engine.asked import MOST_SUM, Answer, Question
+from geval_local.engine.asked import DRAWN, MOST_SUM, Answer, Question
 from geval_local.engine.backend import Draw, EngineReport, Sampling
 from geval_local.engine.dialect import ServedModel, ServerAnswer, Text, TokenId, Tokens, chosen_model
 from geval_local.engine.lifted import lifted_logprobs, restored
-from geval_local.engine.served_client import Server, ServerRefusal, UnreadableAnswer
+from geval_local.engine.served_client import Server, ServerRefusal, UnreadableAnswer, why_no_answer
 from geval_local.errors import JudgeError
 from geval_local.models.fingerprint import weights_digest
 from geval_local.models.gguf.file import is_gguf
+from geval_local.score import OTHER_TOKENS
 from geval_local.tokens.requests import Ids, common_prefix
 
 #: Fewer tokens at once go through other kernels of llama.cpp; and most tokens that it computes at once, if it was
@@ -67,15 +68,6 @@ _PLAIN: Mapping[str, Any] = {
     "cache_prompt": True,
     "stream": False,
 }
-_FIELDS = (
-    "tokens",
-    "stop_type",
-    "tokens_evaluated",
-    "truncated",
-    "model",
-    "timings/prompt_n",
-    "completion_probabilities",
-)
 
 
 class _Build(ServerAnswer):
@@ -139,6 +131,9 @@ class _Completion(ServerAnswer):
     model: str | None = None
     computed: int = Field(0, alias="timings/prompt_n")
     completion_probabilities: list[_Place] | None = None
+
+
+_FIELDS = [field.alias or name for name, field in _Completion.model_fields.items()]
 
 
 def find_llama(server: Server, wanted: str | None) -> LlamaDialect | None:
@@ -278,7 +273,7 @@ class LlamaDialect:
     def answer(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> list[Answer]:
         """Answer questions one after the other in one slot, whose cache holds the prompt before."""
         self._check_origin()
-        more: dict[str, Any] = {"temperature": 2.0, "top_k": 2} if drawn else {}
+        more: dict[str, Any] = {**DRAWN} if drawn else {}
         if alone:
             more["cache_prompt"] = False
         with self._slot() as slot:
@@ -288,15 +283,12 @@ class LlamaDialect:
         ids, tokens = question.ids, question.tokens
         try:
             if not tokens:
-                listed = self._list(ids, slot, (), 0.0, n_probs=question.most, **more)
-                return restored(listed, (), 0.0)
+                return self._logs(ids, slot, n_probs=OTHER_TOKENS, **more)
             return lifted_logprobs(lambda named, bias: self._list(ids, slot, named, bias, **more), tokens)
         except ValueError as error:
             return f"the server's answer cannot be read: {error}"
-        except UnreadableAnswer as error:
-            return str(error)
         except ServerRefusal as error:
-            return f"the server refuses the prompt: {error}"
+            return why_no_answer(error)
 
     def _check_origin(self) -> None:
         """Check that build, file, slots and adapters are still those of the start."""
@@ -304,11 +296,7 @@ class LlamaDialect:
         if now != self._served:
             was, found = _told(self._served), _told(now)
             name = next(name for name in was if was[name] != found[name])
-            raise JudgeError(
-                f"the server at {self.server.address} is another one now: its {name} was {was[name]}, is {found[name]}",
-                hint="What was stored came from the first. Put it back and run the same command again, or score into "
-                "another file.",
-            )
+            raise self.server.is_another(name, was[name], found[name])
 
     @contextmanager
     def _slot(self) -> Iterator[int]:

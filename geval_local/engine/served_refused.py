@@ -7,15 +7,11 @@ from typing import Any
 
 from pydantic import RootModel
 
-from geval_local.engine.dialect import ServerAnswer
+from geval_local.engine.dialect import ServerAnswer, Version
 from geval_local.engine.served_client import Server, ServerRefusal
 from geval_local.errors import JudgeError
 
 _FROM = re.compile(r"^FROM (\S.*)$", re.MULTILINE)
-
-
-class _Version(ServerAnswer):
-    version: str
 
 
 class _Tag(ServerAnswer):
@@ -42,7 +38,7 @@ def refuse_others(server: Server, wanted: str | None) -> None:
     JudgeError
         If the server is one of them.
     """
-    if _answers(server, "/api/version", _Version) and _answers(server, "/api/tags", _Tags):
+    if _answers(server, "/api/version", Version) and _answers(server, "/api/tags", _Tags):
         name, file = _blob(server, wanted)
         raise JudgeError(
             f"Ollama at {server.address} lists at most 20 likeliest tokens, so probabilities of labels are missing; "

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from geval_local.engine.asked import Answer, Question
+from geval_local.engine.asked import DRAWN, Answer, Question
 from geval_local.engine.backend import Draw, EngineReport, Sampling
-from geval_local.engine.dialect import ServedModel, ServerAnswer, Text, TokenId, Tokens, chosen_model
+from geval_local.engine.dialect import ServedModel, ServerAnswer, Text, TokenId, Tokens, Version, chosen_model
 from geval_local.engine.served_client import Server, ServerRefusal, UnreadableAnswer
 from geval_local.errors import JudgeError
+from geval_local.score import OTHER_TOKENS
 from geval_local.tokens.requests import Ids
 
 _NEEDS = (
@@ -43,10 +44,6 @@ class _Listed(ServerAnswer):
 
 class _Models(ServerAnswer):
     data: list[_Listed]
-
-
-class _Version(ServerAnswer):
-    version: str
 
 
 class _Figures(ServerAnswer):
@@ -87,7 +84,7 @@ def find_vllm(server: Server, wanted: str | None) -> VllmDialect:
         raise JudgeError(f"the server at {server.address} lists no models ({error})", hint=_NEEDS) from error
     name = chosen_model(server, listed, wanted)
     try:
-        version = server.get("/version", _Version).version
+        version = server.get("/version", Version).version
     except ServerRefusal:
         version = "unknown"
     found = listed[name]
@@ -149,11 +146,7 @@ class VllmDialect:
         with self._lock:
             self._seen = self._seen or now
         if now != self._seen:
-            raise JudgeError(
-                f"the server at {self.server.address} is another one now: its fingerprint was {self._seen}, is {now}",
-                hint="What was stored came from the first. Put it back and run the same command again, or score into "
-                "another file.",
-            )
+            raise self.server.is_another("fingerprint", self._seen, now)
 
     def tokens_of(self, text: str) -> list[int]:
         """See `geval_local.engine.dialect.Dialect.tokens_of`."""
@@ -163,24 +156,21 @@ class VllmDialect:
     def answer(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> list[Answer]:
         """See `geval_local.engine.dialect.Dialect.answer`."""
         tokens = questions[0].tokens
-        naming = _naming(tokens) if tokens else {"max_tokens": 1, "logprobs": questions[0].most} | _AS_IDS
-        drawing = {"temperature": 2.0, "top_k": 2} if drawn else {}
+        naming = _naming(tokens) if tokens else {"max_tokens": 1, "logprobs": OTHER_TOKENS} | _AS_IDS
+        drawing = DRAWN if drawn else {}
         choices = self._complete([question.ids.tolist() for question in questions], **naming, **drawing)
         return [_figures(choice) for choice in choices]
 
-    def write(self, prompts: Sequence[Ids], size: int) -> list[Text]:
-        """See `geval_local.engine.dialect.Dialect.write`."""
-        return self._texts(prompts, size)
+    def write(self, prompts: Sequence[Ids], size: int, **asked: Any) -> list[Text]:
+        """See `geval_local.engine.dialect.Dialect.write`; `asked` for what else than the likeliest tokens."""
+        choices = self._complete([ids.tolist() for ids in prompts], max_tokens=size, return_token_ids=True, **asked)
+        return [_text(choice, size) for choice in choices]
 
     def draw(self, draw: Draw, size: int, sampling: Sampling) -> Text:
         """See `geval_local.engine.dialect.Dialect.draw`."""
         drawing = {name: getattr(sampling.drawing, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         stop = {"stop": [sampling.mark], "include_stop_str_in_output": True, "skip_special_tokens": False}
-        return self._texts([draw.ids], size, seed=draw.seed, **drawing, **(stop if sampling.mark else {}))[0]
-
-    def _texts(self, prompts: Sequence[Ids], size: int, **asked: Any) -> list[Text]:
-        choices = self._complete([ids.tolist() for ids in prompts], max_tokens=size, return_token_ids=True, **asked)
-        return [_text(choice, size) for choice in choices]
+        return self.write([draw.ids], size, seed=draw.seed, **drawing, **(stop if sampling.mark else {}))[0]
 
 
 def _naming(tokens: Sequence[int]) -> Mapping[str, Any]:

@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 
-from geval_local import __version__
-from geval_local.engine.asked import Answer, Answers, AskedEngine, Question
+from geval_local.engine.asked import DRAWN, Answer, Answers, AskedEngine, Question
 from geval_local.engine.asked_backend import AskedBackend
 from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Sampling
-from geval_local.errors import ConfigurationError, JudgeError, WeightsError, first_line
+from geval_local.engine.transformers_backend import VERSIONS
+from geval_local.errors import ConfigurationError, JudgeError, first_line
 from geval_local.models.adapter import check_adapter
 from geval_local.models.config_checks import stored_quantization
 from geval_local.models.fingerprint import fingerprint
@@ -38,6 +37,7 @@ from geval_local.models.memory import release_memory
 from geval_local.models.precision import Precision
 from geval_local.models.registry import JudgeEntry, entry_of
 from geval_local.options import JudgeOptions
+from geval_local.score import OTHER_TOKENS
 
 #: Most distinct tokens of a window, whatever the cache has room for: so much is computed before anything is stored.
 MOST_WINDOW = 65_536
@@ -110,12 +110,7 @@ def read(checked: CheckedJudge) -> VllmBackend:
     """Let vLLM load a checked judge."""
     content = fingerprint(checked.directory, checked.entry.adapter, code=checked.options.trust_remote_code)
     llm = _loaded(checked)
-    if moved := checked.files.moved_or_new():
-        raise WeightsError(
-            f"judge {checked.entry.name!r}: {moved[0]} changed while the judge was being loaded, so that nobody can "
-            "say which model this is",
-            hint="Load it again when the copy or the download is complete.",
-        )
+    checked.check_unmoved()
     return VllmBackend(checked, content, llm)
 
 
@@ -150,13 +145,13 @@ class VllmBackend(AskedBackend):
         """Answer questions in one call."""
         from vllm import SamplingParams
 
-        drawing = {"temperature": 2.0, "top_k": 2} if drawn else {"temperature": 0.0}
+        drawing = DRAWN if drawn else {"temperature": 0.0}
         asked = [
             SamplingParams(
                 max_tokens=1,
                 detokenize=False,
                 **drawing,
-                **({"logprob_token_ids": list(question.tokens)} if question.tokens else {"logprobs": question.most}),
+                **({"logprob_token_ids": list(question.tokens)} if question.tokens else {"logprobs": OTHER_TOKENS}),
             )
             for question in questions
         ]
@@ -394,9 +389,7 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
         "quantization": str(quantization or "none"),
         "tensor_parallel": str(config.parallel_config.tensor_parallel_size),
         "batch_invariant": "yes" if is_invariant else "no",
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-        "version": __version__,
+        **VERSIONS,
     }
     if checked.options.vllm:
         setup["vllm"] = json.dumps(checked.options.vllm, sort_keys=True, separators=(",", ":"))

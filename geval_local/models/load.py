@@ -331,6 +331,15 @@ class CheckedJudge:
             return None
         return fingerprint(self.directory, self.entry.adapter, code=self.options.trust_remote_code)
 
+    def check_unmoved(self) -> None:
+        """Check, once its weights are read, that none of its files has changed meanwhile."""
+        if moved := self.files.moved_or_new():
+            raise WeightsError(
+                f"judge {self.entry.name!r}: {moved[0]} changed while the judge was being loaded, so that nobody can "
+                "say which model this is",
+                hint="Load it again when the copy or the download is complete.",
+            )
+
     @property
     def is_on_cpu(self) -> bool:
         """Whether its weights are to be in main memory, not quantized on the way."""
@@ -448,12 +457,7 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
         precision = settle(entry, model, tokenizer, asked_for=asked_for, who=who, fingerprint=content)
         check_finite(entry, model)
         use_faster_products(model)
-    if moved := files.moved_or_new():
-        raise WeightsError(
-            f"judge {entry.name!r}: {moved[0]} changed while the judge was being loaded, so that nobody can say which "
-            "model this is",
-            hint="Load it again when the copy or the download is complete.",
-        )
+    checked.check_unmoved()
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
