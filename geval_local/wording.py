@@ -2,15 +2,17 @@
 
 A message of the library contains `` `fields=output=answer` `` or `` `dtype=float32` ``. The command line prints options
 (`geval_local.cli.output.console.as_options`), Python prints keyword arguments, and errors of an evaluation's file print
-YAML.
+YAML. What is told of data is logged once (`say_once`).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from itertools import groupby
 
 #: A parameter with or without a value, not within a path or a quoted text.
@@ -28,6 +30,12 @@ _SECRETS = re.compile(
 )
 #: Parameters whose value is a text although it contains an equals sign.
 _TEXTS = ("overrides", "judge")
+
+
+@cache
+def say_once(told: str, *, level: int = logging.INFO) -> None:
+    """Log a sentence about data, the first time that it is said in this process."""
+    logging.getLogger("geval_local").log(level, "%s", told)
 
 
 def without_secrets(text: str) -> str:

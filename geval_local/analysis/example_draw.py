@@ -97,7 +97,7 @@ def draw_examples(
             found[label].append(Example.model_validate({**texts, **own, "label": label}))
     for field in (human, *([] if reason is None else [reason])):
         if all(lookup(row, field) in (None, "") for row in rows):
-            raise no_values(rows, field, file)
+            raise no_values(rows, field, file, "a value")
     if len(seen) < count:
         told = "".join(f"; {left} {why}" for why, left in left_out.items())
         raise DataError(

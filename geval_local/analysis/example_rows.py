@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from geval_local.errors import UnscorableError
@@ -14,8 +13,7 @@ from geval_local.examples import content
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.statistics.records import EXAMPLE, ScoredItem
-
-logger = logging.getLogger("geval_local")
+from geval_local.wording import say_once
 
 
 def without_examples(
@@ -47,13 +45,9 @@ def without_examples(
             gone = replace(unrated, predicted=math.nan, probabilities=None, error=EXAMPLE)
             left[place] = unrated if keep_scores else gone
     if unknown:
-        _say_unknown(str(path), metric.name, unknown)
+        told = f"{path}: {unknown} rows lack texts of {metric.name} and cannot be compared with its examples"
+        say_once(told, level=logging.WARNING)
     return left
-
-
-@cache
-def _say_unknown(path: str, metric: str, count: int) -> None:
-    logger.warning("%s: %d rows lack texts of %s and cannot be compared with its examples", path, count, metric)
 
 
 def examples_told(metric: str, items: Sequence[ScoredItem]) -> list[str]:

@@ -24,7 +24,7 @@ from geval_local.analysis.ratings.values import (
     HumanFields,
     RatingReading,
     RatingScale,
-    no_ratings,
+    no_values,
     rating_fields,
     ratings_of,
     read_ratings,
@@ -115,7 +115,7 @@ def rated_items(
     count = len(rows)
     ratings = [math.nan] * count if human is None else read_ratings(numbered(rows.inputs()), human, path, scale)
     if human is not None and all(map(math.isnan, ratings)):
-        raise no_ratings(rows, human, path)
+        raise no_values(rows, human, path)
     keys = keys or row_keys(rows)
     own = MetricFigures("") if figures is None else figures
     values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))

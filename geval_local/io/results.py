@@ -12,7 +12,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, overload
 
@@ -27,10 +26,11 @@ from geval_local.io.columns import as_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
+from geval_local.io.text_files import state_of
 from geval_local.score import OrderFigures, Score
 from geval_local.thinking import ThoughtFigures
+from geval_local.wording import say_once
 
-logger = logging.getLogger("geval_local")
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
 #: No scale has values beyond; the squares of larger numbers are no numbers.
@@ -59,10 +59,11 @@ def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
             if file_sha256(path) == described.results_sha256:
                 return ResultRows.of(_rows_of(kept, None), kept)
             return ResultRows.of(_joined(list(_rows_of(path, described)), list(_rows_of(kept, None))), path)
-        _say_lost(kept, path.name)
-    state = _state_of(path)
+        told = f"{kept} is gone or changed: of {path.name} only what the table itself holds is known"
+        say_once(told, level=logging.WARNING)
+    state = state_of(path)
     rows = ResultRows.of(_rows_of(path, described), path)
-    if _state_of(path) != state:
+    if state_of(path) != state:
         raise DataError(f"{path} was changed while it was read", hint="Try again once nothing writes to it.")
     return rows
 
@@ -394,16 +395,6 @@ _READ: Mapping[Kind, Callable[[Any], Any]] = {
     "distribution": _shares,
     "tokens": _tokens,
 }
-
-
-def _state_of(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-@cache
-def _say_lost(kept: Path, table: str) -> None:
-    logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, table)
 
 
 def _rows_of(path: Path, described: ResultManifest | None) -> Iterator[Row]:

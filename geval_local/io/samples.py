@@ -6,7 +6,6 @@ A row that cannot be read or scored keeps its position, with the reason; other r
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import sys
 from collections import Counter
@@ -35,8 +34,7 @@ from geval_local.io.places import File, Place, file_at
 from geval_local.io.rows import RawRow, read_rows, rows_and_failure
 from geval_local.options import Quoting
 from geval_local.questions.pair import FIRST, SECOND
-
-logger = logging.getLogger("geval_local")
+from geval_local.wording import say_once
 
 #: Most levels of nesting, far beyond any real row; without a limit, a hostile row could exhaust the stack.
 MAX_LEVELS = 32
@@ -161,7 +159,7 @@ def _readable(value: Any, what: str, column: str, *, is_one: bool) -> Any:
     """Decode a cell that holds messages or a list of texts; of an output (`is_one`), a list is several."""
     held = unwrapped(value, texts=not is_one) if isinstance(value, str) else value
     if held is not value:
-        _say_decoded(column)
+        say_once(f"cells of the column {column!r} hold messages or lists as code: they are read as what they are")
     if is_one and isinstance(held, list | tuple) and len(held) == 1:
         return unwrapped(held[0])
     texts = held if isinstance(held, list | tuple) and all(isinstance(one, str) for one in held) else ()
@@ -172,11 +170,6 @@ def _readable(value: Any, what: str, column: str, *, is_one: bool) -> Any:
             hint=f"`system_columns={column}` scores each as a candidate; join them if they are one text.",
         )
     return held
-
-
-@cache
-def _say_decoded(column: str) -> None:
-    logger.info("cells of the column %r hold messages or lists as code: they are read as what they are", column)
 
 
 def read_samples(

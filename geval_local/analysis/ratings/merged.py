@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from geval_local.analysis.ratings.values import ByRater
@@ -16,8 +14,7 @@ from geval_local.io.samples import Sample
 from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
-
-logger = logging.getLogger("geval_local")
+from geval_local.wording import say_once
 
 #: Most people who are told apart; of more, each text has a first, a second, ... rater.
 MOST_RATERS = 12
@@ -79,7 +76,7 @@ def _joined(rows: Sequence[Mapping[str, Any]], people: RatingOptions, path: obje
     if not matched:
         raise DataError(f"{people.ratings}: no row has a key {other or own!r} of a row of {path}")
     more = f"; {counted(len(ratings), 'key')} of it, such as {next(iter(ratings))}, are of no row" if ratings else ""
-    _say(f"{people.ratings} rates {matched} of {counted(len(rows), 'row')} of {path} by {people.on}{more}")
+    say_once(f"{people.ratings} rates {matched} of {counted(len(rows), 'row')} of {path} by {people.on}{more}")
     return [made for _, made in joined]
 
 
@@ -106,11 +103,6 @@ def _by_key(rows: Sequence[Mapping[str, Any]], column: str, path: object) -> dic
             )
         found[key] = number, row
     return found
-
-
-@cache
-def _say(told: str) -> None:
-    logger.info("%s", told)
 
 
 def _merge(

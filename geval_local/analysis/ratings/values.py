@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from geval_local.fields import EVERY, lookup, nearest
 from geval_local.io.results import LARGEST, decoded, numbered
 from geval_local.options import RatingOptions
 from geval_local.scale import Scale
+from geval_local.wording import say_once
 
-logger = logging.getLogger("geval_local")
 #: How JSON, Python and CSV files write the ratings yes and no.
 _YES_AND_NO = {"true": 1.0, "false": 0.0}
 #: How people write that nobody rated.
@@ -175,13 +174,14 @@ def read_ratings(
         found.append(_numbers_at(row, field, f"{path}, row {number}", scale, written))
     if written:
         told = ", ".join(f"{text!r} is {value:g}" for text, value in [*written.items()][:_NAMED])
-        _say(f"the ratings in {field!r} are read so: {told}{', ...' if len(written) > _NAMED else ''}")
+        say_once(f"the ratings in {field!r} are read so: {told}{', ...' if len(written) > _NAMED else ''}")
     ratings = [rating for own in found for rating in own]
     outside = Counter(rating for rating in ratings if not scale.holds(rating))
     if is_share := set(ratings) <= {0.0, 1.0}:
         outside.clear()
     if scale.is_turned:
-        _say(f"the good end of the ratings in {field!r} is not that of the scores: they are counted from the other end")
+        told = f"the good end of the ratings in {field!r} is not that of the scores"
+        say_once(f"{told}: they are counted from the other end")
     if not outside:
         return [scale.mean(own, is_share=is_share) for own in found]
     first = next(number for number, own in zip(numbers, found, strict=True) if not all(map(scale.holds, own)))
@@ -197,7 +197,7 @@ def read_ratings(
             hint="If people rated on another scale, name it, such as `human_scale=0-100`. If such a value means that "
             "nobody rated, `skip_outside=True` leaves it out.",
         )
-    _say_skipped(f"{told}; they are left out")
+    say_once(f"{told}; they are left out", level=logging.WARNING)
     return [scale.mean([rating for rating in own if scale.holds(rating)]) for own in found]
 
 
@@ -220,7 +220,7 @@ def _numbers_at(
         )
     given = [number for number in read if not math.isnan(number)]
     if isinstance(value, list | tuple) and given:
-        _say_averaged(field)
+        say_once(f"{field} holds lists of ratings: the mean of each is taken")
     return given
 
 
@@ -247,7 +247,9 @@ def members_of(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
                     return []
                 found = each_place(rows, ".".join([*parts[:place], EVERY, *parts[place:]]))
                 if len(found) > 1:
-                    _say_members(field, len(found))
+                    say_once(
+                        f"{field} meets lists of objects: their {len(found)} places are taken for {len(found)} raters"
+                    )
                 return found if len(found) > 1 else []
     return []
 
@@ -279,7 +281,7 @@ def ratings_of(
     fields = [one for given in raters for one in each_place(rows, given)]
     found = {name: read_ratings(numbered(rows), name, path, scale) for name in fields}
     if every and (empty := next((name for name, own in found.items() if all(map(math.isnan, own))), None)) is not None:
-        raise no_ratings(rows, empty, path)
+        raise no_values(rows, empty, path)
     return found
 
 
@@ -299,26 +301,6 @@ def _number(value: Any, scale: RatingScale, written: dict[str, float]) -> float:
     if isinstance(value, str) and not re.fullmatch(r"[-+.\de]+", text) and math.isfinite(number):
         written[value.strip()] = number
     return math.inf if abs(number) > LARGEST else number
-
-
-@cache
-def _say(told: str) -> None:
-    logger.info("%s", told)
-
-
-@cache
-def _say_skipped(told: str) -> None:
-    logger.warning("%s", told)
-
-
-@cache
-def _say_members(field: str, count: int) -> None:
-    logger.info("%s meets lists of objects: their %d places are taken for %d raters", field, count, count)
-
-
-@cache
-def _say_averaged(field: str) -> None:
-    logger.info("%s holds lists of ratings: the mean of each is taken", field)
 
 
 #: Field of the human ratings of one metric, as a dotted path; ``METRIC=FIELD`` for some of several; or a mapping.
@@ -344,12 +326,9 @@ def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str
     return found
 
 
-def no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
-    """Return the error for a field that holds no human rating in any row."""
-    return no_values(rows, field, path, "a human rating")
-
-
-def no_values(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path, what: str = "a value") -> DataError:
+def no_values(
+    rows: Sequence[Mapping[str, Any]], field: str, path: str | Path, what: str = "a human rating"
+) -> DataError:
     """Return the error for a field that is empty in every row."""
     columns = list(dict.fromkeys(str(name) for row in rows for name in row))
     return DataError(
