@@ -212,10 +212,9 @@ def _circles(preferences: dict[tuple[str, str], float]) -> tuple[int, int]:
     place = {system: number for number, system in enumerate(dict.fromkeys(one for pair in preferences for one in pair))}
     there, beats = np.zeros((2, len(place), len(place)), dtype=np.int64)
     for (first, second), value in preferences.items():
-        if first != second:
-            one, other = place[first], place[second]
-            there[one, other] = there[other, one] = 1
-            beats[one, other], beats[other, one] = value > 0.5, value < 0.5
+        one, other = place[first], place[second]
+        there[one, other] = there[other, one] = 1
+        beats[one, other], beats[other, one] = value > 0.5, value < 0.5
     # Closed walks of three steps: six in every triad, three around every cycle.
     return int(np.trace(there @ there @ there)) // 6, int(np.trace(beats @ beats @ beats)) // 3
 

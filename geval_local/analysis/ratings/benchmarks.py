@@ -94,9 +94,6 @@ def benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-CITATION = "Liu et al. (2023), arXiv:2303.16634"
-
-
 @dataclass(frozen=True)
 class PublishedRow:
     """One system of a published table."""
@@ -115,24 +112,12 @@ class PublishedTable:
     columns: tuple[str, ...]
     rows: tuple[PublishedRow, ...]
     note: str
-    citation: str = CITATION
+    citation: str = "Liu et al. (2023), arXiv:2303.16634"
 
 
-def _table(name: str, level: Level, text: str, note: str) -> PublishedTable:
-    """Parse a table of Spearman's correlations, "system | values"; a dash is a number that was not published."""
-    lines = [line.partition("|") for line in text.strip().splitlines()]
-    columns = tuple(lines[0][2].split())
-    rows = []
-    for system, _, numbers in lines[1:]:
-        pairs = zip(columns, numbers.split(), strict=True)
-        rows.append(PublishedRow(system.strip(), {column: float(value) for column, value in pairs if value != "-"}))
-    return PublishedTable(name, "spearman", level, columns, tuple(rows), note)
-
-
+#: Benchmark -> its table, "system | values" with a dash for a number that was not published; and a note on it.
 _TABLES = {
-    "summeval": _table(
-        "summeval",
-        "summary",
+    "summeval": (
         """
                            | coherence consistency fluency relevance average
         ROUGE-1            | .167 .160 .115 .326 .192
@@ -152,9 +137,7 @@ _TABLES = {
         "All 100 documents of SummEval; a file with fewer gives other figures. The averages printed for G-Eval-3.5 and "
         "G-Eval-4 lie below the means of their columns (.409 and .523).",
     ),
-    "topical-chat": _table(
-        "topical-chat",
-        "pooled",
+    "topical-chat": (
         """
                    | naturalness coherence engagingness groundedness average
         ROUGE-L    | .146 .203 .300 .327 .244
@@ -168,9 +151,7 @@ _TABLES = {
         """,
         "UniEval's own predictions in the benchmark file give higher figures than the paper prints for it.",
     ),
-    "qags": _table(
-        "qags",
-        "pooled",
+    "qags": (
         """
                    | cnn  xsum  average
         ROUGE-2    | .418 .083  .250
@@ -190,5 +171,13 @@ _TABLES = {
 
 
 def published_table(name: str) -> PublishedTable:
-    """Find the paper's table for a benchmark."""
-    return _TABLES[benchmark(name).name]
+    """Find the paper's table for a benchmark, of Spearman's correlations."""
+    name = benchmark(name).name
+    text, note = _TABLES[name]
+    lines = [line.partition("|") for line in text.strip().splitlines()]
+    columns = tuple(lines[0][2].split())
+    rows = []
+    for system, _, numbers in lines[1:]:
+        pairs = zip(columns, numbers.split(), strict=True)
+        rows.append(PublishedRow(system.strip(), {column: float(value) for column, value in pairs if value != "-"}))
+    return PublishedTable(name, "spearman", BENCHMARKS[name].level, columns, tuple(rows), note)

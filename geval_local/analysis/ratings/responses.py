@@ -38,8 +38,6 @@ class ParsedResponses:
     out_of_scale: int
     #: Responses that went into the means.
     counted: int
-    #: Why a row has no value.
-    errors: tuple[str | None, ...]
 
 
 def parse_response(response: str) -> float | None:
@@ -62,7 +60,6 @@ def read_responses(
     """Average the raw responses of each row."""
     unparseable = outside = counted = 0
     values: list[float] = []
-    errors: list[str | None] = []
     for responses in rows:
         numbers: list[float] = []
         for response in responses:
@@ -79,10 +76,7 @@ def read_responses(
             numbers.append(number)
         counted += len(numbers)
         values.append(sum(numbers) / len(numbers) if numbers else math.nan)
-        errors.append(None if numbers else "no response holds a rating")
-    return ParsedResponses(
-        tuple(values), sum(len(responses) for responses in rows), unparseable, outside, counted, tuple(errors)
-    )
+    return ParsedResponses(tuple(values), sum(map(len, rows)), unparseable, outside, counted)
 
 
 def geval_items(
@@ -108,8 +102,8 @@ def geval_items(
             )
     parsed = read_responses([row["all_responses"] for row in data.rows], scale=scale, geval_parity=geval_parity)
     figures = [
-        {"score": None if error else value, "error": error}
-        for value, error in zip(parsed.values, parsed.errors, strict=True)
+        {"score": None, "error": "no response holds a rating"} if math.isnan(value) else {"score": value}
+        for value in parsed.values
     ]
     return data.items(dimension, MetricFigures.of(dimension, figures)), parsed
 
