@@ -108,14 +108,14 @@ def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:
     Rows of several files have their file's name as a column. Ids must be distinct within a file only. One of several
     files that cannot be read, or not to its end, has a last sample that says why.
     """
-    shape = Shape.of(options)
+    shape = Shape(options)
     rows = _one(paths[0], options, shape) if len(paths) == 1 else _several(paths, options, shape)
     # The limit counts rows of files, which may become several samples.
     return (sample for row in islice(rows, options.limit) for sample in shape.samples(row))
 
 
 def _one(path: File, options: RunOptions, shape: Shape) -> Iterator[Sample]:
-    if shape.id is None:
+    if options.id is None:
         return read_samples(path, fields=options.fields, **options.reading)
     rows = rows_and_failure(read_rows(path, **options.reading), alone=True)
     return samples_of(shape.identified(rows), path.name, options.fields)
@@ -129,7 +129,7 @@ def _several(paths: Sequence[File], options: RunOptions, shape: Shape) -> Iterat
     ]
     is_empty = True
     for name, raw, name_documents in opened:
-        known = (lambda: False) if shape.id is not None else name_documents
+        known = (lambda: False) if options.id is not None else name_documents
         rows = shape.identified(rows_and_failure(raw))
         for sample in samples_of(rows, name, options.fields, name_documents=known):
             is_empty = False

@@ -148,10 +148,9 @@ def csv_records(
         if len(cells) == len(header) and not (lines.number <= lines.doubtful and _is_doubtful(lines.record, delimiter)):
             yield cells
             continue
-        spans_lines = len(lines.record) > 1
         if lines.number <= lines.doubtful and len(cells) == len(header):
             yield _broken(lines, "a quote in the middle of a cell, after a quote that does not close"), []
-        elif spans_lines and _is_record(lines.record[1], delimiter, len(header)):
+        elif len(lines.record) > 1 and _is_record(lines.record[1], delimiter, len(header)):
             yield _broken(lines, f"{len(cells)} cells where the header has {len(header)} columns"), []
         else:
             reason = f"{len(cells)} cells where the header has {len(header)} columns (line {lines.first})"
@@ -218,9 +217,7 @@ def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -
     """
     with open_text(path, newline="", encoding=encoding, guess=True) as file:
         lines, delimiter = _begun(file, path, delimiter)
-        header = next(lines, "").rstrip("\r\n").split(delimiter)
-        while len(header) > 1 and not header[-1].strip():
-            header.pop()
+        header = _plain_cells(next(lines, ""), delimiter, 1)
         columns, plain, swallowed, spaced = len(header), _Columns(), list[str](), f"{delimiter} "
         is_quoted, is_spaced, is_tab = any('"' in name for name in header), False, delimiter == "\t"
         while not is_quoted:
@@ -632,43 +629,30 @@ def _read_csv(
                 yield RawRow(number, {"raw": cells} if cells else {}, _invalid(error))
 
 
-def _read_parquet(path: File, encoding: str | None) -> Iterator[RawRow]:
+def parquet_rows(path: File, *, first: int = 0, stop: int | None = None) -> Iterator[RawRow]:
+    """Read rows of a Parquet file; see `parquet_batches`."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise DataError(f"reading {path} needs pyarrow, the `parquet` extra", hint=INSTALL_PARQUET) from None
+    start = first + 1
     try:
         with pq.ParquetFile(parquet_source(path)) as file:
-            yield from parquet_rows(file, path)
+            _refuse_repeated(file.schema_arrow.names, path)
+            for batch in parquet_batches(file, first=first, stop=stop):
+                yield from _batch_rows(batch, start)
+                start += batch.num_rows
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}", hint="Is the file complete?") from error
 
 
-def parquet_rows(
-    file: Any,
-    path: object,
-    *,
-    first: int = 0,
-    count: int | None = None,
-    columns: Sequence[str] | None = None,
-) -> Iterator[RawRow]:
-    """Read rows of an open `pyarrow.parquet.ParquetFile`; see `parquet_batches`."""
-    _refuse_repeated(file.schema_arrow.names, path)
-    start = first + 1
-    for batch in parquet_batches(file, first=first, count=count, columns=columns):
-        yield from _batch_rows(batch, start)
-        start += batch.num_rows
+def parquet_batches(file: Any, *, first: int = 0, stop: int | None = None) -> Iterator[Any]:
+    """Read rows of an open `pyarrow.parquet.ParquetFile`, from the one with the index `first` to that before `stop`.
 
-
-def parquet_batches(
-    file: Any, *, first: int = 0, count: int | None = None, columns: Sequence[str] | None = None
-) -> Iterator[Any]:
-    """Read rows of an open `pyarrow.parquet.ParquetFile`: `count` of them, from the one with the index `first`.
-
-    Row groups without any of them are not read, nor are other columns than `columns`.
+    Row groups without any of them are not read.
     """
-    stop = file.metadata.num_rows if count is None else first + count
+    stop = file.metadata.num_rows if stop is None else stop
     start, groups, place = 0, list[int](), 0
     for group in range(file.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
@@ -677,7 +661,7 @@ def parquet_batches(
             groups.append(group)
         place += rows
     # A file without row groups has no batches.
-    batches = file.iter_batches(batch_size=PARQUET_BATCH_ROWS, row_groups=groups, columns=columns) if groups else ()
+    batches = file.iter_batches(batch_size=PARQUET_BATCH_ROWS, row_groups=groups) if groups else ()
     for batch in batches:
         low, high = max(first - start, 0), min(stop - start, batch.num_rows)
         if low < high:
@@ -696,7 +680,7 @@ def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
         except (ValueError, ArithmeticError):  # Arrow's own value errors are ValueErrors
             # One value that Python cannot represent fails the conversion of all rows.
             for index in range(some.num_rows):
-                yield _converted_row(some.slice(index, 1), start + first + index)
+                yield _without_broken(some.slice(index, 1), start + first + index)
 
 
 def converted_rows(batch: Any, start: int) -> list[RawRow]:
@@ -709,14 +693,6 @@ def converted_rows(batch: Any, start: int) -> list[RawRow]:
 def _values(column: Any) -> list[Any]:
     values: list[Any] = column.to_pylist()
     return list(map(_plain, values)) if any(isinstance(value, list | dict) for value in values) else values
-
-
-def _converted_row(row: Any, number: int) -> RawRow:
-    try:
-        (converted,) = converted_rows(row, number)
-    except (ValueError, ArithmeticError):
-        return _without_broken(row, number)
-    return converted
 
 
 def _without_broken(row: Any, number: int) -> RawRow:
@@ -786,5 +762,5 @@ FORMATS: dict[str, Reader] = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": partial(_read_csv, delimiter="\t"),
-    ".parquet": _read_parquet,
+    ".parquet": lambda path, encoding: parquet_rows(path),
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from geval_local.conversation import (
@@ -37,39 +37,23 @@ FORMER_ID = "original_id"
 
 @dataclass(frozen=True)
 class Shape:
-    """How rows become samples."""
+    """How rows become samples, by options: `id`, `system_columns`, `turns`, `turns_at` and `roles`."""
 
-    #: The column that is the id, or a dotted path into one; None for `id`.
-    id: str | None = None
-    #: Columns with the outputs of one system each.
-    system_columns: tuple[str, ...] = ()
-    #: Whose turns are samples, ``assistant`` or a speaker's name; None if a conversation is one sample.
-    turns: str | None = None
-    #: Where the messages are: paths, whose lists are joined; empty for the usual columns.
-    turns_at: tuple[str, ...] = ()
-    #: Role -> the names that the file has for it, separated by commas.
-    roles: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: RunOptions) -> Shape:
-        """Return the shape that options name."""
-        systems, paths = tuple(options.system_columns or ()), tuple(options.turns_at or ())
-        return cls(options.id, systems, options.turns, paths, options.roles)
+    options: RunOptions
 
     @property
     def multiplies(self) -> bool:
         """Whether a row may become several samples."""
-        return bool(self.system_columns) or self.turns is not None
+        return bool(self.options.system_columns) or self.options.turns is not None
 
     def identified(self, rows: Iterable[RawRow]) -> Iterable[RawRow]:
         """Put the id into the column `id`."""
-        return rows if self.id in (None, "id") else (self._identified(row) for row in rows)
+        return rows if self.options.id in (None, "id") else (self._identified(row, self.options.id) for row in rows)
 
-    def _identified(self, row: RawRow) -> RawRow:
-        assert self.id is not None
-        value = field_value(row.fields, self.id)
+    def _identified(self, row: RawRow, column: str) -> RawRow:
+        value = field_value(row.fields, column)
         if row.error is not None or value is None:
-            missing = Cause(f"the id {self.id!r} is missing or null", ErrorCode.MISSING_ID)
+            missing = Cause(f"the id {column!r} is missing or null", ErrorCode.MISSING_ID)
             return row if row.error is not None else row._replace(error=missing)
         former = {FORMER_ID: row.fields["id"]} if "id" in row.fields and FORMER_ID not in row.fields else {}
         rest = {name: item for name, item in row.fields.items() if name != "id"}
@@ -77,16 +61,17 @@ class Shape:
 
     def samples(self, sample: Sample) -> Iterator[Sample]:
         """Yield the samples of a row; a row without the shape becomes one sample with the reason."""
-        for one in self._by_system(sample) if self.system_columns and sample.error is None else (sample,):
+        systems, turns = self.options.system_columns, self.options.turns
+        for one in self._by_system(sample, systems) if systems and sample.error is None else (sample,):
             one = one if one.error is not None else self._found(one)
-            yield from (one,) if self.turns is None or one.error is not None else _by_turn(one, self.turns)
+            yield from (one,) if turns is None or one.error is not None else _by_turn(one, turns)
 
     def _found(self, sample: Sample) -> Sample:
         """Put the messages into one column, with the usual names of roles."""
-        if not (self.turns_at or self.roles) or TURN in sample.fields:
+        if not (self.options.turns_at or self.options.roles) or TURN in sample.fields:
             return sample
         fields, chat = dict(sample.fields), messages_of(sample.fields)
-        for path in self.turns_at:
+        for path in self.options.turns_at or ():
             value = decoded_json(field_value(fields, path, None))
             if not is_messages(value):
                 return sample.lost(
@@ -95,11 +80,15 @@ class Shape:
                 )
             fields = without(fields, path)
             chat = _MESSAGES, [*(chat[1] if chat is not None and chat[0] not in sample.fields else ()), *value]
-        return sample if chat is None else replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.roles)})
+        return (
+            sample
+            if chat is None
+            else replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.options.roles)})
+        )
 
-    def _by_system(self, sample: Sample) -> Iterator[Sample]:
-        values = {name: unwrapped(field_value(sample.fields, name, ABSENT)) for name in self.system_columns}
-        rest = {name: value for name, value in sample.fields.items() if name not in self.system_columns}
+    def _by_system(self, sample: Sample, systems: Sequence[str]) -> Iterator[Sample]:
+        values = {name: unwrapped(field_value(sample.fields, name, ABSENT)) for name in systems}
+        rest = {name: value for name, value in sample.fields.items() if name not in systems}
         missing = [name for name, value in values.items() if value is ABSENT]
         made = {_SYSTEM, *(_MESSAGES if is_messages(value) else _OUTPUT for value in values.values())}
         taken = sorted(made & rest.keys())

@@ -195,7 +195,7 @@ def shares_of(
     wanted = list(range(1, count + 1) if numbers is None else numbers)
     parts = sorted({part for number in wanted for part in (number - 1, number)})
     given = _Input(paths, options, documents)
-    is_shaped = Shape.of(options).multiplies
+    is_shaped = Shape(options).multiplies
     if pairs is not None or options.limit is not None or (is_shaped and sizes is not None):
         make = _shares_of_samples(given, parts, count, sizes, pairs)
     else:
@@ -545,7 +545,8 @@ def stretch_rows(stretch: Stretch, options: RunOptions) -> Iterator[RawRow]:
     if stretch.by_bytes:
         return guarded(lambda path, encoding: _line_section(stretch), path, options.encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
-        return guarded(lambda path, encoding: _parquet_section(stretch), path, options.encoding)
+        read = partial(parquet_rows, first=stretch.start, stop=stretch.stop)
+        return guarded(lambda path, encoding: read(path), path, options.encoding)
     return islice(read_rows(path, **options.reading), stretch.start, stretch.stop)
 
 
@@ -556,28 +557,13 @@ def _line_section(stretch: Stretch) -> Iterator[RawRow]:
         yield from line_rows(bounded_lines(text, stretch.path), stretch.number)
 
 
-def _parquet_section(stretch: Stretch) -> Iterator[RawRow]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    count = None if stretch.stop is None else stretch.stop - stretch.start
-    try:
-        with pq.ParquetFile(parquet_source(file_at(stretch.path))) as file:
-            count = file.metadata.num_rows - stretch.start if count is None else count
-            yield from parquet_rows(file, stretch.path, first=stretch.start, count=count)
-    except pa.ArrowException as error:
-        raise DataError(
-            f"{stretch.path} is not a readable Parquet file: {error}", hint="Is the file complete?"
-        ) from error
-
-
 def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     """Read the rows of a share in order, as `geval_local.io.input_files.read_input` reads those of an input.
 
     A repeated id is no error here, since the first row with that id may be in another share. Joining the shares detects
     it.
     """
-    shape = Shape.of(options)
+    shape = Shape(options)
     for stretch in share.stretches:
         raw = stretch_rows(stretch, options)
         rows = shape.identified(rows_and_failure(raw, alone=not stretch.name, before=stretch.start))

@@ -250,13 +250,10 @@ class ResultWriter:
             suffix = path.suffix.lower()
             if suffix == ".csv":
                 sink: Sink = CsvSink(file, metrics, columns, layout, style=csv_style)
+            elif suffix == ".jsonl":
+                sink = JsonlSink(file, layout)
             else:
-                jsonl = suffix == ".jsonl"
-                sink = (
-                    JsonlSink(file, layout)
-                    if jsonl
-                    else _parquet_sink(file, metrics, path.parent, layout, source, stack)
-                )
+                sink = _parquet_sink(file, metrics, path.parent, layout, source, stack)
             stack.callback(sink.discard)
             stack.push(lambda kind, *_: sink.finish() if kind is None else None)
             return cls(path, stack.pop_all(), sink, metrics, layout.column)

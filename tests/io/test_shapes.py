@@ -23,7 +23,7 @@ ANSWER = "assistant/helpfulness"
 
 
 def systems(row, *columns):
-    shape = Shape.of(RunOptions(system_columns=list(columns)))
+    shape = Shape(RunOptions(system_columns=list(columns)))
     return {sample.fields.get("system"): sample for sample in shape.samples(Sample(row, 2, "d.jsonl"))}
 
 

@@ -26,7 +26,7 @@ def said(*contents):
 
 
 def turns(row, speaker="assistant", **options):
-    shape = Shape.of(RunOptions(turns=speaker, **options))
+    shape = Shape(RunOptions(turns=speaker, **options))
     return list(shape.samples(Sample(row, 4, "chat.jsonl")))
 
 
@@ -128,7 +128,7 @@ def test_roles_in_another_language_are_mapped_or_named():
         "output": "Çünkü.",
         "history": "User: Neden?",
     }
-    (whole,) = Shape.of(RunOptions(roles=roles)).samples(Sample({"messages": chat}))
+    (whole,) = Shape(RunOptions(roles=roles)).samples(Sample({"messages": chat}))
     assert whole.texts(["output"]) == {"output": "Çünkü."}
 
 
