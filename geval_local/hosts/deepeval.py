@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import cache
 from typing import Any, TypeAlias, TypedDict
 
 from deepeval.errors import DeepEvalError, MissingTestCaseParamsError
@@ -52,8 +51,8 @@ from geval_local.scale import Scale
 from geval_local.score import Estimator, Score
 from geval_local.serve.bodies import Refused, read_model
 from geval_local.serve.dialects import SystemOneRequest, write_system_one
+from geval_local.wording import say_once
 
-logger = logging.getLogger("geval_local")
 #: Criteria if only steps are given.
 BY_STEPS = "How well the text fares by the evaluation steps below."
 
@@ -175,7 +174,7 @@ class _Exact:
                 hint="Say it in criteria and evaluation_steps, or give a metric with a `template` of its own.",
             )
         if top_logprobs is not None:
-            _say_needless()
+            say_once("top_logprobs is not needed: the probabilities of all labels are exact", level=logging.WARNING)
         if isinstance(judge, list | tuple):  # GEval's second parameter
             terms["evaluation_params"], judge = judge, None
         if model is not None and judge is not None:
@@ -274,11 +273,6 @@ class ConversationalGEvalLocal(_Exact, BaseConversationalMetric):  # type: ignor
 
 
 # DeepEval wraps every method of a metric for tracing, so helpers are functions.
-
-
-@cache
-def _say_needless() -> None:
-    logger.warning("top_logprobs is not needed: the probabilities of all labels are exact")
 
 
 def _judge_of(model: Any) -> JudgeLike:
