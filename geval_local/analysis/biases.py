@@ -342,7 +342,7 @@ def bias(
         sided.append(replace(item, system=str(own)))
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
-    length = length_bias(items, run.documents.level, error=error) if has_length else None
+    length = length_bias(items, run.documents.level, error=error, seed=seed) if has_length else None
     return Bias(
         str(run.path),
         name,
