@@ -65,14 +65,11 @@ class Server:
     ----------
     address : str
         Such as ``http://127.0.0.1:8000/v1``, checked by `check_address`.
-    sleep : callable
-        Waits some seconds before a new try.
     """
 
-    def __init__(self, address: str, *, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
         self.root = self.address.removesuffix("/v1")
-        self._sleep = sleep
         #: Whether it has answered before. One that was never there is not waited for.
         self._is_there = False
         # No proxy: what the environment names may lie outside of this network.
@@ -81,7 +78,7 @@ class Server:
 
     def get(self, path: str, kind: type[_M]) -> _M:
         """Get a path of the server; errors as for `post`."""
-        return self._send(f"{self.root}{path}", None, kind)
+        return self._send(path, None, kind)
 
     def post(self, path: str, body: Mapping[str, Any], kind: type[_M]) -> _M:
         """Post JSON to a path; tried again where the server is busy or the connection breaks.
@@ -102,13 +99,13 @@ class Server:
         JudgeError
             If it does not answer.
         """
-        return self._send(f"{self.root}{path}", json.dumps(body).encode(), kind)
+        return self._send(path, json.dumps(body).encode(), kind)
 
-    def _send(self, url: str, body: bytes | None, kind: type[_M]) -> _M:
+    def _send(self, path: str, body: bytes | None, kind: type[_M]) -> _M:
         problem = ""
         for pause in (*PAUSES, None):
             try:
-                request = urllib.request.Request(url, body, self._headers)
+                request = urllib.request.Request(f"{self.root}{path}", body, self._headers)
                 with self._opener.open(request, timeout=TIMEOUT) as answer:
                     text = answer.read(MOST_BYTES + 1)
                 self._is_there = True
@@ -129,7 +126,7 @@ class Server:
                     raise self._nobody() from error
                 problem, wait = str(reason or first_line(error)), None
             if pause is not None:
-                self._sleep(pause if wait is None else min(wait, 60.0))
+                time.sleep(pause if wait is None else min(wait, 60.0))
         hint = "Start it, and run the same command again: what was stored is kept."
         if self._is_there:
             hint = "It was there before: look at its log. Run the same command again: what was stored is kept."

@@ -195,14 +195,10 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
 
 
 def check_input(
-    files: str | File | Sequence[File],
-    metrics: Iterable[Metric],
-    options: RunOptions | None = None,
-    *,
-    mapping: Mapping[str, str] | None = None,
+    files: str | File | Sequence[File], metrics: Iterable[Metric], options: RunOptions | None = None
 ) -> list[Sample]:
     """Read the first rows of the input and check them as `check_rows` does, before a judge is loaded."""
-    paths, options = find_files(files), options or RunOptions(fields=dict(mapping or {}))
+    paths, options = find_files(files), options or RunOptions()
     first = list(islice(read_input(paths, options), ROWS_CHECKED))
     check_rows(first, metrics, told_files(paths), options.fields)
     return first

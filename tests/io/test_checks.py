@@ -12,6 +12,7 @@ from geval_local.fields import read_mapping
 from geval_local.io.input_checks import check_input
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
+from geval_local.options import RunOptions
 from geval_local.testing import MockJudge
 
 METRIC = Metric(name="tone", criteria="c", scale="1-5", fields={"source": "Source", "output": "Output"}, steps=())
@@ -29,14 +30,14 @@ def test_rows_without_a_field_are_refused_with_the_columns_and_what_was_meant(tm
     assert "none of its first 5 rows can be scored on tone: the field 'output' is missing" in caught.value.message
     assert "Columns: source, outputs, id." in (caught.value.hint or "")
     assert "`fields=output=outputs`" in (caught.value.hint or "")
-    assert len(check_input(file, [METRIC], mapping={"output": "outputs"})) == 5
+    assert len(check_input(file, [METRIC], RunOptions(fields={"output": "outputs"}))) == 5
 
 
 def test_rows_whose_column_holds_no_text_are_refused_with_its_keys(tmp_path: Path) -> None:
     file = rows(tmp_path / "d.jsonl", {"source": "S", "output": {"text": "O"}})
     with pytest.raises(DataError, match=r"(?s)its only row cannot be scored.*is an object, not text.*keys are: text"):
         check_input(file, [METRIC])
-    check_input(file, [METRIC], mapping={"output": "output.text"})
+    check_input(file, [METRIC], RunOptions(fields={"output": "output.text"}))
 
 
 def test_one_row_that_fits_or_rows_at_fault_themselves_are_enough(tmp_path: Path) -> None:
@@ -50,11 +51,11 @@ def test_one_row_that_fits_or_rows_at_fault_themselves_are_enough(tmp_path: Path
 def test_mappings_of_what_is_not_there(tmp_path: Path) -> None:
     file = rows(tmp_path / "d.jsonl", {"source": "S", "answer": "O", "meta": {"text": "T"}})
     with pytest.raises(DataError, match=r"(?s)'output' is mapped to 'anser', and no row.*did you mean 'answer'"):
-        check_input(file, [METRIC], mapping={"output": "anser"})
+        check_input(file, [METRIC], RunOptions(fields={"output": "anser"}))
     with pytest.raises(DataError, match="no row has such a column"):
-        check_input(file, [METRIC], mapping={"output": "meta.txt"})
+        check_input(file, [METRIC], RunOptions(fields={"output": "meta.txt"}))
     with pytest.raises(ConfigurationError, match="no metric here has a field 'outptu'; did you mean 'output'"):
-        check_input(file, [METRIC], mapping={"outptu": "answer"})
+        check_input(file, [METRIC], RunOptions(fields={"outptu": "answer"}))
     for pair in ("output", "=answer", "output=", ""):
         with pytest.raises(ConfigurationError, match="is not a mapping"):
             read_mapping([pair])
