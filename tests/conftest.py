@@ -31,8 +31,8 @@ settings.register_profile("any-machine", deadline=None, max_examples=40, suppres
 settings.register_profile("nightly", settings.get_profile("any-machine"), max_examples=400)
 settings.load_profile("any-machine")
 
-#: Files whose tests begin clusters; two at a time would starve each other on two cores.
-CLUSTERS = ("test_ray_cluster.py", "test_network.py")
+#: Files whose tests begin clusters, or find none: two at a time would starve each other on two cores, or meet.
+CLUSTERS = ("test_ray_cluster.py", "test_network.py", "test_ray.py")
 #: Folders and files whose tests load the same large things: each of these groups stays in one process.
 GROUPS = {"real": "smollm2", "hosts": "hosts", "test_report_in_chromium.py": "chromium"}
 GROUPS |= dict.fromkeys(CLUSTERS, "clusters")
