@@ -341,16 +341,13 @@ def outcomes(
     """
     found: list[GateOutcome] = []
     for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
-        if summary.rows and not summary.scored:
-            why = _why(summary.rows, "a score", summary.reasons)
-            found.append(GateOutcome(Gate(SCORED, metric=summary.metric), "failed", why))
-            continue
         own = [replace(gate, metric=summary.metric) for gate in gates if gate.concerns(summary.metric, metric)]
-        found += _held(own, summary, None)
-        for column in dict.fromkeys(gate.by for gate in own if gate.by is not None):
-            for place in summary.slices:
-                if place.column == column:
-                    found += _held(own, summary, place)
+        places: list[Slice | None] = [None]
+        if summary.scored:
+            columns = dict.fromkeys(gate.by for gate in own)
+            places += [place for column in columns for place in summary.slices if place.column == column]
+        for shown in places:
+            found += _held(own, summary, shown)
     for answer in answers:
         if answer.rows and not answer.answered:
             why = _why(answer.rows, "an answer", answer.reasons)
@@ -373,7 +370,7 @@ def _held(gates: Sequence[Gate], summary: Summary, place: Slice | None) -> Itera
     shown = summary if place is None else place.summary
     scored = Gate(SCORED, metric=summary.metric, by=column, value=value)
     counts = (shown.scored, shown.interval.units)
-    if place is not None and not shown.scored:
+    if shown.rows and not shown.scored:
         yield GateOutcome(scored, "failed", _why(shown.rows, "a score", shown.reasons), math.nan, *counts)
         return
     # A limit of the unscored rows or of the label mass for all rows applies to every slice too.

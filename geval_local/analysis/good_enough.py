@@ -100,6 +100,22 @@ class GoodEnough:
     probabilities: Mapping[str, Probabilities] = field(default_factory=dict)
     annotators: Mapping[str, Annotators] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, judges: Mapping[str, Sequence[ScoredItem]], ratings: Floats | None = None) -> GoodEnough:
+        """Compute the figures that scores and ratings allow; `ratings` are those of single raters."""
+        found: dict[str, dict[str, Any]] = {}
+        for key, items in judges.items():
+            figures = {
+                "verdicts": judge_verdicts(items),
+                "kappas": judge_kappas(items),
+                "probabilities": judge_probabilities(items, ratings),
+                "annotators": None if ratings is None else alternative_annotators(items, ratings),
+            }
+            for name, one in figures.items():
+                if one is not None:
+                    found.setdefault(name, {})[key] = one
+        return cls(**found)
+
     def tables(self) -> Iterator[Table]:
         """Give the figures as tables with titles."""
         if self.verdicts:
