@@ -484,6 +484,7 @@ def compare(
     if system_columns:
         field = system_of_columns(scored, system_columns, reading.get("system"))
         scored = [replace(run, system=field) for run in scored]
+    shared: dict[str, Any] = {"metrics": metrics, "across": across, "human": human, "plan": plan, "seed": seed}
     named = (("`system`", scored[0].system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
     if len(scored) == 2 and reason is None and "input" not in across:
@@ -491,27 +492,14 @@ def compare(
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
     if len(scored) == 2 and reason is None:
-        return compare_runs(
-            *scored,
-            metrics=metrics,
-            across=across,
-            human=human,
-            level=level,
-            coefficient=coefficient,
-            target=target,
-            largest=largest,
-            plan=plan,
-            seed=seed,
-        )
+        return compare_runs(*scored, **shared, level=level, coefficient=coefficient, target=target, largest=largest)
     if level is not None or target not in (None, "documents"):
         raise ConfigurationError(
             "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
             "documents",
             hint="`geval-local meta-eval` correlates scores with ratings over systems.",
         )
-    found = compare_systems(
-        scored, metrics=metrics, baseline=baseline, tie=tie, across=across, human=human, plan=plan, seed=seed
-    )
+    found = compare_systems(scored, **shared, baseline=baseline, tie=tie)
     return replace(found, reason=reason if len(scored) == 2 else None)
 
 

@@ -32,6 +32,7 @@ from geval_local.analysis.tables import (
     interval_warnings,
     number,
     p_value,
+    said_of,
 )
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.score import Estimator
@@ -375,10 +376,7 @@ def meta_evaluate(
     }
     pairs = {name: (one.items[d], other.items[d]) for name, (one, other, d) in couples.items()}
     comparisons, failed = compare_all(pairs, level, coefficient, target=target, seed=seed)
-    reasons: dict[str, list[str]] = {}
-    for name, why in failed.items():
-        reasons.setdefault(why, []).append(name)
-    notes += [f"cannot be compared, since {why}: {', '.join(names)}" for why, names in reasons.items()]
+    notes += [f"cannot be compared, since {why}: {', '.join(own)}" for why, own in said_of(failed.items()).items()]
     agreements = {
         name: agree(one.items[dimension], other.items[dimension])
         for name, (one, other, dimension) in couples.items()
