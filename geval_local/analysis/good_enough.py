@@ -273,9 +273,7 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
     )
 
 
-def alternative_annotators(
-    items: Sequence[ScoredItem], ratings: Floats, epsilons: Sequence[float] = EPSILONS
-) -> Annotators | None:
+def alternative_annotators(items: Sequence[ScoredItem], ratings: Floats) -> Annotators | None:
     """Run the alternative-annotator test: put the judge in each rater's place; None with fewer than three raters.
 
     As in the authors' code, an item needs at least one other rater, and a rater needs 30 such items.
@@ -286,16 +284,16 @@ def alternative_annotators(
     documents = np.array([item.group for item in items])
     rated = np.isfinite(ratings[:, np.isfinite(score)])
     mean = np.where(np.isfinite(score), np.nanmean(ratings[:, np.isfinite(score)]) if rated.any() else math.nan, score)
-    judge, constant = (_in_place_of_raters(own, documents, ratings, epsilons) for own in (score, mean))
+    judge, constant = (_in_place_of_raters(own, documents, ratings) for own in (score, mean))
     return replace(judge, constant=constant)
 
 
-def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons: Sequence[float]) -> Annotators:
+def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats) -> Annotators:
     from scipy.special import stdtr
     from scipy.stats import false_discovery_control
 
     advantages: list[float] = []
-    p: dict[float, list[float]] = {epsilon: [] for epsilon in epsilons}
+    p: dict[float, list[float]] = {epsilon: [] for epsilon in EPSILONS}
     used = 0
     for place, own in enumerate(ratings):
         others = np.delete(ratings, place, axis=0)
@@ -307,7 +305,7 @@ def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons
         less = mean_interval(rater_wins - judge_wins, documents[kept])
         advantages.append(float(judge_wins.mean()))
         used = max(used, len(kept))
-        for epsilon in epsilons:
+        for epsilon in EPSILONS:
             if less.units < 2 or less.value >= epsilon:
                 p[epsilon].append(1.0)
             elif less.error == 0:
@@ -316,7 +314,7 @@ def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons
             else:
                 p[epsilon].append(float(stdtr(less.units - 1, (less.value - epsilon) / less.error)))
     if not advantages:
-        return Annotators(math.nan, dict.fromkeys(epsilons, math.nan), 0, 0)
+        return Annotators(math.nan, dict.fromkeys(EPSILONS, math.nan), 0, 0)
     # Benjamini and Yekutieli's correction is valid for any dependence between the tests.
     rates = {one: float((false_discovery_control(own, method="by") <= 0.05).mean()) for one, own in p.items()}
     return Annotators(float(np.mean(advantages)), rates, len(advantages), used)
