@@ -251,11 +251,11 @@ def fit_calibration(
     if all(systems) and repeat > max(len(set(groups)), len(set(systems))) > 1 < len(set(systems)):
         anew = held(group_folds(systems, folds, seed))[0]
     temperature, knots = _fit(before, p, scale, method, ratings)
-    lost = {
-        name: (values - ratings) ** 2
-        for name, values in (("before", before), ("after", after), ("constant", constant), ("rescaled", rescaled))
-    }
-    gains = [mean_interval(lost[name] - lost["after"], groups) for name in ("before", "rescaled", "constant")]
+
+    def gain(of: Floats, over: Floats) -> Interval:
+        return mean_interval((over - ratings) ** 2 - (of - ratings) ** 2, groups)
+
+    gains = [gain(after, over) for over in (before, rescaled, constant)]
     known = bool(np.isfinite(anew).all())
     held_out = HeldOut(
         n=len(kept),
@@ -265,13 +265,13 @@ def fit_calibration(
         before=_figures(kept, before, level),
         after=_figures(kept, after, level),
         rescaled=_figures(kept, rescaled, level),
-        constant_error=math.sqrt(float(lost["constant"].mean())),
+        constant_error=math.sqrt(float(((constant - ratings) ** 2).mean())),
         gain=gains[0],
         over_rescaled=gains[1],
         over_constant=gains[2],
         verdict=_verdict(*gains),
         new_systems=_figures(kept, anew, level) if known else _UNKNOWN,
-        new_systems_gain=mean_interval(lost["before"] - (anew - ratings) ** 2, groups) if known else _NO_GAIN,
+        new_systems_gain=gain(anew, before) if known else _NO_GAIN,
     )
     return Calibration(metric, human, signature, scale, method, temperature, knots, held_out)
 

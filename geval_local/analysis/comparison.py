@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -119,29 +119,22 @@ class SystemRows:
 
     runs: tuple[ScoredRun, ...]
     names: tuple[str | None, ...]
-    documents: Documents
-    grouping: str
+    #: The documents of every run's rows.
+    documents: tuple[Grouped, ...]
+    #: What decided which rows are one document.
+    rule: DocumentRule
 
     @property
-    def rule(self) -> DocumentRule:
-        """What decided which rows are one document."""
-        return replace(self.runs[0].rule, used=self.documents.counts.used)
+    def grouping(self) -> str:
+        """Which rows are one document, in words."""
+        return self.documents[0].told
 
-    def items(self, metric: str, *, human: HumanFields | None = None) -> list[ScoredItem]:
-        """Return the scores of one metric, with systems and documents."""
-        return [item for own in self.items_of_runs(metric, human=human) for item in own]
-
-    def items_of_runs(self, metric: str, *, human: HumanFields | None = None) -> list[list[ScoredItem]]:
-        """Return the scores of one metric, run by run."""
-        found, start = [], 0
-        rows = chain.from_iterable(run.rows.inputs() for run in self.runs)
-        names = grouped(self.documents, rows, self.runs[0].path).names
-        for run, name in zip(self.runs, self.names, strict=True):
-            end = start + len(run.rows)
-            documents = Grouped(None if names is None else names[start:end], self.grouping)
+    def items(self, metric: str, *, human: HumanFields | None = None) -> list[list[ScoredItem]]:
+        """Return the scores of one metric with systems and documents, run by run."""
+        found = []
+        for run, name, documents in zip(self.runs, self.names, self.documents, strict=True):
             own = run.items(run.one_metric(metric), human=human, documents=documents)
             found.append(own if name is None else [replace(item, system=name) for item in own])
-            start = end
         return found
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -156,9 +149,9 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
     names: list[str | None] = [None] * len(runs)
     if runs[0].system is None and len(runs) > 1:
         writers = [_writers(run) for run in runs]
-        own = [next(iter(found)) if len(found) == 1 else "" for found in writers]
-        distinct = all(own) and len(set(own)) == len(own)
-        names = [name if distinct else run.name for name, run in zip(own, runs, strict=True)]
+        single = [next(iter(found)) if len(found) == 1 else "" for found in writers]
+        distinct = all(single) and len(set(single)) == len(single)
+        names = [name if distinct else run.name for name, run in zip(single, runs, strict=True)]
         if len(set(names)) < len(names):
             names = [str(run.path) for run in runs]
         if len(set(names)) < len(names):
@@ -173,7 +166,11 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} count as one document; `group_by=COLUMN` changes it"
-    return SystemRows(tuple(runs), tuple(names), documents, grouping)
+    known = grouped(documents, chain.from_iterable(run.rows.inputs() for run in runs), runs[0].path).names
+    taken = iter(known or ())
+    own = [Grouped(None if known is None else list(islice(taken, len(run.rows))), grouping) for run in runs]
+    rule = replace(runs[0].rule, used=documents.counts.used)
+    return SystemRows(tuple(runs), tuple(names), tuple(own), rule)
 
 
 def _systems(run: ScoredRun, name: str | None) -> list[str]:
@@ -487,6 +484,7 @@ def compare(
     if system_columns:
         field = system_of_columns(scored, system_columns, reading.get("system"))
         scored = [replace(run, system=field) for run in scored]
+    shared: dict[str, Any] = {"metrics": metrics, "across": across, "human": human, "plan": plan, "seed": seed}
     named = (("`system`", scored[0].system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
     if len(scored) == 2 and reason is None and "input" not in across:
@@ -494,27 +492,14 @@ def compare(
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
     if len(scored) == 2 and reason is None:
-        return compare_runs(
-            *scored,
-            metrics=metrics,
-            across=across,
-            human=human,
-            level=level,
-            coefficient=coefficient,
-            target=target,
-            largest=largest,
-            plan=plan,
-            seed=seed,
-        )
+        return compare_runs(*scored, **shared, level=level, coefficient=coefficient, target=target, largest=largest)
     if level is not None or target not in (None, "documents"):
         raise ConfigurationError(
             "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
             "documents",
             hint="`geval-local meta-eval` correlates scores with ratings over systems.",
         )
-    found = compare_systems(
-        scored, metrics=metrics, baseline=baseline, tie=tie, across=across, human=human, plan=plan, seed=seed
-    )
+    found = compare_systems(scored, **shared, baseline=baseline, tie=tie)
     return replace(found, reason=reason if len(scored) == 2 else None)
 
 
@@ -571,7 +556,7 @@ def compare_systems(
     gathered, rated = gather(scored), rating_fields(human, names)
     rankings = {
         name: rank_systems(
-            gathered.items(name, human=rated),
+            list(chain.from_iterable(gathered.items(name, human=rated))),
             baseline=baseline,
             tie=tie,
             smallest=max(run.rounding(name) for run in scored),
@@ -583,7 +568,7 @@ def compare_systems(
     }
     alone: list[str] = []
     if len(scored) == 2:
-        one, other = gathered.items_of_runs(names[0])
+        one, other = gathered.items(names[0])
         ends = [str(run.path) for run in scored]
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     planned = None

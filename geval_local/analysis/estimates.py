@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -190,12 +190,15 @@ def estimate(
             raise DataError("wins need two systems", hint="Name the column that holds the system with `system`.")
     given = table if raters else np.array([item.human for own in groups.values() for item in own])
     labels = labels_of(items) if described is None else [described.low, described.high]
-    scale = _Ratings.of(labels, given[np.isfinite(given)], is_share=is_share)
+    ends, cut = _ends_and_cut(labels, given[np.isfinite(given)], is_share=is_share)
     shifts = {}
     if len(ratings) > 2:
         own = {one: [item.system == one for item in items] for one in named}
         shifts = {one or ALL: dict(zip(ratings, fit_raters(table[:, own[one]]).added, strict=True)) for one in named}
-    found = {one: _estimated(one, own, scale, shifts.get(one)) for one, own in groups.items()}
+    found = {}
+    for one, rows in groups.items():
+        _check_rated(one, rows)
+        found[one] = estimate_mean(rows, ends=ends, cut=cut, raters=shifts.get(one))
     differences = {}
     if not wins and couples:
         tests = [estimate_difference(found[one], found[other]) for one, other in couples]
@@ -209,30 +212,24 @@ def estimate(
     return Estimates(str(run.path), name, what, run.documents.told, found, differences, people, parts, doubt, told)
 
 
-@dataclass(frozen=True)
-class _Ratings:
-    """The ends of the ratings' scale, and for yes or no ratings the score above which the judge says yes."""
+def _ends_and_cut(labels: Sequence[float], given: Floats, *, is_share: bool) -> tuple[Ends | None, float | None]:
+    """Find the ends of the ratings' scale, and for yes or no ratings the score above which the judge says yes.
 
-    ends: Ends | None
-    cut: float | None
-
-    @classmethod
-    def of(cls, labels: Sequence[float], given: Floats, *, is_share: bool) -> _Ratings:
-        """Use the ends of the judge's labels (in ascending order), if they enclose all ratings."""
-        if is_share or np.isin(given, (0, 1)).all():
-            return cls((0.0, 1.0), (labels[0] + labels[-1]) / 2 if labels and not is_share else 0.5)
-        inside = len(labels) > 1 and labels[0] <= given.min() and given.max() <= labels[-1]
-        return cls((labels[0], labels[-1]) if inside else None, None)
+    The ends are those of the judge's labels (in ascending order), if they enclose all ratings.
+    """
+    if is_share or np.isin(given, (0, 1)).all():
+        return (0.0, 1.0), (labels[0] + labels[-1]) / 2 if labels and not is_share else 0.5
+    inside = len(labels) > 1 and labels[0] <= given.min() and given.max() <= labels[-1]
+    return (labels[0], labels[-1]) if inside else None, None
 
 
-def _estimated(name: str, items: Sequence[ScoredItem], scale: _Ratings, raters: Mapping[str, float] | None) -> Estimate:
+def _check_rated(name: str, items: Sequence[ScoredItem]) -> None:
     rated = {item.group for item in items if math.isfinite(item.human) and math.isfinite(item.predicted)}
     if len(rated) < 3:
         raise DataError(
             f"{name}: {len(rated)} documents have a rating and a score; an estimate needs three, an interval of use 20",
             hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",
         )
-    return estimate_mean(items, ends=scale.ends, cut=scale.cut, raters=raters)
 
 
 def _reaching(item: ScoredItem, share: float) -> ScoredItem:

@@ -126,45 +126,30 @@ class Gate:
         sign, limit, _ = self.limit
         return self.figure != "unscored" and not (self.figure == "label_mass" and _SIGNS[sign](0, limit))
 
-    def missing(self, figures: Summary | QuestionSummary, what: str) -> str | None:
-        """Say that too many rows have no figures; None if they do not."""
+    def checked(self, figures: Summary | QuestionSummary, what: str = "unscored") -> tuple[bool, str, float]:
+        """Return whether it holds, a sentence, and the figure, NaN if it does not exist; a missing figure fails it."""
         sign, limit, is_share = self.limit
-        count = figures.unscored / max(figures.rows, 1) if is_share else figures.unscored
-        if _SIGNS[sign](count, limit):
-            return None
-        beyond = "more than" if sign == "<=" else _WORDS[sign]
-        return f"{figures.unscored} of {figures.rows} rows are {what}, {beyond} {self.limit.shown}"
-
-    def failure(self, summary: Summary) -> str | None:
-        """Say why the gate fails; None if it holds. A missing figure fails it."""
         if self.figure == "unscored":
-            return self.missing(summary, "unscored")
-        sign, limit, is_share = self.limit
-        figure = self.found(summary)
-        if _SIGNS[sign](figure, limit):
-            return None
-        if math.isnan(figure):
-            why = summary.interval.warning if self.figure == "mean_low" else ""
-            return f"{_NAMES[self.figure]} is missing{f': {why}' if why else ''}"
-        found = f"{figure:.2%}" if is_share else f"{figure:.4g}"
-        return f"{_NAMES[self.figure]} {found} is {_WORDS[sign]} {self.limit.shown}"
-
-    def held(self, summary: Summary) -> str:
-        """Say that the gate holds."""
-        if self.figure == "unscored":
-            return f"{summary.unscored} of {summary.rows} rows are unscored"
-        figure = self.found(summary)
-        return f"{_NAMES[self.figure]} is {f'{figure:.2%}' if self.limit.is_share else f'{figure:.4g}'}"
-
-    def found(self, summary: Summary) -> float:
-        """Return the figure; NaN if it does not exist."""
-        if self.figure == "unscored":
-            return float(summary.unscored)
-        if self.figure == "passed":
-            return math.nan if summary.passed_share is None else summary.passed_share
-        # The computed mean: a gate of the label mass may allow a mean that is not shown.
-        mean = summary.interval
-        return {"mean": mean.value, "mean_low": mean.low, "label_mass": summary.label_mass}[self.figure]
+            count, told = figures.unscored, f"{figures.unscored} of {figures.rows} rows are {what}"
+            if _SIGNS[sign](count / max(figures.rows, 1) if is_share else count, limit):
+                return True, told, float(count)
+            beyond = "more than" if sign == "<=" else _WORDS[sign]
+            return False, f"{told}, {beyond} {self.limit.shown}", float(count)
+        assert isinstance(figures, Summary)
+        found = {
+            # The computed mean: a gate of the label mass may allow a mean that is not shown.
+            "mean": figures.interval.value,
+            "mean_low": figures.interval.low,
+            "passed": math.nan if figures.passed_share is None else figures.passed_share,
+            "label_mass": figures.label_mass,
+        }[self.figure]
+        name, shown = _NAMES[self.figure], f"{found:.2%}" if is_share else f"{found:.4g}"
+        if _SIGNS[sign](found, limit):
+            return True, f"{name} is {shown}", found
+        if math.isnan(found):
+            why = figures.interval.warning if self.figure == "mean_low" else ""
+            return False, f"{name} is missing{f': {why}' if why else ''}", found
+        return False, f"{name} {shown} is {_WORDS[sign]} {self.limit.shown}", found
 
 
 class ShownRow(NamedTuple):
@@ -341,16 +326,13 @@ def outcomes(
     """
     found: list[GateOutcome] = []
     for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
-        if summary.rows and not summary.scored:
-            why = _why(summary.rows, "a score", summary.reasons)
-            found.append(GateOutcome(Gate(SCORED, metric=summary.metric), "failed", why))
-            continue
         own = [replace(gate, metric=summary.metric) for gate in gates if gate.concerns(summary.metric, metric)]
-        found += _held(own, summary, None)
-        for column in dict.fromkeys(gate.by for gate in own if gate.by is not None):
-            for place in summary.slices:
-                if place.column == column:
-                    found += _held(own, summary, place)
+        places: list[Slice | None] = [None]
+        if summary.scored:
+            columns = dict.fromkeys(gate.by for gate in own)
+            places += [place for column in columns for place in summary.slices if place.column == column]
+        for shown in places:
+            found += _held(own, summary, shown)
     for answer in answers:
         if answer.rows and not answer.answered:
             why = _why(answer.rows, "an answer", answer.reasons)
@@ -358,11 +340,9 @@ def outcomes(
             continue
         for gate in gates:
             if gate.figure == "unscored":
-                failed = gate.missing(answer, "unanswered")
-                told = failed or f"{answer.unscored} of {answer.rows} rows are unanswered"
+                holds, told, count = gate.checked(answer, "unanswered")
                 own_gate = replace(gate, metric=answer.name)
-                unscored, rows = float(answer.unscored), answer.answered
-                found.append(GateOutcome(own_gate, "failed" if failed else "holds", told, unscored, rows))
+                found.append(GateOutcome(own_gate, "holds" if holds else "failed", told, count, answer.answered))
     return found
 
 
@@ -373,7 +353,7 @@ def _held(gates: Sequence[Gate], summary: Summary, place: Slice | None) -> Itera
     shown = summary if place is None else place.summary
     scored = Gate(SCORED, metric=summary.metric, by=column, value=value)
     counts = (shown.scored, shown.interval.units)
-    if place is not None and not shown.scored:
+    if shown.rows and not shown.scored:
         yield GateOutcome(scored, "failed", _why(shown.rows, "a score", shown.reasons), math.nan, *counts)
         return
     # A limit of the unscored rows or of the label mass for all rows applies to every slice too.
@@ -382,9 +362,8 @@ def _held(gates: Sequence[Gate], summary: Summary, place: Slice | None) -> Itera
         yield GateOutcome(scored, "failed", told, math.nan, *counts)
     for gate in own:
         if gate.figure != NOT_WORSE:
-            failed = gate.failure(shown)
-            told = gate.held(shown) if failed is None else failed
-            yield GateOutcome(gate, "holds" if failed is None else "failed", told, gate.found(shown), *counts)
+            holds, told, found = gate.checked(shown)
+            yield GateOutcome(gate, "holds" if holds else "failed", told, found, *counts)
 
 
 def _why(rows: int, what: str, reasons: Sequence[UnscoredReason]) -> str:

@@ -100,6 +100,22 @@ class GoodEnough:
     probabilities: Mapping[str, Probabilities] = field(default_factory=dict)
     annotators: Mapping[str, Annotators] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, judges: Mapping[str, Sequence[ScoredItem]], ratings: Floats | None = None) -> GoodEnough:
+        """Compute the figures that scores and ratings allow; `ratings` are those of single raters."""
+        found: dict[str, dict[str, Any]] = {}
+        for key, items in judges.items():
+            figures = {
+                "verdicts": judge_verdicts(items),
+                "kappas": judge_kappas(items),
+                "probabilities": judge_probabilities(items, ratings),
+                "annotators": None if ratings is None else alternative_annotators(items, ratings),
+            }
+            for name, one in figures.items():
+                if one is not None:
+                    found.setdefault(name, {})[key] = one
+        return cls(**found)
+
     def tables(self) -> Iterator[Table]:
         """Give the figures as tables with titles."""
         if self.verdicts:
@@ -257,9 +273,7 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
     )
 
 
-def alternative_annotators(
-    items: Sequence[ScoredItem], ratings: Floats, epsilons: Sequence[float] = EPSILONS
-) -> Annotators | None:
+def alternative_annotators(items: Sequence[ScoredItem], ratings: Floats) -> Annotators | None:
     """Run the alternative-annotator test: put the judge in each rater's place; None with fewer than three raters.
 
     As in the authors' code, an item needs at least one other rater, and a rater needs 30 such items.
@@ -270,16 +284,16 @@ def alternative_annotators(
     documents = np.array([item.group for item in items])
     rated = np.isfinite(ratings[:, np.isfinite(score)])
     mean = np.where(np.isfinite(score), np.nanmean(ratings[:, np.isfinite(score)]) if rated.any() else math.nan, score)
-    judge, constant = (_in_place_of_raters(own, documents, ratings, epsilons) for own in (score, mean))
+    judge, constant = (_in_place_of_raters(own, documents, ratings) for own in (score, mean))
     return replace(judge, constant=constant)
 
 
-def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons: Sequence[float]) -> Annotators:
+def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats) -> Annotators:
     from scipy.special import stdtr
     from scipy.stats import false_discovery_control
 
     advantages: list[float] = []
-    p: dict[float, list[float]] = {epsilon: [] for epsilon in epsilons}
+    p: dict[float, list[float]] = {epsilon: [] for epsilon in EPSILONS}
     used = 0
     for place, own in enumerate(ratings):
         others = np.delete(ratings, place, axis=0)
@@ -291,7 +305,7 @@ def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons
         less = mean_interval(rater_wins - judge_wins, documents[kept])
         advantages.append(float(judge_wins.mean()))
         used = max(used, len(kept))
-        for epsilon in epsilons:
+        for epsilon in EPSILONS:
             if less.units < 2 or less.value >= epsilon:
                 p[epsilon].append(1.0)
             elif less.error == 0:
@@ -300,7 +314,7 @@ def _in_place_of_raters(score: Floats, documents: Any, ratings: Floats, epsilons
             else:
                 p[epsilon].append(float(stdtr(less.units - 1, (less.value - epsilon) / less.error)))
     if not advantages:
-        return Annotators(math.nan, dict.fromkeys(epsilons, math.nan), 0, 0)
+        return Annotators(math.nan, dict.fromkeys(EPSILONS, math.nan), 0, 0)
     # Benjamini and Yekutieli's correction is valid for any dependence between the tests.
     rates = {one: float((false_discovery_control(own, method="by") <= 0.05).mean()) for one, own in p.items()}
     return Annotators(float(np.mean(advantages)), rates, len(advantages), used)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,17 +15,10 @@ from geval_local.analysis.contenders import Contender, ablations, from_responses
 from geval_local.analysis.contenders import baselines as reference_metrics
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.example_rows import examples_told
-from geval_local.analysis.good_enough import (
-    GoodEnough,
-    alternative_annotators,
-    judge_kappas,
-    judge_probabilities,
-    judge_verdicts,
-)
+from geval_local.analysis.good_enough import GoodEnough
 from geval_local.analysis.ratings.benchmarks import PublishedTable, published_table
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
-from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Columns,
@@ -39,9 +32,9 @@ from geval_local.analysis.tables import (
     interval_warnings,
     number,
     p_value,
+    said_of,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.scale import Scale
 from geval_local.score import Estimator
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS
 from geval_local.statistics.correlation import (
@@ -67,19 +60,6 @@ CHANCE = "chance"
 Items = Sequence[ScoredItem]
 #: Columns that are often the same in all rows.
 FOLDED = ("n", "points")
-
-
-def against_exact(
-    items: Sequence[ScoredItem],
-    scale: Scale,
-    judge: str,
-    estimators: Sequence[Estimator] = ABLATIONS,
-    *,
-    level: Level,
-) -> dict[str, Comparison]:
-    """Test the expectation against each other estimator, on the documents that both keep."""
-    others = {f"{judge} / {estimate_name(judge, one)}": estimated_items(items, scale, one) for one in estimators}
-    return compare_all({name: (items, other) for name, other in others.items()}, level)[0]
 
 
 @dataclass(frozen=True)
@@ -396,10 +376,7 @@ def meta_evaluate(
     }
     pairs = {name: (one.items[d], other.items[d]) for name, (one, other, d) in couples.items()}
     comparisons, failed = compare_all(pairs, level, coefficient, target=target, seed=seed)
-    reasons: dict[str, list[str]] = {}
-    for name, why in failed.items():
-        reasons.setdefault(why, []).append(name)
-    notes += [f"cannot be compared, since {why}: {', '.join(names)}" for why, names in reasons.items()]
+    notes += [f"cannot be compared, since {why}: {', '.join(own)}" for why, own in said_of(failed.items()).items()]
     agreements = {
         name: agree(one.items[dimension], other.items[dimension])
         for name, (one, other, dimension) in couples.items()
@@ -407,7 +384,12 @@ def meta_evaluate(
     }
     averages, tests = _averages(found, level, coefficient, target)
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
-    ceiling, good = _against_people(rows, found, judges, level, coefficient, target)
+    ceiling, ratings = None, None
+    if rows.raters:
+        people = rows.ratings()
+        ratings = np.array(list(people.values()))
+        named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
+        ceiling = human_ceiling(people, named, level, coefficient, target=target)
     return MetaEvaluation(
         rows,
         level,
@@ -422,7 +404,7 @@ def meta_evaluate(
         parsed,
         notes,
         ceiling,
-        good,
+        GoodEnough.of(judges, ratings),
         coefficients,
     )
 
@@ -460,33 +442,6 @@ def _contenders(
     return found, parsed, notes
 
 
-def _against_people(
-    rows: Rated,
-    found: Sequence[Contender],
-    judges: Mapping[str, Items],
-    level: Level,
-    coefficient: str,
-    target: Target | None,
-) -> tuple[Ceiling | None, GoodEnough]:
-    """Compare judges with single people, where they are known, and say by which standards they are good enough."""
-    ceiling, ratings, alternative = None, None, {}
-    if rows.raters:
-        people = rows.ratings()
-        ratings = np.array(list(people.values()))
-        named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
-        ceiling = human_ceiling(people, named, level, coefficient, target=target)
-        alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
-    return ceiling, GoodEnough(
-        _known({key: judge_verdicts(items) for key, items in judges.items()}),
-        _known({key: judge_kappas(items) for key, items in judges.items()}),
-        _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
-        _known(alternative),
-    )
-
-
-_Figures = TypeVar("_Figures")
-
-
 def _level_of_scored(rows: Rated, contenders: Sequence[Contender]) -> Level:
     """Choose the first level at which the scored and rated rows can be correlated; the usual one if there is none."""
     judges = [one for one in contenders if one.kind in ("judge", "responses")] or contenders
@@ -510,10 +465,6 @@ def _one_score(contenders: Sequence[Contender]) -> Iterator[str]:
                     f"{one.name}, {dimension}: all {len(scores)} rated rows have the same score, {scores[0]:.3f}, so "
                     "nothing correlates with it"
                 )
-
-
-def _known(found: Mapping[str, _Figures | None]) -> dict[str, _Figures]:
-    return {key: one for key, one in found.items() if one is not None}
 
 
 def _dimensions(contenders: Sequence[Contender]) -> list[str]:

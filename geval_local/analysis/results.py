@@ -210,11 +210,9 @@ def documents_of(runs: Sequence[ScoredRun]) -> list[Documents]:
 def together(runs: Sequence[ScoredRun]) -> list[Grouped]:
     """Name the documents of runs over the same rows, as the first of them decides."""
     collected = documents_of(runs)
-    told = collected[0].counts.told
     if not collected[0].counts.is_grouped:
-        return [Grouped(None, told) for _ in runs]
-    pairs = zip(collected, runs, strict=True)
-    return [grouped(own, run.rows.inputs(), run.path)._replace(told=told) for own, run in pairs]
+        return [Grouped(None, collected[0].counts.told)] * len(runs)
+    return [grouped(own, run.rows.inputs(), run.path) for own, run in zip(collected, runs, strict=True)]
 
 
 class Reading(RatingReading, total=False):

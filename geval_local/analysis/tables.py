@@ -16,6 +16,7 @@ from geval_local.statistics.significance import Comparison
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("items / documents", "kept by each")
 _Row = TypeVar("_Row")
+_Said = TypeVar("_Said")
 #: Coefficients in tables: the compared one, or all.
 Columns = Literal["one", "all"]
 
@@ -129,12 +130,17 @@ def cell(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
+def said_of(told: Iterable[tuple[str, _Said]]) -> dict[_Said, list[str]]:
+    """Collect ``(name, what)``: what -> the names that it is said of."""
+    found: dict[_Said, list[str]] = {}
+    for name, text in told:
+        found.setdefault(text, []).append(name)
+    return found
+
+
 def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
     """Name the intervals that are not reliable."""
-    found: dict[str, list[str]] = {}
-    for name, one in intervals.items():
-        if one.warning:
-            found.setdefault(one.warning, []).append(name)
+    found = said_of((name, one.warning) for name, one in intervals.items() if one.warning)
     return [f"warning: {warning}: {', '.join(filter(None, names)) or 'all'}" for warning, names in found.items()]
 
 
@@ -209,13 +215,10 @@ def _tied(results: Mapping[str, Correlation]) -> str:
 
 def _missing(what: str, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Say once what is missing in which rows, and why."""
-    found: dict[str, list[str]] = {}
-    for name, own in counts.items():
-        if own:
-            found.setdefault(", ".join(f"{count} {reason}" for reason, count in own.items()), []).append(name)
+    told = {name: ", ".join(f"{count} {reason}" for reason, count in own.items()) for name, own in counts.items()}
     return [
         f"{what}: {reasons}: {'all rows' if len(names) == len(counts) else ', '.join(filter(None, names))}"
-        for reasons, names in found.items()
+        for reasons, names in said_of((name, one) for name, one in told.items() if one).items()
     ]
 
 

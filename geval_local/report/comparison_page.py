@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
-from geval_local.analysis.ratings.values import RatingScale, read_ratings
+from geval_local.analysis.ratings.values import read_ratings
 from geval_local.analysis.results import ScoredRun, has_ids, row_keys
 from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError
-from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
 from geval_local.io.results import numbered
 from geval_local.io.rows import Row
@@ -27,24 +26,31 @@ from geval_local.report.run_page import RunPage
 
 @dataclass(frozen=True)
 class Pairing:
-    """The paired items of two runs."""
+    """The paired items of two runs: by ``id`` if all rows of both have distinct ones, else by position."""
 
     runs: tuple[ScoredRun, ScoredRun]
-    by_id: bool
-    keys: tuple[str, ...]
-    #: The row of every item in each run; None where a run has none.
-    rows: tuple[tuple[Row | None, Row | None], ...]
-    #: The same by their places, from 0.
-    places: tuple[tuple[int | None, int | None], ...]
 
     @cached_property
-    def known(self) -> list[Row]:
-        """The row of every item: the first run's, else the second's."""
-        return [next(row for row in pair if row is not None) for pair in self.rows]
+    def by_id(self) -> bool:
+        """Whether items are paired by ``id``."""
+        return all(has_ids(run.rows) for run in self.runs)
 
     @cached_property
-    def _pairs(self) -> list[tuple[Row, Row]]:
-        return [(one, other) for one, other in self.rows if one is not None and other is not None]
+    def places(self) -> dict[str, list[int | None]]:
+        """Key of every item -> its place in each run, from 0; None where a run has none."""
+        keys = [row_keys(run.rows) if self.by_id else map(str, range(1, len(run.rows) + 1)) for run in self.runs]
+        left, right = ({key: place for place, key in enumerate(own)} for own in keys)
+        return {key: [left.get(key), right.get(key)] for key in {**left, **right}}
+
+    @cached_property
+    def rows(self) -> list[list[Row]]:
+        """The rows of every item: of both runs, or of the one that has it."""
+        sides = [zip(self.runs, pair, strict=True) for pair in self.places.values()]
+        return [[run.rows.columns_of(place) for run, place in pair if place is not None] for pair in sides]
+
+    @cached_property
+    def _pairs(self) -> list[list[Row]]:
+        return [pair for pair in self.rows if len(pair) == 2]
 
     @property
     def both(self) -> int:
@@ -52,51 +58,27 @@ class Pairing:
         return len(self._pairs)
 
     @property
-    def only_first(self) -> int:
-        """Number of items of the first run alone."""
-        return len(self.runs[0].rows) - self.both
-
-    @property
-    def only_second(self) -> int:
-        """Number of items of the second run alone."""
-        return len(self.runs[1].rows) - self.both
+    def alone(self) -> list[int]:
+        """Number of items of each run alone."""
+        return [len(run.rows) - self.both for run in self.runs]
 
     @cached_property
     def differing(self) -> dict[str, int]:
         """Column -> number of items whose values differ."""
-        return dict(Counter(name for pair in self._pairs for name in {**pair[0], **pair[1]} if _differs(*pair, name)))
+        return dict(
+            Counter(name for pair in self._pairs for name in {**pair[0], **pair[1]} if _differs(pair[0], pair[1], name))
+        )
 
     def columns(self) -> list[tuple[str, list[Any]]]:
         """Return the items' columns: the first run's values if it has any, and the second run's if they differ."""
-        present = [[row for row in pair if row is not None] for pair in self.rows]
-        names = dict.fromkeys(name for pair in present for row in pair for name in row)
+        names = dict.fromkeys(name for pair in self.rows for row in pair for name in row)
         found: list[tuple[str, list[Any]]] = []
         for name in names:
-            found.append((name, [next((row[name] for row in pair if name in row), None) for pair in present]))
+            found.append((name, [next((row[name] for row in pair if name in row), None) for pair in self.rows]))
             if name in self.differing:
-                others = [p[1].get(name) if len(p) == 2 and _differs(p[0], p[1], name) else None for p in present]
+                others = [p[1].get(name) if len(p) == 2 and _differs(p[0], p[1], name) else None for p in self.rows]
                 found.append((f"{name} (second run)", others))
         return found
-
-
-def pair_runs(first: ScoredRun, second: ScoredRun) -> Pairing:
-    """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
-    runs = (first, second)
-    by_id = all(has_ids(run.rows) for run in runs)
-    left, right = (
-        {key: place for place, key in enumerate(row_keys(run.rows) if by_id else map(str, range(1, len(run.rows) + 1)))}
-        for run in runs
-    )
-    keys = tuple(dict.fromkeys([*left, *right]))
-    places = tuple((left.get(key), right.get(key)) for key in keys)
-    rows = tuple(
-        (
-            None if one is None else first.rows.columns_of(one),
-            None if other is None else second.rows.columns_of(other),
-        )
-        for one, other in places
-    )
-    return Pairing(runs, by_id, keys, rows, places)
 
 
 def _differs(first: Row, second: Row, name: str) -> bool:
@@ -135,7 +117,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
     names = (first.file, second.file)
     if first.file == second.file:
         names = (f"A: {first.file}", f"B: {second.file}")
-    pairing = pair_runs(first, second)
+    pairing = Pairing(study.runs)
     described = [describe(run) for run in study.runs]
     differing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for metric, own in study.differ.items():
@@ -145,15 +127,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
     held = [run.metrics for run in study.runs]
     page = render(
         "compare.html.j2",
-        _data(
-            names,
-            pairing,
-            shared,
-            study.human,
-            {metric: study.runs[0].rating_scale(metric) for metric in study.human},
-            described[0],
-            study.runs[0].rule,
-        ),
+        _data(study, names, pairing, described[0]),
         title=f"{names[0]} and {names[1]}",
         tab=tab_title(f"{names[0]} and {names[1]}", written_on(study.runs[0].source), metrics=shared),
         dates=[written_on(run.source) for run in study.runs],
@@ -188,31 +162,22 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
     return write_page(target, page)
 
 
-def _data(
-    names: Sequence[str],
-    pairing: Pairing,
-    shared: Sequence[str],
-    human: Mapping[str, str],
-    scales: Mapping[str, RatingScale],
-    described: Described,
-    rule: DocumentRule,
-) -> dict[str, Any]:
-    texts = TextColumns()
+def _data(study: RunComparison, names: Sequence[str], pairing: Pairing, described: Described) -> dict[str, Any]:
+    """Lay out the items and their scores."""
+    texts, first, known = TextColumns(), study.runs[0], [pair[0] for pair in pairing.rows]
     columns = pairing.columns()
     for name, values in columns:
         texts.add(name, values)
+    sides = zip(*pairing.places.values(), strict=True)
+    places = list(zip(study.runs, sides, strict=True))
     metrics = []
-    for metric in shared:
-        field = human.get(metric)
-        runs = [
-            [None if place is None else run.score(metric, place) for place in side]
-            for run, side in zip(pairing.runs, zip(*pairing.places, strict=True), strict=True)
-        ]
+    for metric in study.metrics:
+        field = study.human.get(metric)
         metrics.append(
             metric_payload(
                 metric,
-                runs,
-                () if field is None else read_ratings(numbered(pairing.known), field, names[0], scales[metric]),
+                [[None if place is None else run.score(metric, place) for place in side] for run, side in places],
+                () if field is None else read_ratings(numbered(known), field, names[0], first.rating_scale(metric)),
                 spec=described.metrics[metric].scale if metric in described.metrics else None,
                 rating=field,
             )
@@ -223,9 +188,9 @@ def _data(
         "runs": [as_text(name) for name in names],
         "texts": texts.texts,
         "columns": texts.columns,
-        **named_columns(texts, [name for name, _ in columns], pairing.known, rule),
+        **named_columns(texts, [name for name, _ in columns], known, first.rule),
         "group": -1,
-        "keys": [as_text(key) for key in pairing.keys],
-        "rows": [one.number for one in pairing.known],
+        "keys": [as_text(key) for key in pairing.places],
+        "rows": [one.number for one in known],
         "metrics": metrics,
     }

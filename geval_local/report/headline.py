@@ -10,7 +10,7 @@ from pathlib import Path
 
 from geval_local.analysis.comparison import Difference
 from geval_local.analysis.differences import Ranking
-from geval_local.analysis.tables import Table, number
+from geval_local.analysis.tables import Table, number, said_of
 from geval_local.errors import ErrorCode
 from geval_local.scale import Scale
 from geval_local.summary import Summary, UnscoredReason
@@ -130,10 +130,7 @@ def _cell(summary: Summary | None) -> str:
 
 def said_once(remarks: Iterable[tuple[str, str]]) -> list[str]:
     """Merge ``(metric, remark)`` pairs: a remark on several metrics appears once, after their names."""
-    named: dict[str, list[str]] = {}
-    for metric, remark in remarks:
-        named.setdefault(remark, []).append(metric)
-    return [f"{', '.join(dict.fromkeys(metrics))}: {remark}" for remark, metrics in named.items()]
+    return [f"{', '.join(dict.fromkeys(metrics))}: {remark}" for remark, metrics in said_of(remarks).items()]
 
 
 @dataclass(frozen=True)
@@ -152,12 +149,8 @@ class Unscored:
 
 def unscored_once(summaries: Sequence[Summary]) -> list[Unscored]:
     """List the reasons of rows without a score; a reason that several metrics share appears once."""
-    named: dict[tuple[int, UnscoredReason], list[str]] = {}
-    for one in summaries:
-        for reason in one.reasons:
-            named.setdefault((one.rows, reason), []).append(one.metric)
-    found = {key: _named(metrics, len(summaries)) for key, metrics in named.items()}
-    return [Unscored(metrics, rows, reason) for (rows, reason), metrics in found.items()]
+    named = said_of((one.metric, (one.rows, reason)) for one in summaries for reason in one.reasons)
+    return [Unscored(_named(metrics, len(summaries)), *key) for key, metrics in named.items()]
 
 
 def _named(metrics: Sequence[str], count: int) -> str:

@@ -15,9 +15,16 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import ABLATIONS, Reading, ResultsGiven, ScoredRun, system_of_columns
+from geval_local.analysis.results import (
+    ABLATIONS,
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    estimate_name,
+    estimated_items,
+    system_of_columns,
+)
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.files import save_text
@@ -33,7 +40,7 @@ from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
 from geval_local.statistics.records import usable
-from geval_local.statistics.significance import Comparison, corrected
+from geval_local.statistics.significance import compare_all, corrected
 from geval_local.summary import Summary
 
 INDEX = "index.html"
@@ -188,15 +195,15 @@ def _ablation(
     It tests every estimator against the scores on the documents that both keep, as `meta-eval --ablations` does. It
     returns None without ratings, or without a manifest that gives the scales.
     """
-    found: dict[str, Comparison] = {}
+    pairs = {}
     for name in run.metrics:
-        if name not in ratings or not run.is_described(name):
-            continue
-        items, _ = usable(run.items(name, human=ratings))
-        scale = run.origin(name).definition.scale
-        tests = against_exact(items, scale, "score", estimators, level=run.documents.level)
-        found |= {f"{name}: {pair}": test for pair, test in tests.items()}
-    return folded(comparison_table(corrected(found)), FOLDED_TESTS) if found else None
+        if name in ratings and run.is_described(name):
+            items, _ = usable(run.items(name, human=ratings))
+            scale = run.origin(name).definition.scale
+            for one in estimators:
+                pairs[f"{name}: score / {estimate_name('score', one)}"] = items, estimated_items(items, scale, one)
+    tests, _ = compare_all(pairs, run.documents.level)
+    return folded(comparison_table(corrected(tests)), FOLDED_TESTS) if tests else None
 
 
 # --- a folder ---------------------------------------------------------------------------------------------------------

@@ -354,16 +354,17 @@ def test_limits_and_gates():
     tally.add("r", 3, Score.unscored("m", "empty"))
     summary = tally.summary()
     expected = {
-        ("mean", ">= 3"): None,
+        ("mean", ">= 3"): "the mean is 3",
         ("mean", "> 3"): "the mean 3 is not over 3",
         ("mean", "<= 2.5"): "the mean 3 is over 2.5",
         ("passed", ">= 60%"): "the share that passes 50.00% is under 60.00%",
         ("unscored", "<= 0"): "1 of 3 rows are unscored, more than 0",
-        ("unscored", "<= 40%"): None,
+        ("unscored", "<= 40%"): "1 of 3 rows are unscored",
         ("label_mass", ">= 0.95"): "the mean label mass 0.9 is under 0.95",
     }
     for (figure, text), told in expected.items():
-        assert Gate(figure, parse_limit(figure, text)).failure(summary) == told
+        holds = text in (">= 3", "<= 40%")
+        assert Gate(figure, parse_limit(figure, text)).checked(summary)[:2] == (holds, told)
     other = Gate("mean", parse_limit("mean", ">= 5"), "another")
     assert outcomes([other], [summary]) == []
 

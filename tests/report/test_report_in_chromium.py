@@ -11,8 +11,7 @@ from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, 
 from waiting import until
 
 from geval_local.analysis.comparison import compare
-from geval_local.analysis.meta_evaluation import against_exact
-from geval_local.analysis.results import Grouped, read_results
+from geval_local.analysis.results import ABLATIONS, Grouped, estimated_items, read_results
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.grouping import DocumentRule
 from geval_local.report.comparison_page import write_compared
@@ -20,7 +19,7 @@ from geval_local.report.overview import Described, MetricText
 from geval_local.report.run_page import RunPage
 from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
-from geval_local.statistics.significance import corrected
+from geval_local.statistics.significance import compare_all, corrected
 
 if reason := missing():
     pytest.skip(f"the report is tested in Chromium, and there is {reason}", allow_module_level=True)
@@ -563,8 +562,9 @@ def wide(tmp_path_factory):
     for name in names:
         documents = Grouped([row["doc_id"] for row in run.rows], "")
         items = run.items(name, human={name: f"scores.{name}"}, documents=documents)
-        found = against_exact(items, Scale.parse("1-5"), "score", level="summary")
-        tests |= {f"{name}: {pair}": one for pair, one in found.items()}
+        others = {one.text: estimated_items(items, Scale.parse("1-5"), one) for one in ABLATIONS}
+        pairs = {f"{name}: score / score {told}": (items, other) for told, other in others.items()}
+        tests |= compare_all(pairs, "summary")[0]
     page = RunPage(
         given,
         human={name: f"scores.{name}" for name in names},
