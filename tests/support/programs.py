@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from geval_local.engine.asked import MOST_TOKENS, Answers, Question
+from geval_local.score import OTHER_TOKENS
 
 #: What a model said to a prompt: a judge asks the same at every start.
 _KNOWN: WeakKeyDictionary[Any, dict[tuple[int, ...], np.ndarray]] = WeakKeyDictionary()
@@ -60,7 +61,7 @@ class Program:
         self.asked += questions
         self.calls.append(len(questions))
         return Answers(
-            [self.refuse(one.ids.tolist()) or self.figures(one.ids, one.tokens, one.most) for one in questions],
+            [self.refuse(one.ids.tolist()) or self.figures(one.ids, one.tokens, OTHER_TOKENS) for one in questions],
             sum(len(one.ids) for one in questions),
         )
 
