@@ -297,11 +297,10 @@ def test_a_program_needs_no_guard(smollm2, tmp_path, expected):
     assert float(told.stdout) == pytest.approx(float(FIVE.scale.array @ joint / joint.sum()), abs=TOLERANCE)
 
 
-def test_workers_of_ray_load_it(smollm2, file, tmp_path, expected):
-    pytest.importorskip("ray")
+def test_workers_load_it(smollm2, file, tmp_path, expected):
     (tmp_path / "five.yaml").write_text(FIVE.model_dump_json(exclude_defaults=True))
     command = ["score", file, "-m", tmp_path / "five.yaml", "-j", smollm2, "--style", "completion", *OPTIONS]
-    command += ["--workers", "ray:1", "--window", "2", "-o", tmp_path / "scored.jsonl"]
+    command += ["--workers", "2", "--window", "2", "-o", tmp_path / "scored.jsonl"]
     told = subprocess.run([sys.executable, "-m", "geval_local", *map(str, command)], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     rows = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text("utf-8").splitlines()]
