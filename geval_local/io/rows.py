@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -757,9 +757,19 @@ def refuse_repeated(names: Iterable[str], path: object) -> None:
 
 
 def _read_excel(path: File, encoding: str | None, rows: str | None = None) -> Iterator[RawRow]:
-    from geval_local.io.excel import excel_rows  # needs openpyxl
+    from geval_local.io.excel import sheet_lines  # needs openpyxl
 
-    return excel_rows(path, rows)
+    lines = sheet_lines(path, rows)
+    header = ["" if name is None else str(name) for name in next(lines, ([], None))[0]]
+    refuse_repeated(header, path)
+    for number, (cells, unknown) in enumerate(lines, start=1):
+        if len(cells) > len(header):
+            why = f"{len(cells)} cells where the header has {len(header)} columns"
+            yield RawRow(number, {"raw": ["" if cell is None else str(cell) for cell in cells]}, _invalid(why))
+            continue
+        why = "the column {!r} holds a formula that was never computed; open the workbook and save it"
+        error = None if unknown is None else _invalid(why.format(header[unknown]))
+        yield RawRow(number, dict(zip_longest(header, cells)), error)
 
 
 #: Reads a file, given its path and its encoding, if known.
