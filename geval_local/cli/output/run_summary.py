@@ -37,6 +37,7 @@ from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
 from geval_local.statistics.interval import FEW_UNITS
 from geval_local.summary import mass_warning
+from geval_local.thinking import CORRECTED
 
 if TYPE_CHECKING:
     from geval_local.analysis.gates import GateOutcome
@@ -307,6 +308,8 @@ def _thought_line(name: str, summary: Summary | QuestionSummary, of: str = "") -
         told += "; a single thought tells nothing of its error: --think 4 shows it"
     else:
         told += f"; standard error of the mean from them {error:.2g}{of}; --think {4 * count} would halve it"
+    if count < CORRECTED:
+        told += f"; fewer than {CORRECTED} leave a bias where label mass goes with the verdict"
     if summary.cut_thoughts:
         told += f"; {summary.cut_thoughts} thoughts closed at the limit (--think-tokens)"
     return told
