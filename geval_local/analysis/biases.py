@@ -322,7 +322,7 @@ def bias(
     name = run.one_metric(metric)
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
-    if human is not None and (members := members_of(run.rows, rating_fields(human, [name])[name])):
+    if human is not None and (members := members_of([*run.rows.inputs()], rating_fields(human, [name])[name])):
         human, raters = None, members
     items = run.items(name, human=human, lengths=True)
     error, people = None, {}

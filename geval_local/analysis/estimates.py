@@ -159,8 +159,9 @@ def estimate(
         )
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
-    if human is not None and not wins and (members := members_of(run.rows, rating_fields(human, [name])[name])):
-        human, raters = None, members
+    if human is not None and not wins:
+        members = members_of([*run.rows.inputs()], rating_fields(human, [name])[name])
+        human, raters = (None, members) if members else (human, raters)
     described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
         run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()), metric=name)

@@ -449,7 +449,7 @@ class ScoredRun:
         )
         if (against_people or rating is not None) and self.is_described(metric):
             own, keep = self.origin(metric).definition, not against_people
-            items = without_examples(items, self.rows, own, self.mapping, self.path, keep_scores=keep)
+            items = without_examples(items, self.rows.inputs(), own, self.mapping, self.path, keep_scores=keep)
         if self.estimator is None:
             return items
         return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
@@ -472,7 +472,8 @@ class ScoredRun:
 
     def ratings(self, metric: str, raters: Sequence[str], *, every: bool = False) -> dict[str, list[float]]:
         """Read the ratings of single people, see `ratings_of`."""
-        return ratings_of(self.rows, raters, self.path, self.rating_scale(metric), every=every) if raters else {}
+        rows = [*self.rows.inputs()] if raters else []
+        return ratings_of(rows, raters, self.path, self.rating_scale(metric), every=every) if raters else {}
 
     def is_described(self, metric: str) -> bool:
         """Whether a manifest describes the scores of a metric."""

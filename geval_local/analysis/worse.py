@@ -177,7 +177,7 @@ def is_worse(
     """
     run, before = (ScoredRun.of(one, **reading) for one in (new, old))
     shared_metrics((run, before), metrics)
-    slicings = find_slicings(run.rows, by, run.mapping) if by else []
+    slicings = find_slicings(run.rows.inputs(), by, run.mapping) if by else []
     columns = [None, *(one.column for one in slicings)]
     asked = [
         Gate(NOT_WORSE, metric=name, by=column, margin=not_worse)
@@ -278,10 +278,10 @@ def each_slice(gate: Gate, slicings: Mapping[str, Slicing]) -> list[Gate]:
 
 def _slices(slicing: Slicing, new: ScoredRun, old: ScoredRun) -> tuple[list[str], list[str | None]]:
     """Find the slice of every row of both runs; a baseline without the column has none."""
-    own = [slicing.slice_of(row, new.mapping) for row in new.rows]
-    if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows):
+    own = [slicing.slice_of(row, new.mapping) for row in new.rows.inputs()]
+    if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows.inputs()):
         return own, [None] * len(old.rows)
-    return own, [slicing.slice_of(row, old.mapping) for row in old.rows]
+    return own, [slicing.slice_of(row, old.mapping) for row in old.rows.inputs()]
 
 
 def _vanished(slices: Iterable[str | None], slicing: Slicing) -> Iterator[tuple[str, int]]:

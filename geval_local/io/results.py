@@ -126,7 +126,7 @@ class ResultRows(Sequence[Row]):
     def _row(self, place: int) -> Row:
         row = self.columns_of(place)
         if self.figures:
-            row["geval"] = {name: _Own(own, place) for name, own in self.figures.items() if own.has(place)}
+            row["geval"] = {name: own.at(place) for name, own in self.figures.items() if own.has(place)}
         return row
 
     def columns_of(self, place: int) -> Row:
@@ -166,25 +166,6 @@ class ResultRows(Sequence[Row]):
         if values is None:
             return [None] * len(self)
         return [None if (value := values.at(place)) is _NOTHING else value for place in range(len(self))]
-
-
-class _Own(Mapping[str, Any]):
-    """The figures of one row, read when they are asked for."""
-
-    def __init__(self, figures: MetricFigures, place: int) -> None:
-        self._figures, self._place = figures, place
-
-    def __getitem__(self, name: str) -> Any:
-        return self._figures.at(self._place)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._figures.at(self._place))
-
-    def __len__(self) -> int:
-        return len(self._figures.at(self._place))
-
-    def __repr__(self) -> str:
-        return repr(self._figures.at(self._place))
 
 
 _NOTHING = object()

@@ -92,7 +92,7 @@ class Rated:
         if self.documents.names is None:
             return [str(place) for place in range(1, len(self.rows) + 1)]
         documents = [hashlib.sha256(name.encode()).hexdigest()[:12] for name in self.documents.names]
-        return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows, documents, strict=True)]
+        return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows.inputs(), documents, strict=True)]
 
     @cached_property
     def is_rated(self) -> list[bool]:
@@ -133,7 +133,7 @@ class Rated:
             scale=self.rating_scale(dimension),
         )
         for metric in (self.metrics.get(dimension), scored_by):
-            items = without_examples(items, self.rows, metric, self.fields, self.path)
+            items = without_examples(items, self.rows.inputs(), metric, self.fields, self.path)
         return items
 
     def rating_scale(self, dimension: str) -> RatingScale:
@@ -150,7 +150,7 @@ class Rated:
 
     def ratings(self) -> dict[str, list[float]]:
         """Read the ratings of single people, of the only dimension."""
-        return ratings_of(self.rows, self.raters, self.path, self.rating_scale(self.dimensions[0]))
+        return ratings_of([*self.rows.inputs()], self.raters, self.path, self.rating_scale(self.dimensions[0]))
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows; the file of the rows themselves is known."""
@@ -220,7 +220,7 @@ def read_rated(
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
         if not raters and len(chosen) == 1:
-            raters = members_of(rated.rows, *ratings.values())
+            raters = members_of([*rated.rows.inputs()], *ratings.values())
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
     rated = replace(rated, metrics=chosen, people=people)
