@@ -162,10 +162,12 @@ def named_columns(
     }
     answer, asked = rule.shown(rows)
     for place, field in (("output", answer), ("source", asked)):
-        paths = [] if field is None else [rule.path(row, field) for row in rows]
-        if paths and len(set(paths)) == 1 and paths[0] in names:
-            found[place] = names.index(paths[0])
-        elif field is not None and any(path is not None for path in paths):
+        if field is None:
+            continue
+        paths = {"" if rule.value(row, field) is None else rule.path(row, field) for row in rows}
+        if len(paths) == 1 and paths <= {*names}:
+            found[place] = names.index(min(paths))
+        elif paths - {""}:
             found[place] = len(names)
             texts.add(field, [rule.text(row, field) or None for row in rows])
             names.append(field)
