@@ -18,9 +18,10 @@ from geval_local.metric import Metric
 from geval_local.prompt import render_form
 from geval_local.report.headline import passing, said_once
 from geval_local.scale import Scale
+from geval_local.score import LOW_LABEL_MASS
 from geval_local.signature import signature_parts
 from geval_local.slices import find_slicings
-from geval_local.summary import SliceTallies, Summary, Tally, mass_remark
+from geval_local.summary import Summary, Tally, mass_remark
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,15 @@ def summaries(
     ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
     tallies = [Tally(metric, ends=ends.get(metric)) for metric in metrics or results.metrics]
     slicings = find_slicings(results.rows.inputs(), by, results.mapping) if by else []
-    sliced = [SliceTallies(tally, slicings) for tally in tallies]
-    rows = results.rows.inputs() if slicings else ()
-    slices = [{one.column: one.slice_of(row, results.mapping) for one in slicings} for row in rows]
-    for tally, own in zip(tallies, sliced, strict=True):
-        for place, row in enumerate(results.rows.numbers):
-            score = results.score(tally.metric, place)
-            tally.add(f"row {row}", row, score, place)
-            if slicings:
-                own.add(slices[place], f"row {row}", row, score, place)
-    return [own.summarize(tally.summary(documents), documents) for tally, own in zip(tallies, sliced, strict=True)]
+    for tally in tallies:
+        tally.cut(slicings)
+    inputs = results.rows.inputs() if slicings else ()
+    slices = [{one.column: one.slice_of(row, results.mapping) for one in slicings} for row in inputs]
+    for place, row in enumerate(results.rows.numbers):
+        for tally in tallies:
+            own = slices[place] if slices else {}
+            tally.add(f"row {row}", row, results.score(tally.name, place), place, own)
+    return [tally.summary(documents) for tally in tallies]
 
 
 def slice_tables(found: Sequence[Summary]) -> list[Table]:
@@ -124,7 +124,6 @@ def slice_tables(found: Sequence[Summary]) -> list[Table]:
 
 def overview_table(found: Sequence[Summary]) -> Table:
     """Build a table with one row per metric."""
-    low_mass = found[0].low_mass
     rows = []
     for one in found:
         few = "-" if math.isnan(one.low_mass_share) else f"{one.low_mass_share:.1%}"
@@ -150,7 +149,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
         "std",
         "label mass",
         "lowest mass",
-        f"mass < {low_mass:g}",
+        f"mass < {LOW_LABEL_MASS:g}",
         "threshold",
         "unscored",
     )

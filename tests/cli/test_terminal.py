@@ -214,7 +214,7 @@ def test_means_of_judges_with_long_names_are_shown_whole(monkeypatch, width, cap
     tallies = [Tally(name) for name in names]
     for tally, mean in zip(tallies, (2.0, 3.0), strict=True):
         for row in range(4):
-            tally.add("x", row, Score(tally.metric, value=mean + row / 10, label_mass=0.99, probabilities={"1": 1.0}))
+            tally.add("x", row, Score(tally.name, value=mean + row / 10, label_mass=0.99, probabilities={"1": 1.0}))
     screen = Terminal()
     with redirect_stdout(screen), redirect_stderr(screen):
         show_summaries([tally.summary() for tally in tallies])

@@ -214,7 +214,7 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
         ("mean [95 % CI]", FIGURE),
         ("std", FIGURE | {DROPPED: 4}),
         ("mass", FIGURE | {DROPPED: 2}),
-        (f"<{summaries[0].low_mass:g}", FIGURE | {DROPPED: 3}),
+        (f"<{LOW_LABEL_MASS:g}", FIGURE | {DROPPED: 3}),
         *([("passed", FIGURE)] if has_threshold else []),
     ]
     rows = [[*_cells(summary), *([_passed(summary)] if has_threshold else [])] for summary in summaries]
