@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -166,9 +166,11 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} count as one document; `group_by=COLUMN` changes it"
-    known = grouped(documents, chain.from_iterable(run.rows.inputs() for run in runs), runs[0].path).names
-    taken = iter(known or ())
-    own = [Grouped(None if known is None else list(islice(taken, len(run.rows))), grouping) for run in runs]
+    starts = accumulate((len(run.rows) for run in runs), initial=0)
+    own = [
+        grouped(documents, run.rows, run.path, first=first)._replace(told=grouping)
+        for run, first in zip(runs, starts, strict=False)
+    ]
     rule = replace(runs[0].rule, used=documents.counts.used)
     return SystemRows(tuple(runs), tuple(names), tuple(own), rule)
 

@@ -162,21 +162,22 @@ class Grouped(NamedTuple):
 
 
 def grouped(
-    documents: Documents, rows: Iterable[Mapping[str, Any]], path: str | Path, *, alone: bool = False
+    documents: Documents, rows: ResultRows, path: str | Path, *, alone: bool = False, first: int = 0
 ) -> Grouped:
-    """Name the document of each row, also if there is only one, `alone`.
+    """Name the document of each row, also if there is only one, `alone`; rows are those from the `first` on.
 
     A row without the column that the user named is refused.
     """
     counts = documents.counts
     if not (alone or counts.is_grouped):
         return Grouped(None, counts.told)
-    names = []
-    for name, (number, row) in zip(documents.names, numbered(rows), strict=True):
-        if name is None and counts.given is not None:
-            raise missing_field(row, counts.given, f"{path}, row {number}", "to group by ")
-        names.append(f"row {number}" if name is None else name)
-    return Grouped(names, counts.told)
+    names = documents.names[first : first + len(rows)]
+    if counts.given is not None and None in names:
+        place = names.index(None)
+        row = rows.columns_of(place)
+        raise missing_field(row, counts.given, f"{path}, row {row.number}", "to group by ")
+    both = zip(names, rows.numbers, strict=True)
+    return Grouped([f"row {number}" if name is None else name for name, number in both], counts.told)
 
 
 def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> list[str]:
@@ -212,7 +213,7 @@ def together(runs: Sequence[ScoredRun]) -> list[Grouped]:
     collected = documents_of(runs)
     if not collected[0].counts.is_grouped:
         return [Grouped(None, collected[0].counts.told)] * len(runs)
-    return [grouped(own, run.rows.inputs(), run.path) for own, run in zip(collected, runs, strict=True)]
+    return [grouped(own, run.rows, run.path) for own, run in zip(collected, runs, strict=True)]
 
 
 class Reading(RatingReading, total=False):
@@ -332,7 +333,7 @@ class ScoredRun:
     @cached_property
     def documents(self) -> Grouped:
         """The document of every row: as named, else as the manifest records it, else as the metrics' fields decide."""
-        return grouped(self.collected, self.rows.inputs(), self.path)
+        return grouped(self.collected, self.rows, self.path)
 
     @cached_property
     def collected(self) -> Documents:

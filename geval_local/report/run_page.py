@@ -107,7 +107,7 @@ class RunPage:
     @cached_property
     def groups(self) -> list[str] | None:
         """The document of every row; None if every row is one."""
-        return grouped(self.documents, self.run.rows.inputs(), self.run.file).names
+        return grouped(self.documents, self.run.rows, self.run.file).names
 
     @cached_property
     def keys(self) -> list[str]:
