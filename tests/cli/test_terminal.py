@@ -16,7 +16,7 @@ from geval_local import Metric
 from geval_local.analysis.tables import Table
 from geval_local.cli.app import app
 from geval_local.cli.ending import guarded_streams
-from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.console import note, print_json, result_console
 from geval_local.cli.output.run_summary import show_summaries
 from geval_local.cli.output.tables import show_table
 from geval_local.cli.progress import show_progress
@@ -162,7 +162,7 @@ def test_every_way_to_the_terminal(terminal):
     with redirect_stdout(terminal), redirect_stderr(terminal), guarded_streams():
         table = Table(EVIL, title=EVIL)
         table.add_row(EVIL, style="bold")
-        print_table(table)
+        result_console().print(table)
         result_console().print(EVIL, markup=False)
         result_console().rule(EVIL)
         note(EVIL, "bold red")
