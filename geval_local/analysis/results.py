@@ -271,7 +271,9 @@ class ScoredRun:
     fields: Mapping[str, str] = field(default_factory=dict)
     #: Recomputes the scores from the stored label distributions; None uses the stored scores.
     estimator: Estimator | None = None
+    #: Rows that were not read from the file, and what is known of their origin.
     held: ResultRows | None = field(default=None, repr=False)
+    described: ResultManifest | None = field(default=None, repr=False)
     #: Fields of the document and of the system, if named.
     group_by: str | None = None
     system: str | None = None
@@ -348,7 +350,7 @@ class ScoredRun:
     @cached_property
     def manifest(self) -> ResultManifest | None:
         """The file's manifest, if there is one."""
-        return None if self.held is not None else read_manifest(self.path)
+        return read_manifest(self.path) if self.held is None else self.described
 
     @cached_property
     def mapping(self) -> dict[str, str]:
@@ -431,15 +433,17 @@ class ScoredRun:
         documents: Grouped | None = None,
         against_people: bool = False,
         lengths: bool = False,
+        partly: bool = False,
     ) -> list[ScoredItem]:
         """Read the scores of a metric with their documents (by default the run's own), and ratings if they are named.
 
-        A row that the metric shows as an example gets no rating, and with `against_people` no score either.
+        A row that the metric shows as an example gets no rating, and with `against_people` no score either. Rows
+        without any figure of the metric are refused, unless it may have scored them `partly`.
         """
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
             self.rows,
-            figures_of(self.rows, metric, self.path),
+            self.rows.figures[metric] if partly else figures_of(self.rows, metric, self.path),
             self.path,
             human=rating,
             groups=(documents or self.documents).names,
@@ -532,7 +536,7 @@ class ScoredRun:
             rows[places[key]] |= {name: own[at] for name, own in ratings.items() if math.isfinite(own[at])}
         on = {"human_scale": self._rated_on(metric), "skip_outside": self.people.skip_outside}
         people = RatingOptions.model_validate(on)  # these ratings are read already
-        return replace(self, held=ResultRows.of(rows, self.path), fields=self.mapping, people=people)
+        return replace(self, held=ResultRows.of(rows, self.path), described=self.manifest, people=people)
 
     def outputs(self) -> dict[str, str | None]:
         """Return the key of every row -> the text of its output; None if there is none."""

@@ -12,7 +12,7 @@ from geval_local.analysis.comparison import Difference
 from geval_local.analysis.differences import Ranking
 from geval_local.analysis.tables import Table, number, said_of
 from geval_local.errors import ErrorCode
-from geval_local.scale import Scale
+from geval_local.statistics.interval import Ends
 from geval_local.summary import Summary, UnscoredReason
 
 #: Metrics that a sentence names; the table below it has all.
@@ -26,12 +26,12 @@ def passing(summary: Summary) -> str:
     return f"{summary.passed_share:.1%} {summary.direction.reach} {summary.threshold:g}"
 
 
-def answer(
-    summaries: Sequence[Summary], scales: Mapping[str, Scale], rankings: Mapping[str, Ranking] | None = None
-) -> str:
-    """Summarise a run in a sentence: means with their intervals, shares that pass, and whether systems differ."""
+def answer(summaries: Sequence[Summary], ends: Collection[Ends], rankings: Mapping[str, Ranking] | None = None) -> str:
+    """Summarise a run in a sentence: means with their intervals, shares that pass, and whether systems differ.
+
+    `ends` are those of the metrics' scales, each once.
+    """
     table, rankings = matrix(summaries), rankings or {}
-    ends = {(scale.low, scale.high) for scale in scales.values()}
     scale = f" on {min(ends)[0]:g} to {min(ends)[1]:g}" if len(ends) == 1 else ""
     if table is not None:
         names = short_names(table.headers[1:])

@@ -29,8 +29,8 @@ from geval_local.files import save_text
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
 from geval_local.io.ownership import check_place, sealed
-from geval_local.scale import Scale
 from geval_local.score import LOW_LABEL_MASS, Score
+from geval_local.statistics.interval import Ends
 
 #: Name of a page in its own last line, see `geval_local.io.ownership`.
 PAGE = "geval-local page"
@@ -179,13 +179,13 @@ def metric_payload(
     runs: Sequence[Sequence[Score | None]],
     human: Sequence[float],
     *,
-    spec: object | None,
+    ends: Ends | None,
     rating: str | None = None,
 ) -> dict[str, Any]:
     """Build the script's data for one metric; `rating` is the field of the human ratings."""
     scores = [score for run in runs for score in run if score is not None and score.is_scored]
     labels = list(dict.fromkeys(label for score in scores for label in score.probabilities or {}))
-    low, high = scale_range(scores, labels, spec)
+    low, high = ends or scale_range(scores, labels)
     return {
         "name": as_text(name),
         "labels": [as_text(label) for label in labels],
@@ -229,11 +229,8 @@ def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | None) -> tuple[float, float]:
-    """Determine the ends of the scale: from `spec`, else from numeric labels, else from scores and their 0-1 form."""
-    if spec is not None:
-        scale = Scale.parse(spec)  # type: ignore[arg-type]  # checks what it is given
-        return scale.low, scale.high
+def scale_range(scores: Sequence[Score], labels: Sequence[str]) -> Ends:
+    """Infer the ends of a scale: from numeric labels, else from scores and their 0-1 form."""
     try:
         values = [float(label) for label in labels]
         if len(values) > 1 and all(map(math.isfinite, values)):

@@ -31,7 +31,7 @@ from geval_local.files import save_text
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.result_manifest import manifest_path
 from geval_local.report.headline import tab_title
-from geval_local.report.overview import describe
+from geval_local.report.overview import facts, signatures
 from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import interval_chart
@@ -112,7 +112,6 @@ def write_report(
     ConfigurationError, DataError
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
-    system = reading.pop("system", None)
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
@@ -123,15 +122,15 @@ def write_report(
 
     def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
         ratings = rating_fields(human, run.metrics)
+        if system_columns:
+            run = replace(run, system=system_of_columns([run], system_columns, run.system))
         return RunPage(
             run,
-            describe(run),
             human=ratings,
-            system=system_of_columns([run], system_columns, system) if system_columns else system,
             ablation=_ablation(run, ratings, estimators),
-            scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,
             by=by or (() if run.manifest is None else run.manifest.by),
+            facts=facts(run),
         )
 
     if many or str(output).endswith("/") or place.is_dir():
@@ -244,11 +243,10 @@ class Site:
         own = self._pages[place]
         page = replace(page, title=name, up=INDEX)
         self._record(own, page.write(self.folder / own))
-        facts, summaries = page.described.facts, {one.metric: one for one in page.summaries}
+        known, summaries = page.run.manifest, {one.metric: one for one in page.summaries}
         correlations = {name: next(iter(one.levels.values())) for name, one in page.people.items() if one.levels}
-        source = f"{facts['input']} ({str(facts['input sha256'])[:8]})" if "input" in facts else ""
-        signatures = page.described.signatures
-        return RunOfSite(name, own, source, summaries, correlations, signatures)
+        source = "" if known is None else f"{known.input} ({known.input_sha256[:8]})"
+        return RunOfSite(name, own, source, summaries, correlations, signatures(page.run, page.metrics))
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
         """Write the overview, and remove pages of runs that are no longer included."""
