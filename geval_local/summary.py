@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.direction import Direction
-from geval_local.errors import Cause, code_of, kind_of
+from geval_local.errors import Cause, ErrorCode, code_of, kind_of
 from geval_local.grouping import Documents
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
@@ -39,6 +39,11 @@ class UnscoredReason:
     count: int
     #: Numbers of the first of these rows, at most `ROWS_NAMED`; after their file's name if there are several files.
     rows: tuple[int | str, ...]
+
+    @property
+    def known_code(self) -> str:
+        """The code, if one is known; else empty."""
+        return "" if self.code == ErrorCode.UNKNOWN else self.code
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -30,7 +30,7 @@ from geval_local.statistics.coefficients import (
     weighted,
 )
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import RESAMPLES, Draws, FiguresWithErrors, Target, group_folds
+from geval_local.statistics.resampling import Draws, FiguresWithErrors, Target, group_folds
 
 Level = Literal["summary", "pooled", "partial", "system"]
 
@@ -131,13 +131,7 @@ def documents_kept(items: Sequence[ScoredItem]) -> set[str]:
     return set(table.documents) - _skipped(table.documents, *table.pairs(_members(table.document))).keys()
 
 
-def draws_for(
-    judges: Sequence[Sequence[ScoredItem]],
-    level: Level,
-    target: Target,
-    *,
-    count: int = RESAMPLES,
-) -> Draws | None:
+def draws_for(judges: Sequence[Sequence[ScoredItem]], level: Level, target: Target) -> Draws | None:
     """Draw for several judges or dimensions at once; None where the level needs no draws."""
     if level == "summary" and target == "documents":
         return None
@@ -145,7 +139,7 @@ def draws_for(
     for items in judges:
         own = {item.group for item in items}
         documents |= own if level not in ("pooled", "partial") or len(own) <= BLOCKS else set(map(_block, own))
-    return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target, count=count)
+    return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target)
 
 
 def _block(document: str) -> str:

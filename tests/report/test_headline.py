@@ -86,7 +86,7 @@ def test_equal_remarks_and_reasons_are_said_once(tmp_path):
     assert said_once([("a", "low"), ("b", "low"), ("c", "other")]) == ["a, b: low", "c: other"]
     made = rows(12, unscored=[2, 5], metrics=("a", "b", "c"))
     (one,) = unscored_once(summaries(read_results(made)))
-    assert (one.metrics, one.rows, one.code, one.reason.count) == ("all 3 results", 12, "too_long", 2)
+    assert (one.metrics, one.rows, one.reason.known_code, one.reason.count) == ("all 3 results", 12, "too_long", 2)
     page = page_of(tmp_path, rows(12, low_mass=[2]))
     assert page.text.count("below 0.9 in 8.3% of the scored rows, but not on average") == 1
 

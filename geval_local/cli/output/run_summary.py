@@ -27,7 +27,7 @@ from geval_local.cli.output.console import (
 )
 from geval_local.conversation import turn_name
 from geval_local.direction import Direction
-from geval_local.errors import ErrorCode, GevalError
+from geval_local.errors import GevalError
 from geval_local.fields import counted, shortened
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
@@ -358,8 +358,8 @@ def _show_unscored(result: RunResult, where: str = "") -> None:
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
-            code = "" if reason.code == ErrorCode.UNKNOWN else f"{reason.code}: "
-            say(f"  {reason.count} x {code}{as_options(reason.text)} ({rows})")
+            code = reason.known_code
+            say(f"  {reason.count} x {code}{code and ': '}{as_options(reason.text)} ({rows})")
         if len(reasons) > REASONS_SHOWN:
             say(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)")
 
