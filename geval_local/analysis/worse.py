@@ -40,7 +40,7 @@ from geval_local.analysis.results import (
     row_keys,
 )
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
-from geval_local.errors import ConfigurationError, DataError, GevalError, NotComparableError
+from geval_local.errors import DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup, output_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
@@ -216,9 +216,6 @@ def changes(
     level; by default the number of these gates.
     """
     gates, columns = list(dict.fromkeys(gates)), {one.column: one for one in slicings}
-    for margin in dict.fromkeys(gate.margin for gate in gates):
-        if margin is not None and not 0 <= margin < math.inf:
-            raise ConfigurationError(f"a margin is 0 or more, not {margin:g}", hint="In units of the scale.")
     found: dict[Gate, GateOutcome] = {}
     for gate in gates:
         if gate.metric in old.metrics:

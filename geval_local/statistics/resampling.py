@@ -109,22 +109,16 @@ class FiguresWithErrors:
         if self.parts:
             own = np.array([part[index] for part in self.parts.values()])
             error = float(own.std(ddof=1) / math.sqrt(own.size)) if own.size > 1 else math.nan
-            return self._unless_alike(t_interval(value, error, own.size, skewness=skewness_of(own)))
+            return t_interval(value, error, own.size, skewness=skewness_of(own))
         error = self._error(index)
         plain = t_interval(value, error, self.units, unit=self.unit)
         if in_steps and self.draws is not None and math.isfinite(plain.low):
             low, high = np.nanquantile(self.draws[:, index], (0.025, 0.975)).tolist()
             plain = replace(plain, low=min(plain.low, low), high=max(plain.high, high))
         if not on_z or not math.isfinite(plain.low) or abs(value) > 1 - 1e-9:
-            return self._unless_alike(plain)
+            return plain
         z = t_interval(math.atanh(value), self._error(index, on_z=True), self.units)
         return Interval(value, math.tanh(z.low), math.tanh(z.high), error, self.units, plain.warning)
-
-    def _unless_alike(self, found: Interval) -> Interval:
-        """Drop an interval without length: equal figures on a few units say nothing about the next unit."""
-        if not found.error <= 1e-14 or not found.value:
-            return found
-        return replace(found, low=math.nan, high=math.nan, warning=f"all {self.unit} are alike, and allow no interval")
 
     def by_document(self, index: int) -> dict[str, float]:
         """Return one figure for every document, if the value is their mean; else an empty dict."""
