@@ -44,7 +44,7 @@ from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score, estimate, silence
 from geval_local.signature import rounding_of, signature_parts, written_signature
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, probability_matrix, word_count
+from geval_local.statistics.records import ScoredItem, probability_matrix
 
 #: Alternatives to the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
@@ -102,15 +102,12 @@ def rated_items(
     human: str | None = None,
     groups: Sequence[str] | None = None,
     system: str | None = None,
-    fields: Mapping[str, str] | None = None,
     keys: Sequence[str] | None = None,
     scale: RatingScale = ANY_NUMBER,
-    lengths: bool = False,
 ) -> list[ScoredItem]:
     """Join figures, one per row, with the rows' human ratings, documents and systems.
 
-    `groups` are the documents; by default each row is one. `fields` maps ``output`` to its column if the name differs;
-    `scale` is the ratings' scale. `lengths` counts the words of the outputs.
+    `groups` are the documents; by default each row is one. `scale` is the ratings' scale.
     """
     count = len(rows)
     ratings = [math.nan] * count if human is None else read_ratings(numbered(rows.inputs()), human, path, scale)
@@ -119,22 +116,20 @@ def rated_items(
     keys = keys or row_keys(rows)
     own = MetricFigures("") if figures is None else figures
     values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))
-    outputs = [output_text(row, fields) for row in rows.inputs()] if lengths else [None] * count
+    systems, documents = writers(rows, path, system), groups or keys
     return [
         ScoredItem(
-            group,
-            writer,
-            rating,
-            value,
+            documents[place],
+            systems[place],
+            ratings[place],
+            values[place],
             own.probabilities(place),
-            None if output is None else word_count(output),
-            key,
-            own.cause(place) if value != value else None,
-            mass,
+            None,
+            keys[place],
+            own.cause(place) if values[place] != values[place] else None,
+            masses[place],
         )
-        for place, (group, writer, rating, value, output, key, mass) in enumerate(
-            zip(groups or keys, writers(rows, path, system), ratings, values, outputs, keys, masses, strict=True)
-        )
+        for place in range(count)
     ]
 
 
@@ -432,7 +427,6 @@ class ScoredRun:
         human: HumanFields | None = None,
         documents: Grouped | None = None,
         against_people: bool = False,
-        lengths: bool = False,
         partly: bool = False,
     ) -> list[ScoredItem]:
         """Read the scores of a metric with their documents (by default the run's own), and ratings if they are named.
@@ -448,9 +442,7 @@ class ScoredRun:
             human=rating,
             groups=(documents or self.documents).names,
             system=self.system,
-            fields=self.mapping,
             scale=ANY_NUMBER if rating is None else self.rating_scale(metric),
-            lengths=lengths,
         )
         if (against_people or rating is not None) and self.is_described(metric):
             own, keep = self.origin(metric).definition, not against_people

@@ -128,7 +128,6 @@ class Rated:
             human=self.human[dimension],
             groups=self.documents.names,
             system=self.system,
-            fields=self.fields,
             keys=self.keys,
             scale=self.rating_scale(dimension),
         )
