@@ -130,12 +130,6 @@ class Gap:
         """How far the first is ahead, in units of the scale; negative if it is behind."""
         return self.direction.sign * self.difference.value
 
-    def judged(self, direction: Direction) -> Gap:
-        """Return the same gap for another direction of good scores."""
-        if direction is self.direction:
-            return self
-        return replace(self, direction=direction, wins=self.losses, losses=self.wins)
-
 
 def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
     """Compute the mean score per side (system of the items), in order of appearance."""
@@ -220,6 +214,7 @@ def gap(
     tie: float = 0.0,
     smallest: float = ROUNDING,
     ends: Ends | None = None,
+    direction: Direction = Direction.HIGH,
 ) -> Gap:
     """Test whether one side (a system of the items) scores higher than another.
 
@@ -239,7 +234,7 @@ def gap(
         difference = _welch(a, b)
         p = t_test(difference.value, difference.error, difference.units)
         ends = float(a.mean()), float(b.mean())
-        return Gap(first, second, ends, difference, p, math.nan, WELCH, documents, 0)
+        return Gap(first, second, ends, difference, p, math.nan, WELCH, documents, 0, direction=direction)
     a, b = (np.array([own[name] for name in shared]) for own in means)
     apart = np.where(np.abs(a - b) <= smallest, 0.0, a - b)
     by_document = dict(zip(shared, apart.tolist(), strict=True))
@@ -247,7 +242,7 @@ def gap(
     p = t_test(difference.value, difference.error, difference.units, skewness_of(apart))
     low, high = ends or (float(min(a.min(), b.min())), float(max(a.max(), b.max())))
     worst = min(low - float(b.mean()), float(a.mean()) - high, -abs(difference.value))
-    wins, losses = int((apart > tie + smallest).sum()), int((-apart > tie + smallest).sum())
+    wins, losses = (int((sign * direction.sign * apart > tie + smallest).sum()) for sign in (1, -1))
     return Gap(
         first,
         second,
@@ -262,6 +257,7 @@ def gap(
         len(shared) - wins - losses,
         losses,
         by_document,
+        direction=direction,
         hidden=hidden(apart, worst),
     )
 
@@ -386,8 +382,7 @@ def rank_systems(
     for one, other in combinations(ranked, 2):
         if baseline in (None, one, other):
             two = [*by_system[one], *by_system[other]]
-            test = gap(two, one, other, tie=tie, smallest=smallest, ends=ends)
-            tests.append(test.judged(direction))
+            tests.append(gap(two, one, other, tie=tie, smallest=smallest, ends=ends, direction=direction))
     holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"
     words = f"has the {direction.best} mean", "in units of the scale"
     return ranking_of(means, tests, holds_for, doubt_of(items), baseline=baseline, words=words)
