@@ -204,11 +204,6 @@ class Slice:
 SAID_BY_TOKENS = 0.5
 
 
-def mass_warning(summary: Summary) -> str:
-    """Say that the label mass of a run, or of some rows, is low, behind the metric's name; see `mass_remark`."""
-    return f"{summary.metric}: {mass_remark(summary)}"
-
-
 def mass_remark(summary: Summary) -> str:
     """Say that the label mass is low, on the whole or in some rows, and what the judge wrote instead."""
     rows = f"{summary.low_mass_share:.1%}" if summary.low_mass_share >= 0.0005 else "less than 0.1%"

@@ -26,7 +26,7 @@ from geval_local.score import silence
 from geval_local.signature import rounding_of
 from geval_local.statistics.interval import Ends, Interval, mean_interval, skewness_of, t_interval, t_test
 from geval_local.statistics.noninferiority import p_of_mean
-from geval_local.statistics.records import ScoredItem, labels_of, mean_mass
+from geval_local.statistics.records import ScoredItem, labels_of
 from geval_local.statistics.resampling import RESAMPLES, Draws
 from geval_local.statistics.significance import LEVEL, corrected
 
@@ -330,7 +330,8 @@ class Ranking:
 
 def doubt_of(items: Sequence[ScoredItem]) -> str:
     """Say why nothing can be concluded from scores of a judge that does not answer; empty if it answers."""
-    told = silence(mean_mass(items))
+    known = [item.label_mass for item in items if math.isfinite(item.label_mass)]
+    told = silence(math.fsum(known) / len(known)) if known else ""
     return f"Nothing can be concluded: {told}." if told else ""
 
 

@@ -51,8 +51,9 @@ def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
 
 def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
     """Read the rows of a data or result file; the figures of a result file come as ``geval`` from every format."""
-    path = Path(path)
-    described = _described(path)
+    path, described = Path(path), None
+    with suppress(DataError):
+        described = read_manifest(path)
     if path.suffix.lower() == ".csv" and described is not None and described.rows_sha256 is not None:
         kept = rows_path(path)
         if kept.exists() and file_sha256(kept) == described.rows_sha256:
@@ -421,12 +422,6 @@ def _is_same(shown: Any, score: float | None) -> bool:
         return abs(float(str(shown).replace(",", ".")) - score) < 1e-6
     except ValueError:
         return False
-
-
-def _described(path: Path) -> ResultManifest | None:
-    with suppress(DataError):
-        return read_manifest(path)
-    return None
 
 
 def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mapping[str, Any]:

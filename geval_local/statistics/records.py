@@ -46,12 +46,6 @@ class ScoredItem:
     label_mass: float = math.nan
 
 
-def mean_mass(items: Iterable[ScoredItem]) -> float:
-    """Average the known label masses; NaN if none is known."""
-    known = [item.label_mass for item in items if math.isfinite(item.label_mass)]
-    return math.fsum(known) / len(known) if known else math.nan
-
-
 def word_count(text: str) -> int:
     """Count the words of a text: its runs of non-space characters."""
     return len(text.split())

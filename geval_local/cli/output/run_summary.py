@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from geval_local.options import JudgeOptions
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
 from geval_local.statistics.interval import FEW_UNITS
-from geval_local.summary import mass_warning
+from geval_local.summary import mass_remark
 
 if TYPE_CHECKING:
     from geval_local.analysis.gates import GateOutcome
@@ -147,14 +148,10 @@ def show_warnings(result: RunResult, prefix: str = "") -> None:
 
 
 def low_mass_warning(summary: Summary, signature: str, *, is_plain: bool = False) -> str:
-    """Describe the rows with low label mass, the tokens that received the mass, and remedies."""
-    return f"warning: {mass_warning(summary)}. {_low_mass_remedy(signature, is_plain)}"
+    """Describe the rows with low label mass, the tokens that received the mass, and what can be done.
 
-
-def _low_mass_remedy(signature: str, is_plain: bool) -> str:
-    """Name what can be done; of pairs and questions neither labels nor scale can be changed.
-
-    Without `is_plain`, which says that the user asked for that style, only judges without a template complete a text.
+    Of pairs and questions neither labels nor scale can be changed. Without `is_plain`, which says that the user asked
+    for that style, only judges without a template complete a text.
     """
     parts = signature_parts(signature)
     is_fixed = parts.get("scale", "").replace(" ", "") in ("A/tie/B", "A/B/tie", "B/tie/A")
@@ -167,7 +164,8 @@ def _low_mass_remedy(signature: str, is_plain: bool) -> str:
         remedies.append("a scale of numbers such as 1-3, or of the words that it writes")
     if not is_fixed:
         remedies.append("say in the criteria what each label means")
-    return f"Try: {'; '.join([*remedies, 'another judge'])}."
+    told = "; ".join([*remedies, "another judge"])
+    return f"warning: {summary.metric}: {mass_remark(summary)}. Try: {told}."
 
 
 def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int, rule: DocumentRule) -> None:
@@ -521,12 +519,9 @@ def _told(answer: QuestionSummary) -> str:
         return "-"
     if answer.type == "choice":
         more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
-        return ", ".join(f"{_option(value)} {count}" for value, count in answer.chosen[:OPTIONS_SHOWN]) + more
+        told = ((str(value).lower() if value in (True, False) else value, count) for value, count in answer.chosen)
+        return ", ".join(f"{value} {count}" for value, count in islice(told, OPTIONS_SHOWN)) + more
     return f"mean {'probability' if answer.type == 'predicate' else 'level'} {_figure(answer.mean, 3)}"
-
-
-def _option(value: str | bool) -> str:
-    return value if isinstance(value, str) else str(value).lower()
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------
