@@ -220,32 +220,14 @@ def mass_remark(summary: Summary) -> str:
     return told
 
 
-class Reasons:
-    """Counts rows without a figure by the codes of their reasons."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
-
-    def add(self, where: str, row: int | str, error: str) -> None:
-        """Count a row."""
-        text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
-        key = kind_of(Cause(text, code_of(error)))
-        text, count, rows = self._found.get(key, (text, 0, []))
-        self._found[key] = (text, count + 1, [*rows, row][:ROWS_NAMED])
-
-    def listed(self) -> tuple[UnscoredReason, ...]:
-        """List the reasons, the most frequent first."""
-        found = [UnscoredReason(key[0], text, count, tuple(rows)) for key, (text, count, rows) in self._found.items()]
-        return tuple(sorted(found, key=lambda reason: -reason.count))
-
-
 class _Counts:
     """What is counted of the rows of one metric or question."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._rows = self._low_rows = 0
-        self._reasons = Reasons()
+        # Reasons for rows without a figure, by their codes: text of the first, number of rows, and the first of them.
+        self._reasons: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
         self._thoughts = self._cut_thoughts = 0
         # Sum of the squared errors of the figures by thoughts; NaN if one of them is not known.
         self._thought_variance = 0.0
@@ -254,7 +236,10 @@ class _Counts:
         """Count a row; return whether it has a figure."""
         self._rows += 1
         if result.error is not None:
-            self._reasons.add(where, row or self._rows, result.error)
+            text = result.error.removeprefix(f"{where}: ").split("\n", 1)[0]
+            key = kind_of(Cause(text, code_of(result.error)))
+            text, count, rows = self._reasons.get(key, (text, 0, []))
+            self._reasons[key] = (text, count + 1, [*rows, row or self._rows][:ROWS_NAMED])
             return False
         self._low_rows += result.label_mass < LOW_LABEL_MASS
         if result.thoughts is not None:
@@ -265,10 +250,11 @@ class _Counts:
 
     def _shared(self, known: int, masses: int) -> dict[str, Any]:
         """Return the figures that all summaries have; `known` rows have a figure, `masses` of them a label mass."""
+        reasons = [UnscoredReason(code, *own[:2], tuple(own[2])) for (code, _), own in self._reasons.items()]
         return {
             "rows": self._rows,
             "low_mass_share": self._low_rows / masses if masses else math.nan,
-            "reasons": self._reasons.listed(),
+            "reasons": tuple(sorted(reasons, key=lambda reason: -reason.count)),
             "thoughts": self._thoughts,
             "thought_error": math.sqrt(self._thought_variance) / known if self._thoughts and known else math.nan,
             "cut_thoughts": self._cut_thoughts,
