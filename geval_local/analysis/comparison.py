@@ -33,7 +33,7 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError, NotComparableError
-from geval_local.fields import shortened
+from geval_local.fields import beginning, shortened
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
@@ -398,7 +398,9 @@ class RunComparison(Study):
             yield comparison_table(self.against_human).titled("which agrees better with people?", fold=FOLDED_TESTS)
         outputs = self.runs[0].outputs()
         for name, own in self.answered.items():
-            rows = [(key, a, b, f"{a - b:+.3f}", _beginning(outputs.get(key))) for key, a, b in own.largest]
+            rows = [
+                (key, a, b, f"{a - b:+.3f}", beginning(outputs.get(key) or "", BEGINNING)) for key, a, b in own.largest
+            ]
             if rows:
                 title = f"largest disagreements: {name}"
                 yield Table.of(("item", "A", "B", "A - B", "output"), rows).titled(title)
@@ -663,8 +665,3 @@ def allowed_differences(
         needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
         raise NotComparableError(f"{first.path} and {second.path} are not comparable: {told}", needed)
     return differ
-
-
-def _beginning(text: str | None) -> str:
-    flat = " ".join((text or "").split())
-    return flat if len(flat) <= BEGINNING else f"{flat[: BEGINNING - 3]}..."

@@ -29,7 +29,7 @@ from geval_local.cli.output.console import (
 from geval_local.conversation import turn_name
 from geval_local.direction import Direction
 from geval_local.errors import GevalError
-from geval_local.fields import counted, shortened
+from geval_local.fields import beginning, counted, shortened
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
 from geval_local.io.samples import Sample
@@ -189,18 +189,13 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int, r
         say(f"{line}  {name}".rstrip())
         for field in filter(None, (asked, answer)):
             text = rule.text(sample.fields, field)
-            say(f"      {field}: {_piece(text, max(PIECE, LINE - len(field) - 8))}")
+            say(f"      {field}: {beginning(text, max(PIECE, LINE - len(field) - 8))}")
 
 
 def _place(sample: Sample) -> str:
     file = sample.fields.get("file")
     where = f"row {sample.row}" if sample.row else "-"
-    return f"{_piece(str(file), PIECE)}, {where}" if isinstance(file, str) else where
-
-
-def _piece(text: str, most: int) -> str:
-    line = " ".join(text[: 4 * most].split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return f"{beginning(str(file), PIECE)}, {where}" if isinstance(file, str) else where
 
 
 def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> None:
