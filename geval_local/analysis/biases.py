@@ -113,7 +113,8 @@ def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str) -> 
     People prefer the side with the higher mean rating. Gaps of an unbiased judge follow that preference. A judge that
     favours the first side has a positive gap even if people prefer the second.
     """
-    one, other = (document_means(items, side, "human", scored=False) for side in (first, second))
+    known = document_means(items, "human", scored=False)
+    one, other = (known.get(side, {}) for side in (first, second))
     by_preference: dict[str, list[ScoredItem]] = {}
     for item in items:
         if item.group in one and item.group in other and item.system in (first, second):

@@ -231,7 +231,7 @@ def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
 
 def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
     """Pair the outputs of the rows that have the same key in both files."""
-    one, other = first.outputs(), second.outputs()
+    one, other = first.outputs, second.outputs
     return [(text, other[key]) for key, text in one.items() if key in other]
 
 
@@ -396,7 +396,7 @@ class RunComparison(Study):
             yield difference_table(self.answered).titled("A and B on the rows that both scored")
         if self.against_human:
             yield comparison_table(self.against_human).titled("which agrees better with people?", fold=FOLDED_TESTS)
-        outputs = self.runs[0].outputs()
+        outputs = self.runs[0].outputs
         for name, own in self.answered.items():
             rows = [
                 (key, a, b, f"{a - b:+.3f}", beginning(outputs.get(key) or "", BEGINNING)) for key, a, b in own.largest

@@ -530,8 +530,9 @@ class ScoredRun:
         people = RatingOptions.model_validate(on)  # these ratings are read already
         return replace(self, held=ResultRows.of(rows, self.path), described=self.manifest, people=people)
 
+    @cached_property
     def outputs(self) -> dict[str, str | None]:
-        """Return the key of every row -> the text of its output; None if there is none."""
+        """The key of every row -> the text of its output; None if there is none."""
         texts = (output_text(row, self.mapping) for row in self.rows.inputs())
         return dict(zip(row_keys(self.rows), texts, strict=True))
 

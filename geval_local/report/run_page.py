@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from geval_local.analysis.differences import Ranking
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
@@ -25,9 +23,8 @@ from geval_local.report.overview import entries, judge_of, overview_table, slice
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
-from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import Correlation, correlate
-from geval_local.statistics.levels import Level
+from geval_local.statistics.levels import Level, level_figures
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.summary import Summary
 
@@ -287,18 +284,11 @@ def agreement(items: Sequence[ScoredItem]) -> dict[str, Correlation]:
 
 def group_correlations(items: Sequence[ScoredItem]) -> list[GroupCorrelation]:
     """Correlate within every group that has at least two usable items, lowest Spearman first, undefined ones last."""
-    groups: dict[str, list[ScoredItem]] = defaultdict(list)
-    for item in usable(items)[0]:
-        groups[item.group].append(item)
-    found = [
-        GroupCorrelation(
-            group,
-            len(members),
-            *coefficients(np.array([item.human for item in members]), np.array([item.predicted for item in members]))[
-                :3
-            ].tolist(),
-        )
-        for group, members in groups.items()
-        if len(members) > 1
-    ]
+    kept = usable(items)[0]
+    if not kept:
+        return []
+    known = level_figures(kept, "summary", accuracy=False).figures.parts
+    sizes = Counter(item.group for item in kept)
+    own = {group: known[group][:3].tolist() if group in known else [math.nan] * 3 for group in sizes}
+    found = [GroupCorrelation(group, count, *own[group]) for group, count in sizes.items() if count > 1]
     return sorted(found, key=lambda group: (math.isnan(group.spearman), group.spearman))

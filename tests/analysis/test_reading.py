@@ -142,7 +142,7 @@ def test_every_format_of_results_gives_the_same_items(tmp_path, name):
         for row, score in zip(columns, scores, strict=True):
             writer.write(Sample(row), {"sum/m.1": score})
     run = ScoredRun.of(tmp_path / name, group_by="doc")
-    assert run.outputs() == {"p": "one {two}", "q": '["three"]'}
+    assert run.outputs == {"p": "one {two}", "q": '["three"]'}
     first, second = run.items("sum/m.1", human="scores.tone")
     assert (first.key, first.group, first.human) == ("p", "a", 2.5)
     assert first.predicted == distribution.score
