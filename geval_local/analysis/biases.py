@@ -32,7 +32,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup, output_text
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
-from geval_local.statistics.interval import Interval, t_test
+from geval_local.statistics.interval import Interval, by_name, t_test
 from geval_local.statistics.levels import Level
 from geval_local.statistics.raters import fit_raters
 from geval_local.statistics.records import ScoredItem, word_count
@@ -167,7 +167,8 @@ def length_bias(
         return LengthBias(score, None, None, math.nan, len(chosen))
     ratings = [replace(item, human=math.log(item.length or 1), predicted=item.human) for item in rated]
     documents = [item.group for item in rated]
-    codes, count = np.unique(documents, return_inverse=True, return_counts=True)[1:]
+    codes = by_name(documents)[1]
+    count = np.bincount(codes)
     values = np.array([(item.predicted, math.log(item.length or 1), item.human) for item in rated])
     values -= values.mean(axis=0)
     freedom = np.ones(len(rated))

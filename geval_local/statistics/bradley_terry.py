@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import DataError
-from geval_local.statistics.interval import Interval, t_interval
+from geval_local.statistics.interval import Interval, by_name, t_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,7 +38,7 @@ def fit_bradley_terry(
     none = tuple(Interval(float("nan")) for _ in range(systems))
     if preference.size and not ((preference >= 0) & (preference <= 1)).all():
         raise DataError("a preference is not between 0 and 1")
-    codes = np.unique(np.asarray(documents), return_inverse=True)[1].reshape(-1)
+    codes = by_name(documents)[1]
     wins = np.zeros((systems, systems))  # of the row's system over the column's, in fractions
     np.add.at(wins, (first, second), preference)
     np.add.at(wins, (second, first), 1 - preference)

@@ -10,8 +10,9 @@ middle. If all values are at the ends, the interval is Jeffreys', with the row c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -149,9 +150,15 @@ def skewness_of(values: ArrayLike) -> float:
     return float((apart**3).mean()) / spread**3 * math.sqrt(data.size * (data.size - 1)) / (data.size - 2)
 
 
-def mean_interval(
-    values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, *, ends: Ends | None = None
-) -> Interval:
+def by_name(names: Iterable[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the different names, sorted, and the place of each; an array of texts has the longest one's size each."""
+    listed = names.tolist() if isinstance(names, np.ndarray) else list(names)
+    known = sorted(set(listed))
+    place = {name: at for at, name in enumerate(known)}
+    return known, np.array([place[name] for name in listed], dtype=np.int64)
+
+
+def mean_interval(values: ArrayLike, groups: Iterable[Any] | None = None, *, ends: Ends | None = None) -> Interval:
     """Compute the mean of one value per row, with an interval over the groups (documents) of the rows.
 
     Without the `ends` of the scale, an interval of skewed values carries a warning.
@@ -161,7 +168,7 @@ def mean_interval(
         raise ValueError("a mean needs a list of finite numbers, at least one")
     sums, sizes = data, np.ones(data.size, np.int64)
     if groups is not None:
-        codes = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+        codes = by_name(groups)[1]
         sums, sizes = np.bincount(codes, weights=data), np.bincount(codes)
     rows, units, mean = data.size, sums.size, float(sums.sum()) / data.size
     if units < 2:

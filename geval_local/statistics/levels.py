@@ -118,7 +118,7 @@ def level_figures(
 
 def _given_systems(items: Sequence[ScoredItem]) -> list[ScoredItem]:
     """Subtract from each rating and score the mean of its system."""
-    systems = np.unique([item.system for item in items], return_inverse=True)[1]
+    systems = in_order([item.system for item in items])[1]
     values = np.array([(item.human, item.predicted) for item in items])
     values -= (np.stack([np.bincount(systems, own) for own in values.T], 1) / np.bincount(systems)[:, None])[systems]
     values = values.round(9)  # what is equal stays so

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import ConfigurationError
-from geval_local.statistics.interval import Interval, skewness_of, t_interval, t_test
+from geval_local.statistics.interval import Interval, by_name, skewness_of, t_interval, t_test
 
 Target = Literal["documents", "systems", "both"]
 #: Number of exchanges of two judges.
@@ -181,10 +181,10 @@ def drawn_by_document(
 
     `figures` turns sums, shape (sets, columns), into figures, shape (sets, figures).
     """
-    names, codes = np.unique(documents, return_inverse=True)
+    names, codes = by_name(documents)
     sums = np.stack([np.bincount(codes, column) for column in columns], axis=1)
-    draws = Draws(names.tolist(), (), "documents", seed=seed).documents(names.tolist())
-    return FiguresWithErrors(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), names.size)
+    draws = Draws(names, (), "documents", seed=seed).documents(names)
+    return FiguresWithErrors(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), len(names))
 
 
 def swapped_p(observed: float, drawn: Floats) -> float:
