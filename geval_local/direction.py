@@ -42,7 +42,7 @@ class Direction(str, Enum):
     HIGH = "high", 1, ">=", "reach", "below", "highest", "lowest", "higher", "lower", "drop", "fell"
     LOW = "low", -1, "<=", "stay within", "above", "lowest", "highest", "lower", "higher", "rise", "rose"
 
-    def __new__(cls, value: str, sign: int, *words: str) -> Direction:
+    def __new__(cls, value: str, sign: int = 1, *words: str) -> Direction:
         """Make a direction of its written form and its words."""
         made = str.__new__(cls, value)
         made._value_, made.sign = value, sign

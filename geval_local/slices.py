@@ -99,14 +99,13 @@ def find_slicings(
             values.add(_length(row, mapping) if of_output else lookup(row, column))
     slicings = []
     for column in dict.fromkeys(columns):
-        own = [(of_output, found.get((column, of_output))) for of_output in (False, True)]
-        of_output, values = next(((one, held) for one, held in own if held is not None and held.names), (False, None))
-        if values is None:
+        known_as = [place for place in ((column, False), (column, True)) if place in found and found[place].names]
+        if not known_as:
             raise ConfigurationError(
                 f"`by={column}`: no row has a value in this column{nearest(column, known)}",
                 hint=f"Columns: {', '.join(known)}.",
             )
-        slicings.append(Slicing(column, *values.cut(column), of_output))
+        slicings.append(Slicing(column, *found[known_as[0]].cut(column), known_as[0][1]))
     return slicings
 
 

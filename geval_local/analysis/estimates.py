@@ -198,8 +198,8 @@ def estimate(
         shifts = {one or ALL: dict(zip(ratings, fit_raters(table[:, own[one]]).added, strict=True)) for one in named}
     found = {}
     for one, rows in groups.items():
-        kept = [item for item in rows if math.isfinite(item.human) and math.isfinite(item.predicted)]
-        if (count := len({item.group for item in kept})) < 3:
+        rated = {item.group for item in rows if math.isfinite(item.human) and math.isfinite(item.predicted)}
+        if (count := len(rated)) < 3:
             raise DataError(
                 f"{one}: {count} documents have a rating and a score; an estimate needs three, an interval of use 20",
                 hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",

@@ -166,10 +166,8 @@ def mean_interval(values: ArrayLike, groups: Iterable[Any] | None = None, *, end
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
         raise ValueError("a mean needs a list of finite numbers, at least one")
-    sums, sizes = data, np.ones(data.size, np.int64)
-    if groups is not None:
-        codes = by_name(groups)[1]
-        sums, sizes = np.bincount(codes, weights=data), np.bincount(codes)
+    codes = np.arange(data.size) if groups is None else by_name(groups)[1]
+    sums, sizes = np.bincount(codes, weights=data).astype(np.float64), np.bincount(codes)
     rows, units, mean = data.size, sums.size, float(sums.sum()) / data.size
     if units < 2:
         return Interval(mean)
