@@ -51,7 +51,7 @@ class UnscoredReason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class _Figures:
     """What the figures of a metric and of a question share."""
 
     #: All rows.
@@ -89,7 +89,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary(Figures):
+class Summary(_Figures):
     """Figures over all rows for one metric. Unscored rows are counted but enter no other figure."""
 
     #: Name of the metric.
@@ -334,7 +334,7 @@ class Tally(_Counts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionSummary(Figures):
+class QuestionSummary(_Figures):
     """What the answers to one question came to. Rows without an answer are counted and enter no other figure."""
 
     #: Name of the results: the question's, with the judge's where there are several.
