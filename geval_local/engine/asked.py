@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.engine.interface import LEAST_REACHED, Pack, Position, Readout, ReadoutTable
+from geval_local.engine.interface import LEAST_REACHED, Engine, Pack, Position, Readout, ReadoutTable
 from geval_local.errors import Cause, ErrorCode
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.tokens.requests import Ids, Request, common_prefix
@@ -55,7 +55,7 @@ class Answers:
     computed: int
 
 
-class AskedEngine:
+class AskedEngine(Engine):
     """Engine that asks a program.
 
     Parameters
@@ -88,11 +88,6 @@ class AskedEngine:
         self.computed_tokens = 0
         self._ask = ask
         self._block = block
-
-    @property
-    def parts(self) -> Sequence[AskedEngine]:
-        """See `geval_local.engine.interface.Engine.parts`."""
-        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the requests, in the order of the prompt trie, into windows; each is a unit of its own.

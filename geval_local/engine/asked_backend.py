@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geval_local.canary import Canary
 from geval_local.engine.asked import Answer, Answers, AskedEngine, Question, checked_answers
 from geval_local.engine.asked_checks import canary_figures, canary_questions, check_figures
-from geval_local.engine.backend import Backend, Draw, Finding, Sampling, SelfCheck
+from geval_local.engine.backend import Backend, Draw, Sampling
 from geval_local.engine.interface import Engine
 from geval_local.errors import JudgeError
 from geval_local.models.generate import (
@@ -133,12 +133,3 @@ class AskedBackend(Backend, Protocol):
         text = str(self.tokenizer.decode(new))
         is_stopped = bool(sampling.mark) and sampling.mark in text and not sampling.is_over(text, len(new))
         return is_stopped and len(new) < sampling.max_new_tokens and new[-1] not in end_tokens(self.tokenizer)
-
-    @property
-    def checks(self) -> Sequence[str]:
-        """See `geval_local.engine.backend.Backend.checks`: none, kernels are the program's."""
-        return ()
-
-    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
-        """See `geval_local.engine.backend.Backend.self_check`."""
-        return SelfCheck({}, ())

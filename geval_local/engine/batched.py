@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable
+from geval_local.engine.interface import Engine, Pack, Position, PositionReadout, Readout, ReadoutTable
 from geval_local.engine.pending import PendingPositions
 from geval_local.models.guard import GuardedLock
 from geval_local.models.head import Head, Trunk
@@ -40,7 +40,7 @@ class BatchRow:
         return {position.request for _, position in self.reads}
 
 
-class PaddedEngine:
+class PaddedEngine(Engine):
     """Right-padded batches."""
 
     name = "padded"
@@ -60,11 +60,6 @@ class PaddedEngine:
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
         self.turn = turn if turn is not None else GuardedLock()
-
-    @property
-    def parts(self) -> Sequence[PaddedEngine]:
-        """See `geval_local.engine.interface.Engine.parts`."""
-        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Group requests of similar length, longest first, so that memory problems show up at once."""

@@ -94,7 +94,7 @@ class CachePack(Pack):
     rows: tuple[BatchRow, ...] = field(repr=False)
 
 
-class SharedCacheEngine:
+class SharedCacheEngine(Engine):
     """Right-padded batches after copies of a shared prefix's cache."""
 
     name = "cache"

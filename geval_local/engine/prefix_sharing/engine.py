@@ -176,7 +176,7 @@ class Launcher:
 FLOOR = 64
 
 
-class PrefixSharingEngine:
+class PrefixSharingEngine(Engine):
     """Engine that shares prefixes between prompts, for a model whose layers use a registered attention function.
 
     `padded` serves prompts beyond the switch of a length-dependent rotary embedding, `kernel` a layer's whole attention
