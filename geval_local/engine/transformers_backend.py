@@ -18,7 +18,6 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine
 from geval_local.engine.interface import Engine
 from geval_local.engine.self_check import CHECKS, check_engine
-from geval_local.errors import ConfigurationError
 from geval_local.models.generate import (
     BEAMS,
     Paragraph,
@@ -79,8 +78,6 @@ class TransformersBackend:
     """
 
     def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None, engine: EngineName = "auto") -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
         self.loaded = loaded
         self.entry = loaded.entry
         self.tokenizer = loaded.tokenizer

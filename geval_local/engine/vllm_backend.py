@@ -132,7 +132,6 @@ class VllmBackend(AskedBackend):
         self.tokenizer = checked.tokenizer
         self._judge = checked
         self.llm = llm
-        self._is_told = False
         config = llm.llm_engine.vllm_config
         self._block = int(config.cache_config.block_size)
         room = int(WINDOW_SHARE * (config.cache_config.num_gpu_blocks or 0) * self._block)
@@ -255,13 +254,7 @@ class VllmBackend(AskedBackend):
 
     def check_files(self) -> None:
         """See `geval_local.engine.backend.Backend.check_files`."""
-        if not self._is_told and (moved := self._judge.files.moved()):
-            self._is_told = True
-            logging.getLogger("geval_local").warning(
-                "judge %r: %s has changed since it was loaded; it goes on with what was loaded",
-                self.entry.name,
-                moved[0],
-            )
+        self._judge.check_files()
 
     def close(self) -> None:
         """See `geval_local.engine.backend.Backend.close`; workers on other GPUs end."""

@@ -174,6 +174,7 @@ class FileStates:
 
     def __init__(self, directory: Path, adapter: Path | None = None, *, code: bool = False) -> None:
         self._asked = (directory, adapter, code)
+        self._is_told = False
         self._states = {file: _state(file) for file in self._files()}
         # Of weights, the digests follow when they are read.
         small = (file for file in self._states if file.suffix not in _WEIGHTS and _is_small(file))
@@ -202,6 +203,13 @@ class FileStates:
     def moved(self) -> list[Path]:
         """List the files that were written to, replaced or removed since; cheap, no file is read if nothing was."""
         return [file for file, state in self._states.items() if _state(file) != state and not self._is_the_same(file)]
+
+    def newly_moved(self) -> Path | None:
+        """Return one of these, the first time that there is any."""
+        if self._is_told or not (moved := self.moved()):
+            return None
+        self._is_told = True
+        return moved[0]
 
     def _is_the_same(self, file: Path) -> bool:
         """Whether a file has its old content, though its state is another one: a link or a mode changes the ctime."""

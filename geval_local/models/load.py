@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -90,58 +90,6 @@ _ALWAYS: Mapping[str, Any] = {
     # Else that of the directory would be read, whose settings `generate` puts in where ours say nothing.
     "generation_config": GenerationConfig(),  # type: ignore[no-untyped-call]
 }
-
-
-@dataclass
-class LoadedModel:
-    """A model ready to score, with its identity."""
-
-    #: The model, in evaluation mode, without gradients.
-    model: PreTrainedModel
-    #: Its tokenizer, with a fast backend.
-    tokenizer: PreTrainedTokenizerBase
-    #: The entry it was loaded from.
-    entry: JudgeEntry
-    #: Directory of its files, or the GGUF file.
-    directory: Path
-    #: Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
-    fingerprint: str
-    #: Content hash of tokenizer and template.
-    tokenizer_hash: str
-    #: Dtype of the computation.
-    dtype: torch.dtype
-    #: Reason for the dtype, and its effect on a score.
-    precision: Precision
-    #: Attention implementation in use.
-    attention: str
-    #: Number of weights, tied ones counted once.
-    parameters: int
-    #: Memory of weights and buffers, bytes.
-    memory_bytes: int
-    #: State of the files that were read.
-    files: FileStates | None = None
-    _is_told: bool = False
-
-    def check_files(self) -> None:
-        """Tell, once, that files were written to or replaced since they were read; a few microseconds a file.
-
-        The weights in memory are the model's own, so its scores stay those of its fingerprint. Weights that a device
-        map left on the disk are not.
-        """
-        if self.files is None or self._is_told or not (moved := self.files.moved()):
-            return
-        what = f"judge {self.entry.name!r}: {moved[0]} has changed since it was loaded"
-        if any(parameter.is_meta for parameter in self.model.parameters()):
-            raise JudgeError(
-                f"{what}, and its device map reads weights from there while it scores",
-                hint="Load it again once the files are complete. What was scored since the change is not kept.",
-            )
-        self._is_told = True
-        logger.warning(
-            "%s; it goes on with what was loaded, fingerprint %s, which a later run will not find there",
-            what,
-            self.fingerprint,
-        )
 
 
 def resolve_directory(entry: JudgeEntry) -> Path:
@@ -345,6 +293,52 @@ class CheckedJudge:
         """Whether its weights are to be in main memory, not quantized on the way."""
         return _is_on_cpu(self.arguments)
 
+    def check_files(self) -> None:
+        """Tell, once, that files were written to or replaced since they were read; a few microseconds a file.
+
+        The weights in memory are the model's own, so its scores stay those of its fingerprint.
+        """
+        if (moved := self.files.newly_moved()) is not None:
+            logger.warning(
+                "judge %r: %s has changed since it was loaded; it goes on with what was loaded, which a later run will "
+                "not find there",
+                self.entry.name,
+                moved,
+            )
+
+
+@dataclass(frozen=True)
+class LoadedModel(CheckedJudge):
+    """A model ready to score, with its identity."""
+
+    #: The model, in evaluation mode, without gradients.
+    model: PreTrainedModel
+    #: Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
+    fingerprint: str
+    #: Reason for the dtype, and its effect on a score.
+    precision: Precision
+    #: Attention implementation in use.
+    attention: str
+    #: Number of weights, tied ones counted once.
+    parameters: int
+    #: Memory of weights and buffers, bytes.
+    memory_bytes: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the computation."""
+        return self.model.dtype
+
+    def check_files(self) -> None:
+        """See `CheckedJudge.check_files`; weights that a device map left on the disk are not the model's own."""
+        if any(parameter.is_meta for parameter in self.model.parameters()) and (moved := self.files.moved()):
+            raise JudgeError(
+                f"judge {self.entry.name!r}: {moved[0]} has changed since it was loaded, and its device map reads "
+                "weights from there while it scores",
+                hint="Load it again once the files are complete. What was scored since the change is not kept.",
+            )
+        super().check_files()
+
 
 #: Settings of a model's own files that change what is drawn, and that are not obeyed, with the value that changes
 #: nothing; None is one, too.
@@ -459,18 +453,13 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
         use_faster_products(model)
     checked.check_unmoved()
     return LoadedModel(
+        **{one.name: getattr(checked, one.name) for one in fields(checked)},
         model=model,
-        tokenizer=tokenizer,
-        entry=entry,
-        directory=directory,
         fingerprint=content,
-        tokenizer_hash=checked.tokenizer_hash,
-        dtype=model.dtype,
         precision=precision,
         attention=str(getattr(model.config, "_attn_implementation", None) or "none"),
         parameters=model.num_parameters(),
         memory_bytes=bytes_of(model),
-        files=files,
     )
 
 
