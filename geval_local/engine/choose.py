@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -43,7 +43,7 @@ from geval_local.engine.probe import (
 )
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
-from geval_local.models.head import Head, gpus_of, input_device
+from geval_local.models.head import Head, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory, is_out_of_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.stored import are_few
@@ -122,35 +122,25 @@ def choose_engine(
     return engine, report
 
 
-#: Transformers' mark on a function that a package's kernel replaces: the package, and the function.
-_REPLACED = re.compile(r'@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"[^)]*\)\s*def (\w+)')
+#: Transformers' mark on a function that a package's kernel replaces, with the package.
+_REPLACED = re.compile(r'@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
 _INSTALLED_AS = {"fla": "flash-linear-attention"}
-
-
-@cache
-def _kernel_packages(kind: type[Any]) -> set[str]:
-    """List the packages whose kernels a class of layers calls if they are installed, by its source."""
-    try:
-        source = inspect.getsource(sys.modules[kind.__module__])
-    except (OSError, TypeError, KeyError):
-        return set()
-    methods = [inspect.unwrap(method) for method in vars(kind).values() if inspect.isfunction(method)]
-    called = {name for method in methods for name in method.__code__.co_names}
-    packages = {package for package, name in _REPLACED.findall(source) if name in called}
-    return {_INSTALLED_AS.get(package, package.replace("_", "-")) for package in packages}
 
 
 def missing_packages(model: PreTrainedModel) -> str | None:
     """Describe which packages a model with recurrent layers lacks on a GPU, and the cost; None if none is missing."""
     if input_device(model).type != "cuda":
         return None
-    kinds: list[Any] = [type(module) for module in model.modules()]
-    found = [packages for kind in kinds if (packages := _kernel_packages(kind))]
-    missing = sorted((name for name in set().union(*found) if version_of(name) is None), reverse=True)
+    try:
+        source = inspect.getsource(sys.modules[type(trunk_of(model)).__module__])
+    except (OSError, TypeError, KeyError):
+        return None
+    packages = {_INSTALLED_AS.get(name, name.replace("_", "-")) for name in _REPLACED.findall(source)}
+    missing = sorted((name for name in packages if version_of(name) is None), reverse=True)
     if not missing:
         return None
     return (
-        f"{len(found)} recurrent layers are computed in hundreds of small operations each, which keep a GPU waiting: "
+        "its recurrent layers are computed in hundreds of small operations each, which keep a GPU waiting: "
         f"pip install {' '.join(missing)}"
     )
 
