@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from geval_local.errors import (
     first_line,
 )
 from geval_local.models.fingerprint import weight_files
-from geval_local.models.reading import stored_in, stored_tensors
+from geval_local.models.reading import stored_in
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import Stored, are_finite
 
@@ -271,26 +272,13 @@ def _never_encoded(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None) 
 
 def _source(place: Path, piece: str) -> Path:
     """Return the file of a tokenizer that names a piece; its directory if none is known."""
+    spellings = {json.dumps(piece, ensure_ascii=is_ascii) for is_ascii in (True, False)}
     for name in _TOKENIZER_FILES:
-        try:
-            record = json.loads((place / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if piece in _texts(record):
-            return place / name
+        with suppress(OSError, ValueError):
+            text = (place / name).read_text(encoding="utf-8")
+            if any(one in text for one in spellings):
+                return place / name
     return place
-
-
-def _texts(record: Any) -> Iterator[str]:
-    """Yield the texts of a JSON value at any depth, keys too."""
-    if isinstance(record, str):
-        yield record
-    elif isinstance(record, dict | list):
-        for part in record:
-            yield from _texts(part)
-        if isinstance(record, dict):
-            for part in record.values():
-                yield from _texts(part)
 
 
 def _why_not_causal(config: dict[str, Any]) -> str | None:
@@ -420,11 +408,9 @@ def _is_finite(weight: torch.Tensor) -> bool:
 
 def _is_mask(directory: Path, key: str) -> bool:
     """Whether a stored tensor has the shape of a causal mask, ``(1, 1, length, length)``."""
-    for file in weight_files(directory):
-        tensor = stored_tensors(file).get(key)
-        if tensor is not None:
-            return len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1) and tensor.shape[2] == tensor.shape[3]
-    return False
+    tensor = stored_in(weight_files(directory)).get(key)
+    shape = () if tensor is None else tensor.shape
+    return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3]
 
 
 def _some(names: list[str]) -> str:

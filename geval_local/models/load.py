@@ -72,7 +72,7 @@ from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, cast_weights, settle
 from geval_local.models.products import use_faster_products
 from geval_local.models.progress import counted_shards
-from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
+from geval_local.models.reading import DTYPES, read_safetensors, stored_in
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.models.stored import Stored, bytes_of, kept_narrow, widened_if_few
 from geval_local.options import JudgeOptions
@@ -473,7 +473,7 @@ def _own_weights(model: Any, files: Sequence[Path]) -> None:
 
     Those are the ones in a dtype that is stored; all others were converted, and so are copies already.
     """
-    stored = {DTYPES.get(tensor.dtype) for file in files for tensor in stored_tensors(file).values()}
+    stored = {DTYPES.get(tensor.dtype) for tensor in stored_in(files).values()}
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.dtype in stored and not isinstance(tensor, Stored):
             tensor.data = tensor.data.clone()
@@ -552,7 +552,7 @@ def _blank(loader: Any, config: Any, arguments: dict[str, Any], trust_remote_cod
 
 def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:
     """Remove the parts of a model for images or sound, and log this once."""
-    left_out = senses_of(name for file in weight_files(directory) for name in stored_tensors(file))
+    left_out = senses_of(stored_in(weight_files(directory)))
     if left_out:
         drop_other_senses(model)
         logger.info("judge %s reads text only; these of its weights are left out: %s", entry.name, ", ".join(left_out))

@@ -153,7 +153,7 @@ def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return Stored(tensor) if is_kept_narrow(tensor.dtype, tensor.shape) else tensor.float()
 
 
-def is_kept_narrow(dtype: torch.dtype, shape: Sequence[int]) -> bool:
+def is_kept_narrow(dtype: torch.dtype | None, shape: Sequence[int]) -> bool:
     """Whether numbers of a dtype are kept as they are in a model that computes in float32."""
     return dtype in (torch.bfloat16, torch.float16) and len(shape) in (2, 3) and shape[-1] >= _NARROWEST
 
