@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from geval_local.engine.probe import (
     widened,
 )
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
-from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
+from geval_local.errors import JudgeError, UnsupportedModelError
 from geval_local.models.head import Head, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory, is_out_of_memory
 from geval_local.models.precision import dtype_name
@@ -80,8 +80,6 @@ def choose_engine(
     verdict : Verdict, optional
         Keeps the result of the probe for the next start.
     """
-    if choice not in get_args(EngineName):
-        raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineName))}")
     plain = PlainPasses(model, head)
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
     if _mixes_rows(model):

@@ -21,7 +21,7 @@ from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW, make_outcome, read_window, regrow, window_sizes
 from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
-from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refusal
+from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision
@@ -451,11 +451,7 @@ class Scorer(ABC):
 
     def prepare_forms(self, asked: Sequence[Asked]) -> list[Prepared]:
         """Turn forms of questions about evidences, in pairs, into what the engine takes, or into reasons why not."""
-        context = self.context
-        return prepare_forms(asked, self.prepare, lambda text: refusal(text, self._count_tokens, context))
-
-    def _count_tokens(self, text: str) -> int:
-        return len(self.encoder.encode_texts([text])[0])
+        return prepare_forms(self, asked)
 
     def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
         """Turn samples into requests for the engine, or errors with reasons, in order."""
