@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from geval_local import __version__
@@ -22,8 +22,8 @@ from geval_local.metric import Metric, StepsProvenance
 from geval_local.prompt import render_steps_prompt
 from geval_local.scale_words import other_scale
 
-if TYPE_CHECKING:
-    from geval_local.judge.judge import Judge
+#: A `geval_local.judge.judge.Judge`, whose module imports this one.
+Writer: TypeAlias = Any
 
 logger = logging.getLogger("geval_local")
 
@@ -40,7 +40,7 @@ OnSteps = Callable[[Metric, int], object]
 
 
 #: Judge -> metric whose steps it could not write; saves another minute of trying for the next metric.
-_UNABLE: WeakKeyDictionary[Judge, str] = WeakKeyDictionary()
+_UNABLE: WeakKeyDictionary[Writer, str] = WeakKeyDictionary()
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def write_steps(judge: Judge, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
+def write_steps(judge: Writer, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
     """Let a judge write the evaluation steps of a metric."""
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     on_steps(metric, 0)
@@ -178,7 +178,7 @@ def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
 
 
 def pinned_steps(
-    judge: Judge, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None
+    judge: Writer, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None
 ) -> tuple[Metric, Path | None]:
     """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones.
 
