@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ logger = logging.getLogger("geval_local")
 
 #: A text on which a tokenizer that cannot encode or decode at all gives up: words, spaces, lines, numbers, signs.
 _PROBE = "x Read it, 12.\n\nÉté  ☃"
+#: Different tokens of it that any tokenizer knows.
+_LEAST_KNOWN = 4
 #: Arguments of every `from_pretrained` call.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
@@ -153,13 +155,12 @@ def _read_tokenizer(
     entry: JudgeEntry, directory: Path, config: Any, *, trust_remote_code: bool
 ) -> tuple[PreTrainedTokenizerBase, ChatFrame | None]:
     """Load a tokenizer, with its frame where a style uses it."""
-    is_one_file = directory.is_file()
     with quiet():
         try:
             with without_panics():
                 tokenizer = (
                     gguf_tokenizer(directory)
-                    if is_one_file
+                    if directory.is_file()
                     else AutoTokenizer.from_pretrained(
                         str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
                     )
@@ -172,19 +173,18 @@ def _read_tokenizer(
             "of each token are unknown",
             hint="Add a tokenizer.json to its directory; transformers' convert_slow_tokenizer writes one.",
         )
-    if not is_one_file and not trust_remote_code and not _has_vocabulary(directory):
-        # Some classes make a tokenizer of nothing, which encodes every text as none or as unknown.
-        raise _no_tokenizer(entry, directory, FileNotFoundError(directory / "tokenizer.json"))
-    if len(tokenizer) == 0:
-        raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
     try:
         with without_panics():
             tokenizer.decode(tokenizer(_PROBE).input_ids)
+            known = set(tokenizer(_PROBE, add_special_tokens=False).input_ids)
     except Exception as error:  # settings of the wrong type only show up in use
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
             hint="Restore its tokenizer_config.json; fetch it with the weights.",
         ) from error
+    if len(known) < _LEAST_KNOWN:
+        # Some classes make a tokenizer of nothing, which encodes every text as none or as unknown.
+        raise _no_tokenizer(entry, directory, ValueError("its vocabulary is empty"))
     if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cuts texts at random (dropout), so that no "
@@ -209,19 +209,6 @@ _OLDER: Mapping[tuple[str, ...], tuple[str, str]] = {
         "it reads the SentencePiece model",
     ),
 }
-
-
-#: Names of files that hold a vocabulary, besides all that end in `_VOCABULARY_ENDINGS`.
-_VOCABULARIES = ("tokenizer.json", "tekken.json", "vocab.json", "vocab.txt")
-_VOCABULARY_ENDINGS = (".model", ".tiktoken")
-
-
-def _has_vocabulary(directory: Path) -> bool:
-    """Whether a directory holds any file that a tokenizer can be made of."""
-    return any(
-        (file.name in _VOCABULARIES or file.suffix in _VOCABULARY_ENDINGS) and file.is_file()
-        for file in directory.iterdir()
-    )
 
 
 def _no_tokenizer(entry: JudgeEntry, directory: Path, error: Exception) -> TokenizerError:
@@ -382,36 +369,34 @@ def check_files(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
             f"judge {entry.name!r}: {directory} is a GGUF file, which vLLM does not read here",
             hint="Take the model's safetensors directory, or leave `engine=vllm` out.",
         )
-    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
-    check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
-    config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
-    tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
-    return CheckedJudge(entry, options, directory, files, tokenizer, frame, {"config": config})
+    return _checked(entry, options, directory)
 
 
 def check_judge(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
     """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
-    directory = resolve_directory(entry)
-    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
-    config = None
-    if directory.is_file():
-        check_gguf(entry, directory, quantized=options.quantization is not None)
-    else:
-        check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
-        check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
-        config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
+    checked = _checked(entry, options, resolve_directory(entry))
     check_adapter(
         entry,
         quantized=options.quantization is not None,
         dtype=options.dtype or entry.dtype,
-        is_gguf=directory.is_file(),
+        is_gguf=checked.directory.is_file(),
     )
-    tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
-    arguments = loading_arguments(options, entry.dtype, directory)
-    if config is not None:
-        arguments["config"] = config
+    arguments = loading_arguments(options, entry.dtype, checked.directory) | checked.arguments
     if _is_on_cpu(arguments):
-        check_fits(entry, directory, options.dtype or entry.dtype)
+        check_fits(entry, checked.directory, options.dtype or entry.dtype)
+    return replace(checked, arguments=arguments)
+
+
+def _checked(entry: JudgeEntry, options: JudgeOptions, directory: Path) -> CheckedJudge:
+    """Check a judge's files, and read its configuration and its tokenizer."""
+    trusts, arguments = options.trust_remote_code, dict[str, Any]()
+    files = FileStates(directory, entry.adapter, code=trusts)
+    if directory.is_file():
+        check_gguf(entry, directory, quantized=options.quantization is not None)
+    else:
+        arguments["config"] = _read_config(entry, directory, trust_remote_code=trusts)
+        check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
+    tokenizer, frame = _read_tokenizer(entry, directory, arguments.get("config"), trust_remote_code=trusts)
     return CheckedJudge(entry, options, directory, files, tokenizer, frame, arguments)
 
 

@@ -118,7 +118,7 @@ class Stored(torch.Tensor):
         if name in _PRODUCTS:
             with widened_in_buffers(args, kwargs) as (wide_args, wide_kwargs):
                 return func(*wide_args, **wide_kwargs)
-        return func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
+        return func(*tree_map(wide, args), **tree_map(wide, kwargs))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -127,7 +127,7 @@ class Stored(torch.Tensor):
         # Calls from C++ arrive here; `detach` and `alias` among them change no data.
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             return args[0]._like(args[0].data_)
-        return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
+        return func(*tree_map(wide, args), **tree_map(wide, kwargs or {}))
 
 
 def turned(tensor: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ def rows_in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         kinds = [(one.blocks, one.data_.dtype) for one in (first, second)]
         if kinds[0] == kinds[1]:
             return Stored(torch.stack((first.data_, second.data_), dim=2).flatten(1, 2), first.blocks, first.dtype)
-    return torch.stack((_wide(first), _wide(second)), dim=2).flatten(1, 2)
+    return torch.stack((wide(first), wide(second)), dim=2).flatten(1, 2)
 
 
 def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -162,7 +162,7 @@ def widened_if_few(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Widen the weights of a small model for good; those of a larger one stay as they are."""
     if not are_few(sum(one.numel() for one in weights.values())):
         return weights
-    return {name: _wide(one) for name, one in weights.items()}
+    return {name: wide(one) for name, one in weights.items()}
 
 
 def are_few(weights: int) -> bool:
@@ -230,7 +230,8 @@ def release_buffers() -> None:
     FREE.clear()
 
 
-def _wide(value: Any) -> Any:
+def wide(value: Any) -> Any:
+    """Widen what is stored; all else stays."""
     return value.widened() if isinstance(value, Stored) else value
 
 

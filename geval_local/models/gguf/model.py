@@ -32,7 +32,7 @@ from geval_local.models.gguf.keys import set_keys
 from geval_local.models.gguf.rope import check_rotary, scaling_type, set_rotary
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import Stored, kept_narrow, rows_in_turn, turned
+from geval_local.models.stored import Stored, kept_narrow, rows_in_turn, turned, wide
 
 #: Factors of rotary frequencies, one for each pair of dimensions: Llama 3.1 and later.
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -411,7 +411,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
                 if target in names:
                     found[names[target]] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
                 continue
-        target, array, apart = processed(name, _wide(tensor).numpy())
+        target, array, apart = processed(name, wide(tensor).numpy())
         found.update(apart)
         if target in names:
             found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
@@ -438,7 +438,7 @@ def _gpt_oss(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             pair = (stored.pop(f"{parts[name]}.weight") for name in ("gate", "up"))
             found[f"{experts}gate_up_proj"] = turned(rows_in_turn(*pair))
         if {f"{parts['gate']}.bias", f"{parts['up']}.bias"} <= stored.keys():
-            biases = [_wide(stored.pop(f"{parts[name]}.bias")) for name in ("gate", "up")]
+            biases = [wide(stored.pop(f"{parts[name]}.bias")) for name in ("gate", "up")]
             found[f"{experts}gate_up_proj_bias"] = torch.stack(biases, dim=-1).flatten(1)
         if f"{parts['down']}.weight" in stored:
             found[f"{experts}down_proj"] = turned(stored.pop(f"{parts['down']}.weight"))
@@ -447,12 +447,8 @@ def _gpt_oss(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             f"{own}attn_sinks.weight": f"model.layers.{layer}.self_attn.sinks",
         }.items():
             if name in stored:
-                found[target] = _wide(stored.pop(name))
+                found[target] = wide(stored.pop(name))
     return found
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.widened() if isinstance(tensor, Stored) else tensor.float()
 
 
 def scale_rotary(model: Any, file: Path) -> None:
