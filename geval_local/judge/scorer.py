@@ -202,15 +202,15 @@ class Scorer(ABC):
         TypeError
             If `metric` is not a `Metric`, or a sample and fields are given.
         """
-        found: Score | dict[str, Score]
         mapping = None
         if sample is not None:
             mapping = fields.pop("fields", None)
             if fields:
                 raise TypeError(f"Judge.score() takes a sample or its fields, not both: {', '.join(fields)}")
         row = fields if sample is None else sample
-        found = next(self.iter_scores(metric, [row], estimator=estimator, threshold=threshold, fields=mapping))
-        return found
+        metrics = check_metrics(metric)
+        found = next(self.iter_scores(metrics, [row], estimator=estimator, threshold=threshold, fields=mapping))
+        return found[metric.name] if isinstance(metric, Metric) else found
 
     @overload
     def score_many(self, metric: Metric, samples: Rows, **options: Unpack[_Many]) -> list[Score]: ...
@@ -300,11 +300,6 @@ class Scorer(ABC):
     def iter_scores(
         self, metric: Sequence[Metric], samples: Rows, **options: Unpack[_Stream]
     ) -> Iterator[dict[str, Score]]: ...
-
-    @overload
-    def iter_scores(
-        self, metric: Metric | Sequence[Metric], samples: Rows, **options: Unpack[_Stream]
-    ) -> Iterator[Any]: ...
 
     def iter_scores(
         self,
