@@ -87,7 +87,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
-_LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
+_LAYER = re.compile(r"(^|\.)(?:layers|blk)\.(\d+)\.")
 #: Keys of config.json that make transformers read files outside of the fingerprint.
 _OTHER_FILES = ("configuration_files", "transformers_weights")
 #: Keys of config.json that count or measure parts of a model, except lengths of texts and the like.
@@ -354,10 +354,10 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
             surplus.append(key)
     if surplus:
         raise WeightsError(
-            f"judge {entry.name!r}: {directory} holds {len(surplus)} weights that its config.json has no place for "
+            f"judge {entry.name!r}: {directory} holds {len(surplus)} weights that its configuration has no place for "
             f"({_some(surplus)})",
-            hint="Without them it is not the model that was trained. Check that config.json and weights belong "
-            f"together: the configuration has {config.num_hidden_layers} layers.",
+            hint="Without them it is not the model that was trained. Check that configuration and weights belong "
+            f"together: it has {config.num_hidden_layers} layers.",
         )
 
 

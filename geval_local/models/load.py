@@ -61,7 +61,6 @@ from geval_local.models.fingerprint import (
 from geval_local.models.gguf.file import gguf_files
 from geval_local.models.gguf.model import (
     check_gguf,
-    check_gguf_complete,
     gguf_config,
     gguf_tokenizer,
     read_gguf,
@@ -504,7 +503,6 @@ def load_weights(
     # Else peft would ask the hub for the configuration of a model without a name.
     model.name_or_path = model.config.name_or_path = str(directory)
     if directory.is_file():
-        check_gguf_complete(entry, directory, model)
         scale_rotary(model, directory)
     return model, report, {files.state(file): digest for file, digest in digests.items()}
 

@@ -458,7 +458,7 @@ def test_a_type_that_is_not_read_is_refused_by_name(tmp_path, monkeypatch):
 
 def test_a_tensor_without_a_place_is_an_error(tmp_path, model):
     file = write_gguf(tmp_path / "m.gguf", model, extra={"blk.0.attn_gate.weight": np.ones((32, 32))})
-    with pytest.raises(WeightsError, match="holds 1,024 weights more"):
+    with pytest.raises(WeightsError, match=r"holds 1 weights that .* no place for \(blk\.0\.attn_gate\.weight"):
         load_model(find_judge(file))
 
 
@@ -467,7 +467,7 @@ def test_a_tensor_that_is_missing_is_an_error(tmp_path, model):
     file = write_gguf(tmp_path / "m.gguf", model, keys={})
     data = file.read_bytes()
     file.write_bytes(data.replace(b"blk.1.ffn_up.weight", b"blk.9.ffn_up.weight"))
-    with pytest.raises(WeightsError, match=r"1 parameters are missing .*layers\.1\.mlp\.up_proj|weights more"):
+    with pytest.raises(WeightsError, match=r"1 parameters are missing .*layers\.1\.mlp\.up_proj|no place for"):
         load_model(find_judge(file))
     assert deeper.config.num_hidden_layers == 3
 

@@ -250,6 +250,8 @@ def gguf_config(file: Path) -> Any:
     for key, name in unread.items():
         if (width := header.own(key)) is not None and hasattr(config, name):
             setattr(config, name, int(width) or None)  # a window of 0 is none
+    if later := header.own("nextn_predict_layers"):
+        config.num_nextn_predict_layers = int(later)
     set_keys(config, header, _read_keys(header.architecture) | unread.keys())
     set_rotary(config, header)
     return config
@@ -408,13 +410,14 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
                 target, order, apart = None, rows[:0], {}
             if not apart and order.shape == rows.shape and np.array_equal(np.sort(order, axis=0), rows):
                 is_same = np.array_equal(order, rows)
-                if target in names:
-                    found[names[target]] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
+                # What has no place keeps its name, and is reported as surplus.
+                place = names.get(target, name)
+                found[place] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
                 continue
         target, array, apart = processed(name, wide(tensor).numpy())
         found.update(apart)
-        if target in names:
-            found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
+        if target in names or not apart:
+            found[names.get(target, name)] = torch.from_numpy(np.ascontiguousarray(array))
     for target, parts in gates.items():  # an incomplete pair is reported as missing later
         if parts.keys() == {"gate", "up"}:
             found[target] = torch.cat([parts["gate"], parts["up"]], dim=1)
@@ -465,25 +468,6 @@ def scale_rotary(model: Any, file: Path) -> None:
                 frequencies = getattr(module, name, None)
                 if isinstance(frequencies, torch.Tensor) and frequencies.shape == factors.shape:
                     setattr(module, name, frequencies / factors.to(frequencies.device))
-
-
-def check_gguf_complete(entry: JudgeEntry, file: Path, model: Any) -> None:
-    """Check that every weight of a GGUF file was loaded: transformers skips unknown ones."""
-    headers = read_headers(file)
-    layers = int(model.config.get_text_config().num_hidden_layers)
-    later = range(layers, layers + int(headers[0].own("nextn_predict_layers") or 0))
-    extra = tuple(f"blk.{number}." for number in later)
-    tensors = [tensor for header in headers for tensor in header.tensors]
-    stored = [tensor for tensor in tensors if tensor.name not in _TABLES and not tensor.name.startswith(extra)]
-    places = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values()}  # tied ones once
-    held = sum(tensor.numel() for tensor in places.values())
-    surplus = sum(tensor.elements for tensor in stored) - held
-    if surplus > 0:
-        raise WeightsError(
-            f"judge {entry.name!r}: {file} holds {surplus:,} weights more than transformers has places for in its "
-            f"architecture {headers[0].architecture!r}",
-            hint=f"Without them it is not the model that was trained. {_CONVERT}",
-        )
 
 
 def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
