@@ -99,15 +99,6 @@ class Precision:
         return f"{dtype} ({self.reason}; {moved})"
 
 
-@dataclass(frozen=True)
-class _Settled:
-    """The recorded choice of an earlier start."""
-
-    dtype: str
-    reason: str
-    noise: Noise | None
-
-
 def dtype_name(dtype: torch.dtype) -> str:
     """Return a dtype's name as in options and signatures."""
     return str(dtype).removeprefix("torch.")
@@ -182,11 +173,12 @@ def settle(
     # host at every layer and computes expert after expert.
     only = "bfloat16" if asked is None and has_experts(model) else asked_for
     verdict, key = verdict_of(model, fingerprint) if fingerprint else None, f"precision, {entry.style}, {only}"
-    if verdict is not None and (kept := verdict.read(key, _Settled)) is not None:
-        cast_weights(model, HALF[kept.dtype])
-        return Precision(asked or kept.reason, kept.noise)
+    figures = None if verdict is None else verdict.read(key, ProbeResults)
     try:
-        figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
+        if figures is None:
+            figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
+            if verdict is not None:
+                verdict.keep(key, figures)
     except Exception as error:  # foreign code in an unusual use, or out of memory
         release_memory()
         if asked is None:
@@ -198,10 +190,7 @@ def settle(
         name, reason = only, asked or "the fused product of its experts exists in bfloat16 only"
     cast_weights(model, HALF[name])
     release_memory()
-    moved = figures.noise[name]
-    if verdict is not None:
-        verdict.keep(key, _Settled(name, reason, moved))
-    return Precision(reason, moved)
+    return Precision(reason, figures.noise[name])
 
 
 def has_experts(model: PreTrainedModel) -> bool:

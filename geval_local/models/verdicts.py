@@ -13,7 +13,6 @@ import json
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,7 +40,7 @@ class Verdict:
         self._identity = identity
 
     def read(self, name: str, kind: type[_T]) -> _T | None:
-        """Return a finding, a dataclass; None if there is none for exactly this model, device and software.
+        """Return a finding; None if there is none for exactly this model, device and software.
 
         A record that is damaged or has another shape counts as none: the caller probes again and keeps the result.
         """
@@ -51,8 +50,9 @@ class Verdict:
             return None
 
     def keep(self, name: str, finding: Any) -> None:
-        """Keep a finding, a dataclass; if it cannot be written, the next start probes again."""
-        record = {"identity": self._identity, "findings": self._all() | {name: asdict(finding)}}
+        """Keep a finding; if it cannot be written, the next start probes again."""
+        plain = TypeAdapter(type(finding)).dump_python(finding)
+        record = {"identity": self._identity, "findings": self._all() | {name: plain}}
         with suppress(OSError):
             write_atomically(self._file, json.dumps(checksummed(record)), private=True)
 
