@@ -17,12 +17,12 @@ from geval_local.engine.interface import Engine
 from geval_local.errors import JudgeError
 from geval_local.models.generate import (
     Paragraph,
-    continued_greedily,
     end_tokens,
     finished_list,
     finished_paragraph,
     is_list_over,
     is_paragraph_over,
+    up_to_end,
 )
 
 #: Drawn texts that are given out, and stored, together.
@@ -72,24 +72,22 @@ class AskedBackend(Backend, Protocol):
         self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
     ) -> str:
         """See `geval_local.engine.backend.Backend.write_list`."""
-        (new,) = continued_greedily(
-            self._proceed, self.tokenizer, [ids], is_list_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
+        (new,) = self._proceed([ids], max_new_tokens)
         if isinstance(new, str):
             raise JudgeError(f"the program that computes the judge writes no list: {new}")
-        return finished_list(self.tokenizer, new, max_new_tokens)
+        on_token(len(new))
+        return finished_list(self.tokenizer, up_to_end(self.tokenizer, new, is_list_over), max_new_tokens)
 
     def write_paragraphs(
         self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
     ) -> list[Paragraph]:
         """See `geval_local.engine.backend.Backend.write_paragraphs`."""
-        written = continued_greedily(
-            self._proceed, self.tokenizer, prompts, is_paragraph_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
+        written = self._proceed(prompts, max_new_tokens)
+        on_token(max_new_tokens)
         return [
             Paragraph("", is_ended=False, error=new)
             if isinstance(new, str)
-            else finished_paragraph(self.tokenizer, new)
+            else finished_paragraph(self.tokenizer, up_to_end(self.tokenizer, new, is_paragraph_over))
             for new in written
         ]
 
