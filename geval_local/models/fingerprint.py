@@ -55,8 +55,6 @@ _OTHER_WEIGHTS = ("pytorch_model", "tf_model", "flax_model", "rust_model")
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
 #: Endings of files that are too large to be read only in order to know them again.
 _WEIGHTS = {".gguf", ".safetensors", ""}
-#: Bytes of other files that are; larger ones, such as data next to a model, count as changed with their ctime.
-_MOST_TO_KNOW = 1 << 26
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
 TICKS_NS = 20_000_000
 
@@ -177,7 +175,7 @@ class FileStates:
         self._is_told = False
         self._states = {file: _state(file) for file in self._files()}
         # Of weights, the digests follow when they are read.
-        small = (file for file in self._states if file.suffix not in _WEIGHTS and _is_small(file))
+        small = (file for file in self._states if file.suffix not in _WEIGHTS and file.is_file())
         self._digests = {file: digest for file in small if (digest := _digest_of(file))}
 
     def learn(self, digests: Mapping[str, str]) -> None:
@@ -340,10 +338,6 @@ def _state(file: Path) -> str:
     except OSError:
         return ""
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
-
-
-def _is_small(file: Path) -> bool:
-    return file.is_file() and file.stat().st_size <= _MOST_TO_KNOW
 
 
 def _size_and_time(state: str) -> list[str]:

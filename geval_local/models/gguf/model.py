@@ -49,6 +49,8 @@ _GATES = re.compile(r"(?<=\.ffn_)(gate|up)(?=_exps\.)")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 #: Keys that count or measure parts of a model, and its context.
 _SIZE = re.compile(r"^context_length$|^(?!.*(context|temperature)).*_(length|count)$")
+#: No context is longer.
+_LONGEST = 1 << 40
 _TOKENS = "tokenizer.ggml.tokens"
 #: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
 _WIDTHS = {
@@ -131,22 +133,13 @@ def _check_numbers(entry: JudgeEntry, headers: Sequence[GGUFHeader]) -> None:
     later = header.own("nextn_predict_layers")  # their tensors are left out of some files
     most_layers = len(layers) + (later if type(later) is int and 0 < later <= len(layers) else 0)
 
-    def problem(key: str, value: Any) -> str | None:
-        if type(value) is not int:
-            return "which is no number"
-        if key == "context_length":
-            return "which leaves no room for a prompt and its answer" if value < 2 else None
-        if key == "block_count" and not 0 < value <= most_layers:
-            return f"but its tensors are those of {len(layers)} layers"
-        if not 0 <= value <= most:
-            return f"but no dimension of a stored tensor is larger than {most}"
-        return None
-
+    bounds = {"context_length": (2, _LONGEST), "block_count": (1, most_layers)}
     for key, value in header.metadata.items():
         own = key.removeprefix(f"{header.architecture}.")
-        if own != key and _SIZE.search(own) and (what := problem(own, value)) is not None:
+        least, largest = bounds.get(own, (0, most))
+        if own != key and _SIZE.search(own) and not (type(value) is int and least <= value <= largest):
             raise WeightsError(
-                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, {what}",
+                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, where its tensors allow {least} to {largest}",
                 hint="Copy or download the file again, completely, or convert the model again.",
             )
 
