@@ -32,18 +32,15 @@ TEXTS_IN_HAND = 16
 class AskedBackend(Backend, Protocol):
     """A backend whose program answers questions and continues prompts; nothing of its device is checked here."""
 
-    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> Answers:
         """Answer questions, all of which may be computed together.
 
         With `drawn`, as if the next token were to be drawn at temperature 2 from the 2 likeliest ones: figures that are
-        right do not change by that.
+        right do not change by that. With `alone`, one question without what a cache holds of others.
         """
 
-    def _ask_alone(self, question: Question) -> Answers:
-        """Answer one question by itself."""
-
     def _one_by_one(self, questions: Sequence[Question]) -> Answers:
-        found = [self._ask_alone(question) for question in questions]
+        found = [self._ask([question], alone=True) for question in questions]
         return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
 
     def _asked(self, questions: Sequence[Question], drawn: bool) -> list[Answer]:

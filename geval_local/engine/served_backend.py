@@ -168,13 +168,13 @@ class ServedBackend(AskedBackend):
                     hint="Name the directory of the served model's own tokenizer: `tokenizer=DIR`.",
                 )
 
-    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> Answers:
         """Answer questions, several requests at once."""
         before = self._dialect.computed
         groups = self._groups(questions)
         found: dict[int, Answer] = {}
         asked = [[questions[number] for number in group] for group in groups]
-        answer = partial(_together, partial(self._dialect.answer, drawn=drawn))
+        answer = partial(_together, partial(self._dialect.answer, drawn=drawn, alone=alone))
         for group, answers in zip(groups, in_threads(answer, asked, self._at_once), strict=True):
             found.update(zip(group, answers, strict=True))
         return Answers([found[number] for number in range(len(questions))], self._dialect.computed - before)
@@ -191,9 +191,6 @@ class ServedBackend(AskedBackend):
             members = list(same)
             groups += [members[at : at + most] for at in range(0, len(members), most)]
         return groups
-
-    def _ask_alone(self, question: Question) -> Answers:
-        return Answers(_together(partial(self._dialect.answer, alone=True), [question]), 0)
 
     def generation(self, *, is_chat: bool) -> str:
         """See `geval_local.engine.backend.Backend.generation`."""

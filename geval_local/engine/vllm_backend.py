@@ -140,10 +140,12 @@ class VllmBackend(AskedBackend):
         self._check_program()
         self.facts = _facts(checked, content, config, window)
 
-    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> Answers:
         """Answer questions in one call."""
         from vllm import SamplingParams
 
+        if alone:
+            self.llm.reset_prefix_cache()
         drawing = DRAWN if drawn else {"temperature": 0.0}
         asked = [
             SamplingParams(
@@ -199,11 +201,6 @@ class VllmBackend(AskedBackend):
         from vllm.lora.request import LoRARequest
 
         return LoRARequest("adapter", 1, str(self.entry.adapter))
-
-    def _ask_alone(self, question: Question) -> Answers:
-        """Answer one question, with an empty cache."""
-        self.llm.reset_prefix_cache()
-        return self._ask([question])
 
     def generation(self, *, is_chat: bool) -> str:
         """See `geval_local.engine.backend.Backend.generation`."""
