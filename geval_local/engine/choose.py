@@ -80,7 +80,7 @@ def choose_engine(
     verdict : Verdict, optional
         Keeps the result of the probe for the next start.
     """
-    plain = PlainPasses(model, head)
+    plain, verdict = PlainPasses(model, head), verdict or Verdict()
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
     if _mixes_rows(model):
         report = EngineReport("padded", "8-bit weights pick outliers over all rows of a pass, so prompts go one by one")
@@ -217,24 +217,23 @@ def longest_span(config: Any) -> int | None:
 
 
 def _known(
-    verdict: Verdict | None, name: str, model: PreTrainedModel, span: int | None, probe: Callable[[], EngineReport]
+    verdict: Verdict, name: str, model: PreTrainedModel, span: int | None, probe: Callable[[], EngineReport]
 ) -> EngineReport:
     """Probe, unless an earlier start did.
 
     A result is kept only if it is complete and without problems: memory or a missing package may have limited others.
     """
-    kept = None if verdict is None else verdict.read(name, EngineReport)
-    if kept is not None:
+    if (kept := verdict.read(name, EngineReport)) is not None:
         return kept
     report = probe()
     is_whole = report.reason is None and not report.is_cut_short and report.probe_tokens == probe_length(model, span)
-    if verdict is not None and is_whole:
+    if is_whole:
         verdict.keep(name, report)
     return report
 
 
 def _find_sharing(
-    plain: PlainPasses, verdict: Verdict | None, *, is_asked_for: bool
+    plain: PlainPasses, verdict: Verdict, *, is_asked_for: bool
 ) -> tuple[EngineReport, FlexKernel | None]:
     """Find out whether prefixes can be shared, with the GPU's kernel unless it serves no layer."""
     model = plain.model

@@ -262,9 +262,8 @@ def _together(ask: Callable[[Sequence[_T]], Sequence[_R]], items: Sequence[_T]) 
 def _known_canary(found: Canary, asked: dict[str, str]) -> Canary:
     """Return the canary under which this machine met the same model before, so that its cache is found again."""
     verdict = verdict_on([], {"served": asked})
-    kept = None if verdict is None else verdict.read("canary", Canary)
+    kept = verdict.read("canary", Canary)
     if kept is not None and kept.agrees(found):
         return kept
-    if verdict is not None:
-        verdict.keep("canary", found)
+    verdict.keep("canary", found)
     return found

@@ -28,7 +28,7 @@ _KEPT = "facts"
 def keep_facts(facts: BackendFacts, checked: CheckedJudge) -> None:
     """Keep the facts of a judge on the CPU for its next start."""
     verdict = _verdict(checked, facts.fingerprint)
-    if verdict is not None and verdict.read(_KEPT, BackendFacts) != facts:
+    if verdict.read(_KEPT, BackendFacts) != facts:
         verdict.keep(_KEPT, facts)
 
 
@@ -36,8 +36,7 @@ def kept_facts(checked: CheckedJudge) -> BackendFacts | None:
     """Return what an earlier start with the same options found a judge to be; None if it is not known."""
     if not checked.is_on_cpu or (content := checked.known_fingerprint()) is None:
         return None
-    verdict = _verdict(checked, content)
-    kept = None if verdict is None else verdict.read(_KEPT, BackendFacts)
+    kept = _verdict(checked, content).read(_KEPT, BackendFacts)
     if kept is None or checked.files.moved_or_new():  # reading the weights tells which file
         return None
     # What the files say stands above what is kept.
@@ -49,9 +48,9 @@ def kept_facts(checked: CheckedJudge) -> BackendFacts | None:
     )
 
 
-def _verdict(checked: CheckedJudge, content: str) -> Verdict | None:
+def _verdict(checked: CheckedJudge, content: str) -> Verdict:
     if not checked.is_on_cpu:
-        return None
+        return Verdict()
     asked = {"entry": checked.entry.model_dump(mode="json"), "options": checked.options.model_dump(mode="json")}
     return verdict_on([torch.device("cpu")], {"fingerprint": content, "tokenizer": checked.tokenizer_hash, **asked})
 

@@ -121,21 +121,17 @@ def _is_pointer(file: Path) -> bool:
         return False
 
 
-def unfinished(directory: Path) -> Path | None:
-    """Find what a download from the hub has left that broke off: next to a snapshot of the cache, or in a directory."""
-    blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else None
-    places = [directory / ".cache" / "huggingface" / "download", *([] if blobs is None else [blobs])]
-    return next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)
-
-
 def resume_hint(directory: Path) -> str | None:
-    """Tell how to finish a download that broke off; None if there is none."""
-    part = unfinished(directory)
+    """Tell how to finish a download from the hub that broke off, by what it left; None if there is none."""
+    is_cached = directory.parent.name == "snapshots"
+    places = [directory / ".cache" / "huggingface" / "download"]
+    places += [directory.parent.parent / "blobs"] if is_cached else []
+    part = next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)
     if part is None:
         return None
-    repository = directory.parent.parent.name
-    if directory.parent.name == "snapshots":
-        command = f"hf download {repository.removeprefix('models--').replace('--', '/', 1)} --revision {directory.name}"
+    if is_cached:
+        repository = directory.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+        command = f"hf download {repository} --revision {directory.name}"
     else:
         command = f"hf download HUB_ID --local-dir {directory}"
     return f"Its download broke off (it left {part}): run `{command}` again, which goes on where it stopped."

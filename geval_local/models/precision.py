@@ -32,7 +32,7 @@ from geval_local.models.gguf.file import read_header
 from geval_local.models.head import Head, Trunk, input_device
 from geval_local.models.memory import default_device, release_memory
 from geval_local.models.products import about_processor
-from geval_local.models.verdicts import verdict_of
+from geval_local.models.verdicts import Verdict, verdict_of
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
@@ -172,13 +172,12 @@ def settle(
     # On a GPU the grouped product of a mixture's experts is one kernel only in bfloat16. In float16 it waits for the
     # host at every layer and computes expert after expert.
     only = "bfloat16" if asked is None and has_experts(model) else asked_for
-    verdict, key = verdict_of(model, fingerprint) if fingerprint else None, f"precision, {entry.style}, {only}"
-    figures = None if verdict is None else verdict.read(key, ProbeResults)
+    verdict, key = verdict_of(model, fingerprint) if fingerprint else Verdict(), f"precision, {entry.style}, {only}"
+    figures = verdict.read(key, ProbeResults)
     try:
         if figures is None:
             figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
-            if verdict is not None:
-                verdict.keep(key, figures)
+            verdict.keep(key, figures)
     except Exception as error:  # foreign code in an unusual use, or out of memory
         release_memory()
         if asked is None:
