@@ -41,7 +41,7 @@ from geval_local.engine.prefix_sharing.prompt_trie import Index, lay_out
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, Trunk, gpus_of, to_device
 from geval_local.models.memory import release_memory, unless_memory_runs_out
-from geval_local.tokens.requests import Request
+from geval_local.tokens.requests import Request, common_prefix
 
 NAME = "geval_local_prefix_sharing"
 
@@ -277,7 +277,7 @@ class PrefixSharingEngine(Engine):
         if self._work is not work:
             self._begin(work)
         wanted = work.stream.root_path(token)
-        while (held := _shared(self._path, wanted)) < len(wanted):
+        while (held := common_prefix(self._path, wanted)) < len(wanted):
             # Nothing is missing here, unless units were skipped or another run intervened.
             start, stop = work.pack_of(int(wanted[held]))
             stuck = self._hold(work, start)
@@ -344,9 +344,3 @@ class PrefixSharingEngine(Engine):
         self.spans = launched.spans
         self.computed_tokens += launched.tokens
         return True
-
-
-def _shared(first: Index, second: Index) -> int:
-    """Return the length of the common part of two root paths."""
-    length = min(len(first), len(second))
-    return int(np.append(first[:length] == second[:length], False).argmin())
