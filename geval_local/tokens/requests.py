@@ -139,7 +139,7 @@ class RequestMaker:
         return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))
 
 
-def common_prefix(first: NDArray[np.signedinteger], second: NDArray[np.signedinteger]) -> int:
+def common_prefix(first: Ids | NDArray[np.int64], second: Ids | NDArray[np.int64]) -> int:
     """Return the length of the longest common prefix of two sequences of tokens, or of other numbers."""
     length = min(len(first), len(second))
     if not length:
