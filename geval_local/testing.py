@@ -60,8 +60,7 @@ class MockEngine(Engine):
         sensitive: bool = False,
         seconds: float = 0.0,
     ) -> None:
-        self.batch_tokens = batch_tokens
-        self.limit = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.unit_packs = unit_packs
         self.sensitive = sensitive
         self.seconds = seconds

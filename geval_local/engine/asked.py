@@ -162,7 +162,7 @@ class AskedEngine(Engine):
             for index, request in enumerate(requests)
             if index not in failed
             and not np.isnan(edges[index]).any()
-            and _mass(request, edges[index]) < LOW_LABEL_MASS
+            and np.exp(request.trie.label_logprobs(edges[index])).sum() < LOW_LABEL_MASS
             for node, reached in enumerate(request.trie.reach(edges[index]))
             if reached > LEAST_REACHED
         ]
@@ -194,10 +194,6 @@ def _question(requests: Sequence[Request], position: Position, start: int) -> Qu
     node = request.trie.inner_nodes[position.node]
     ids = np.concatenate([request.ids, np.array(node.path, dtype=np.int32)]) if node.path else request.ids
     return Question(ids, node.tokens[start : start + MOST_TOKENS])
-
-
-def _mass(request: Request, edges: NDArray[np.float64]) -> float:
-    return float(np.exp(request.trie.label_logprobs(edges)).sum())
 
 
 def _checked(question: Question, answer: Answer) -> Answer:

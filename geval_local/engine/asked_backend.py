@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -43,17 +44,15 @@ class AskedBackend(Backend, Protocol):
         found = [self._ask([question], alone=True) for question in questions]
         return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
 
-    def _asked(self, questions: Sequence[Question], drawn: bool) -> list[Answer]:
-        return checked_answers(questions, self._ask(questions, drawn=drawn).answers)
+    def _asked(self, questions: Sequence[Question], drawn: bool, alone: bool = False) -> list[Answer]:
+        found = self._one_by_one(questions) if alone else self._ask(questions, drawn=drawn)
+        return checked_answers(questions, found.answers)
 
     def _check_program(self) -> Canary:
         """Check that the program gives log-probabilities, before the first row; return its canary."""
-
-        def alone(questions: Sequence[Question], drawn: bool) -> list[Answer]:
-            return checked_answers(questions, self._one_by_one(questions).answers)
-
         asked = canary_questions(self.tokenizer)
-        canary = Canary.measured(canary_figures(self._asked, asked), canary_figures(alone, asked))
+        alone = canary_figures(partial(self._asked, alone=True), asked)
+        canary = Canary.measured(canary_figures(self._asked, asked), alone)
         prompts = [question.ids for question, _ in asked]
         check_figures(self._asked, prompts, len(self.tokenizer), canary.tolerance)
         return canary

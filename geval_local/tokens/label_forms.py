@@ -93,15 +93,12 @@ def find_labels(
             "form's own tokens unchanged",
             hint="End the form's last line in a character that the tokenizer keeps apart, such as ':'.",
         )
+    # Forms of a label with the same tokens are one.
+    unique = list({(form.label, form.token_ids): form for form in reversed(forms)}.values())[::-1]
     try:
-        return LabelTrie(_unique(forms), len(metric.scale.labels)), tuple(dropped)
+        return LabelTrie(unique, len(metric.scale.labels)), tuple(dropped)
     except ValueError as error:
         raise TokenizerError(f"metric {metric.name}: two labels look the same to this tokenizer: {error}") from error
-
-
-def _unique(forms: list[SurfaceForm]) -> list[SurfaceForm]:
-    """Remove surface forms of a label with the same tokens."""
-    return list({(form.label, form.token_ids): form for form in reversed(forms)}.values())[::-1]
 
 
 class LabelReader:

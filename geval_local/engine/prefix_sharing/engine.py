@@ -205,8 +205,7 @@ class PrefixSharingEngine(Engine):
         self._prefixes = PrefixStore()
         #: Packs launched before waiting for the first one's results; none on a CPU, where launching computes at once.
         self.look_ahead = len(gpus_of(model)) if look_ahead is None else look_ahead
-        self.limit = batch_tokens
-        self.batch_tokens = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.computed_tokens = 0
         #: Sliding windows that the layers requested in the latest pass, one per call of the attention function.
         self.spans: tuple[int | None, ...] = ()
