@@ -51,8 +51,8 @@ class AskedBackend(Backend, Protocol):
     def _check_program(self) -> Canary:
         """Check that the program gives log-probabilities, before the first row; return its canary."""
         asked = canary_questions(self.tokenizer)
-        alone = canary_figures(partial(self._asked, alone=True), asked)
-        canary = Canary.measured(canary_figures(self._asked, asked), alone)
+        together = canary_figures(self._asked, asked)
+        canary = Canary.measured(together, canary_figures(partial(self._asked, alone=True), asked))
         prompts = [question.ids for question, _ in asked]
         check_figures(self._asked, prompts, len(self.tokenizer), canary.tolerance)
         return canary
