@@ -32,7 +32,7 @@ from geval_local.errors import (
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.reading import stored_in
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import Stored, are_finite
+from geval_local.models.stored import are_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -367,7 +367,7 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
     All weights in memory are checked, also those that the probe does not reach (the embedding of a rare token, an
     expert); weights that a device map left on disk are not.
     """
-    broken = [name for name, weight in model.named_parameters() if not _is_finite(weight)]
+    broken = [name for name, weight in model.named_parameters() if not are_finite(weight)]
     if broken:
         raise WeightsError(
             f"judge {entry.name!r}: {len(broken)} of its weights are not finite numbers ({_some(broken)})",
@@ -395,15 +395,6 @@ def probe_logits(entry: JudgeEntry, model: Any) -> torch.Tensor:
             hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
         ) from error
     return logits
-
-
-def _is_finite(weight: torch.Tensor) -> bool:
-    """Whether all numbers of a tensor are finite; integer blocks and 8-bit numbers are not checked."""
-    if isinstance(weight, Stored):
-        return weight.is_finite()
-    if weight.is_meta or not weight.is_floating_point() or weight.itemsize == 1:
-        return True
-    return are_finite(weight)
 
 
 def _is_mask(directory: Path, key: str) -> bool:

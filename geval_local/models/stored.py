@@ -86,12 +86,6 @@ class Stored(torch.Tensor):
         self.blocks.widen(data, wide)
         return wide
 
-    def is_finite(self) -> bool:
-        """Whether all weights are finite."""
-        if self.blocks is not None:
-            return self.blocks.is_finite(self.data_)
-        return are_finite(self.data_)
-
     def _like(self, data: torch.Tensor) -> Stored:
         return Stored(data, self.blocks, self.dtype, self.is_turned)
 
@@ -171,7 +165,11 @@ def are_few(weights: int) -> bool:
 
 
 def are_finite(numbers: torch.Tensor) -> bool:
-    """Whether all numbers of a tensor are finite."""
+    """Whether all numbers of a tensor are finite; integers and numbers of 8 bits are not checked."""
+    if isinstance(numbers, Stored):
+        return are_finite(numbers.data_) if numbers.blocks is None else numbers.blocks.is_finite(numbers.data_)
+    if numbers.is_meta or not numbers.is_floating_point() or numbers.itemsize == 1:
+        return True
     # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow. It widens
     # bfloat16 before it adds, so that a large matrix is added up in parts.
     numbers = numbers if numbers.dim() else numbers.reshape(1)
