@@ -409,4 +409,3 @@ def _attention(config: Any) -> str:
 
 def _precision(setup: Any) -> Precision:
     return Precision(f"by vLLM, head in {setup['head']}", is_measurable=False)
-

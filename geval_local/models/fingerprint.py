@@ -190,9 +190,7 @@ class FileStates:
 
         A link, a mode or a copy for a backup changes the ctime alone.
         """
-        return [
-            file for file, state in self._states.items() if _size_and_time(_state(file)) != _size_and_time(state)
-        ]
+        return [file for file, state in self._states.items() if _size_and_time(_state(file)) != _size_and_time(state)]
 
     def newly_moved(self) -> Path | None:
         """Return one of these, the first time that there is any."""

@@ -379,7 +379,9 @@ def test_a_reason_that_the_server_refuses_costs_its_row(address, served):
     served.program.refuse = lambda ids: "no" if "Ending 3." in tokenizer.decode(ids) else None
     samples = [Sample(row) for row in ROWS]
     reasons = {
-        place: one for batch in reason_batches(judge, FIVE, samples, ["3"] * 6, max_new_tokens=8) for place, one in batch
+        place: one
+        for batch in reason_batches(judge, FIVE, samples, ["3"] * 6, max_new_tokens=8)
+        for place, one in batch
     }
     assert [place for place, one in reasons.items() if "refuses the prompt" in (one.error or "")] == [3]
 

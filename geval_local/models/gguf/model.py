@@ -139,7 +139,8 @@ def _check_numbers(entry: JudgeEntry, headers: Sequence[GGUFHeader]) -> None:
         least, largest = bounds.get(own, (0, most))
         if own != key and _SIZE.search(own) and not (type(value) is int and least <= value <= largest):
             raise WeightsError(
-                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, where its tensors allow {least} to {largest}",
+                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, where its tensors allow "
+                f"{least} to {largest}",
                 hint="Copy or download the file again, completely, or convert the model again.",
             )
 
