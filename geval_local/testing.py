@@ -139,19 +139,14 @@ class MockBackend(Backend):
             precision="none (a mock)",
             report=EngineReport("mock"),
             batch_tokens=engine.batch_tokens,
+            generation="fixed",
         )
 
     def alone(self) -> MockEngine:
         """Return an engine that reads one prompt at a time."""
         return MockEngine(batch_tokens=1)
 
-    def generation(self, *, is_chat: bool) -> str:
-        """Describe how it writes evaluation steps."""
-        return "fixed"
-
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
+    def write_list(self, ids: NDArray[np.int32], *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """Write three fixed steps."""
         return STEPS
 

@@ -64,9 +64,7 @@ class AskedBackend(Backend, Protocol):
         """See `geval_local.engine.backend.Backend.alone`."""
         return AskedEngine(self.engine.name, self._one_by_one, batch_tokens=1, turn=self.engine.turn)
 
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
+    def write_list(self, ids: NDArray[np.int32], *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """See `geval_local.engine.backend.Backend.write_list`."""
         (new,) = self._proceed([ids], max_new_tokens)
         if isinstance(new, str):

@@ -146,6 +146,7 @@ class ServedBackend(AskedBackend):
             precision="the server's; its weights are not verified",
             report=dialect.report,
             batch_tokens=self.engine.batch_tokens,
+            generation="greedy, by the server",
             is_reproducible=False,
             is_here=False,
             sampling=own_sampling(local_directory(entry)),
@@ -191,10 +192,6 @@ class ServedBackend(AskedBackend):
             members = list(same)
             groups += [members[at : at + most] for at in range(0, len(members), most)]
         return groups
-
-    def generation(self, *, is_chat: bool) -> str:
-        """See `geval_local.engine.backend.Backend.generation`."""
-        return "greedy, by the server"
 
     def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int] | str]:
         """Continue prompts by some tokens: several in one request, several requests at once."""

@@ -202,10 +202,6 @@ class VllmBackend(AskedBackend):
 
         return LoRARequest("adapter", 1, str(self.entry.adapter))
 
-    def generation(self, *, is_chat: bool) -> str:
-        """See `geval_local.engine.backend.Backend.generation`."""
-        return "greedy, by vLLM"
-
     def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int] | str]:
         """Continue prompts by some tokens."""
         from vllm import SamplingParams
@@ -394,6 +390,7 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
         precision=_precision(setup).text(setup["dtype"]),
         report=EngineReport("vllm"),
         batch_tokens=window,
+        generation="greedy, by vLLM",
         is_reproducible=is_invariant,
         sampling=own_sampling(checked.directory),
     )
