@@ -130,13 +130,13 @@ def generate_list(
     return finished_list(tokenizer, output[0, len(ids) :].tolist(), max_new_tokens)
 
 
-def up_to_end(tokenizer: PreTrainedTokenizerBase, new: Sequence[int], is_over: Callable[[str, int], bool]) -> list[int]:
+def up_to_end(tokenizer: PreTrainedTokenizerBase, new: list[int], is_over: Callable[[str, int], bool]) -> list[int]:
     """Cut what a program wrote after the token with which a text is over."""
     ends = end_tokens(tokenizer)
     for count, token in enumerate(new, start=1):
         if token in ends or is_over(str(tokenizer.decode(new[:count])), count):
-            return list(new[:count])
-    return list(new)
+            return new[:count]
+    return new
 
 
 def finished_list(tokenizer: PreTrainedTokenizerBase, new: list[int], max_new_tokens: int) -> str:
