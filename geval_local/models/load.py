@@ -81,8 +81,8 @@ logger = logging.getLogger("geval_local")
 
 #: A text on which a tokenizer that cannot encode or decode at all gives up: words, spaces, lines, numbers, signs.
 _PROBE = "x Read it, 12.\n\nÉté  ☃"
-#: Pieces that any vocabulary has, apart from added tokens.
-_LEAST_PIECES = 4
+#: Different tokens of it that any tokenizer knows; and pieces of a vocabulary without a file of its own.
+_LEAST_KNOWN, _FEW_PIECES = 4, 200
 #: Arguments of every `from_pretrained` call.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
@@ -175,12 +175,13 @@ def _read_tokenizer(
     try:
         with without_panics():
             tokenizer.decode(tokenizer(_PROBE).input_ids)
+            known = set(tokenizer(_PROBE, add_special_tokens=False).input_ids)
     except Exception as error:  # settings of the wrong type only show up in use
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
             hint="Restore its tokenizer_config.json; fetch it with the weights.",
         ) from error
-    if len(tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys()) < _LEAST_PIECES:
+    if len(known) < _LEAST_KNOWN and len(tokenizer) < _FEW_PIECES:
         # Some classes make a tokenizer of nothing, which encodes every text as none or as unknown.
         raise _no_tokenizer(entry, directory, ValueError("its vocabulary is empty"))
     if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
