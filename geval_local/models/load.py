@@ -81,8 +81,8 @@ logger = logging.getLogger("geval_local")
 
 #: A text on which a tokenizer that cannot encode or decode at all gives up: words, spaces, lines, numbers, signs.
 _PROBE = "x Read it, 12.\n\nÉté  ☃"
-#: Different tokens of it that any tokenizer knows; and pieces of a vocabulary without a file of its own.
-_LEAST_KNOWN, _FEW_PIECES = 4, 200
+#: Different tokens of it that any published tokenizer knows.
+_LEAST_KNOWN = 4
 #: Arguments of every `from_pretrained` call.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
@@ -181,7 +181,8 @@ def _read_tokenizer(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
             hint="Restore its tokenizer_config.json; fetch it with the weights.",
         ) from error
-    if len(known) < _LEAST_KNOWN and len(tokenizer) < _FEW_PIECES:
+    has_file = directory.is_file() or (directory / "tokenizer.json").is_file()
+    if len(tokenizer) == 0 or (len(known) < _LEAST_KNOWN and not has_file):
         # Some classes make a tokenizer of nothing, which encodes every text as none or as unknown.
         raise _no_tokenizer(entry, directory, ValueError("its vocabulary is empty"))
     if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
