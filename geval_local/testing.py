@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,13 @@ from geval_local import __version__
 from geval_local.engine.backend import Backend, BackendFacts, Description, Draw, EngineReport, Sampling
 from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.judge.judge import Judge
-from geval_local.models.generate import Paragraph
-from geval_local.models.precision import Precision
 from geval_local.models.registry import JudgeEntry
 from geval_local.options import JudgeOptions, Style
 from geval_local.tokens.requests import Request
+
+if TYPE_CHECKING:
+    # They bring torch, which takes longer to import than most tests take.
+    from geval_local.models.generate import Paragraph
 
 LABEL_MASS = 0.97
 STEPS = " Read the texts.\n2. Compare them.\n3. Choose a score.\n\n"
@@ -154,6 +156,8 @@ class MockBackend(Backend):
         self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
     ) -> list[Paragraph]:
         """Write one fixed sentence for every prompt."""
+        from geval_local.models.generate import Paragraph
+
         return [Paragraph(REASON, is_ended=True) for _ in prompts]
 
     def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
@@ -164,6 +168,8 @@ class MockBackend(Backend):
 
     def describe(self, *, measure: bool = False) -> Description:
         """Describe it for tables."""
+        from geval_local.models.precision import Precision
+
         return Description("", None, None, "none", "none", Precision("a mock"), is_on_cpu=True)
 
     def check_files(self) -> None:
