@@ -58,7 +58,7 @@ ResultsGiven = Any
 
 
 def read_rows(path: str | Path) -> ResultRows:
-    """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
+    """Read all rows of a JSONL, JSON, CSV, Excel or Parquet file; figures of a scored file are always under ``geval``.
 
     For a run directory it reads the results of that run.
     """
