@@ -53,10 +53,6 @@ _OTHER_WEIGHTS = ("pytorch_model", "tf_model", "flax_model", "rust_model")
 #: Local file systems whose ctime changes with every write and cannot be set. Not overlay: what lies under it may be an
 #: image whose times are what its maker wrote.
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
-#: Endings of files that are too large to be read only in order to know them again.
-_WEIGHTS = {".gguf", ".safetensors", ""}
-#: Bytes of other files that are; larger ones, such as data next to a model, count as changed with their ctime.
-_MOST_TO_KNOW = 1 << 26
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
 TICKS_NS = 20_000_000
 
@@ -123,21 +119,17 @@ def _is_pointer(file: Path) -> bool:
         return False
 
 
-def unfinished(directory: Path) -> Path | None:
-    """Find what a download from the hub has left that broke off: next to a snapshot of the cache, or in a directory."""
-    blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else None
-    places = [directory / ".cache" / "huggingface" / "download", *([] if blobs is None else [blobs])]
-    return next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)
-
-
 def resume_hint(directory: Path) -> str | None:
-    """Tell how to finish a download that broke off; None if there is none."""
-    part = unfinished(directory)
+    """Tell how to finish a download from the hub that broke off, by what it left; None if there is none."""
+    is_cached = directory.parent.name == "snapshots"
+    places = [directory / ".cache" / "huggingface" / "download"]
+    places += [directory.parent.parent / "blobs"] if is_cached else []
+    part = next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)
     if part is None:
         return None
-    repository = directory.parent.parent.name
-    if directory.parent.name == "snapshots":
-        command = f"hf download {repository.removeprefix('models--').replace('--', '/', 1)} --revision {directory.name}"
+    if is_cached:
+        repository = directory.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+        command = f"hf download {repository} --revision {directory.name}"
     else:
         command = f"hf download HUB_ID --local-dir {directory}"
     return f"Its download broke off (it left {part}): run `{command}` again, which goes on where it stopped."
@@ -174,14 +166,8 @@ class FileStates:
 
     def __init__(self, directory: Path, adapter: Path | None = None, *, code: bool = False) -> None:
         self._asked = (directory, adapter, code)
+        self._is_told = False
         self._states = {file: _state(file) for file in self._files()}
-        # Of weights, the digests follow when they are read.
-        small = (file for file in self._states if file.suffix not in _WEIGHTS and _is_small(file))
-        self._digests = {file: digest for file in small if (digest := _digest_of(file))}
-
-    def learn(self, digests: Mapping[str, str]) -> None:
-        """Note the digests of weights that were hashed while they were read, by their states before that."""
-        self._digests |= {file: digests[state] for file, state in self._states.items() if state in digests}
 
     def _files(self) -> Iterator[Path]:
         directory, adapter, code = self._asked
@@ -200,19 +186,18 @@ class FileStates:
         return self._states.get(file, "")
 
     def moved(self) -> list[Path]:
-        """List the files that were written to, replaced or removed since; cheap, no file is read if nothing was."""
-        return [file for file, state in self._states.items() if _state(file) != state and not self._is_the_same(file)]
+        """List the files that were written to, replaced or removed since, by size and mtime.
 
-    def _is_the_same(self, file: Path) -> bool:
-        """Whether a file has its old content, though its state is another one: a link or a mode changes the ctime."""
-        before, now = self._states[file], _state(file)
-        if not now or _size_and_time(before) != _size_and_time(now):
-            return False
-        known = self._digests.get(file) or _read_notes(home_directory() / "digests.json").get(before)
-        if known is None or _digest_of(file) != known:
-            return False
-        self._digests[file], self._states[file] = known, now
-        return True
+        A link, a mode or a copy for a backup changes the ctime alone.
+        """
+        return [file for file, state in self._states.items() if _size_and_time(_state(file)) != _size_and_time(state)]
+
+    def newly_moved(self) -> Path | None:
+        """Return one of these, the first time that there is any."""
+        if self._is_told or not (moved := self.moved()):
+            return None
+        self._is_told = True
+        return moved[0]
 
     def moved_or_new(self) -> list[Path]:
         """List these files and those that were not there."""
@@ -334,19 +319,8 @@ def _state(file: Path) -> str:
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
 
 
-def _is_small(file: Path) -> bool:
-    return file.is_file() and file.stat().st_size <= _MOST_TO_KNOW
-
-
 def _size_and_time(state: str) -> list[str]:
     return state.split("|")[2:4]
-
-
-def _digest_of(file: Path) -> str | None:
-    try:
-        return file_sha256(file)
-    except OSError:
-        return None
 
 
 def _is_noted(file: Path) -> bool:
