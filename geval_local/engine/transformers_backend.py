@@ -159,8 +159,6 @@ class TransformersBackend:
             place=str(loaded.directory),
             parameters=loaded.parameters,
             memory_bytes=loaded.memory_bytes,
-            dtype=dtype_name(loaded.dtype),
-            attention=loaded.attention,
             precision=precision,
             is_on_cpu=input_device(loaded.model).type == "cpu",
         )
