@@ -343,7 +343,7 @@ def audit_record(audit: JudgeAudit) -> dict[str, Any]:
             "noise": None if precision.noise is None else asdict(precision.noise),
         },
         "attention": facts.setup["attention"],
-        "engine": audit.engine,
+        "engine": facts.report.engine,
         "context": facts.context,
         "prompt": label_record(audit.prompt),
         "example": {
