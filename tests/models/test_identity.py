@@ -179,7 +179,7 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_refused_by_name(judge, tm
 
 
 def mend(file, how):
-    """Change a file's ctime alone, as backups do, or its content and mtime."""
+    """Change a file's ctime alone, as backups do, or its content under the same size and mtime."""
     status = file.stat()
     if how == "link":
         os.link(file, file.with_name(f"{file.name}.link"))
@@ -192,7 +192,6 @@ def mend(file, how):
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)
-        return
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
