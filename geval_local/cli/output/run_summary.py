@@ -231,9 +231,9 @@ def _show_slices(result: RunResult) -> None:
             _, scored, mean, *_ = _cells(one.summary)
             passed = [_passed(one.summary)] if has_threshold else []
             own = [one.value, *([summary.metric] if several else [])]
-            rows.append([*own, scored, str(one.summary.interval.units), mean, *passed])
+            rows.append([*own, scored, str(one.summary.documents), mean, *passed])
         print_rows([*columns, *((name, FIGURE) for name in figures)], rows)
-        few = {one.value: one.summary.interval.units for _, one in found if one.summary.interval.units < FEW_UNITS}
+        few = {one.value: one.summary.documents for _, one in found if one.summary.documents < FEW_UNITS}
         if few:
             told = ", ".join(f"{value} ({counted(units, 'document')})" for value, units in few.items())
             note(f"warning: slices of {column} with few documents say little: {told}", "yellow")
@@ -314,7 +314,7 @@ def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
     wrong = (
         f"interval of {one.metric}: {one.interval.warning}"
         for one in summaries
-        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.interval.units} documents"
+        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.documents} documents"
     )
     return list(dict.fromkeys([*based, *wrong]))
 
