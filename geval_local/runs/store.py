@@ -11,11 +11,10 @@ import json
 import logging
 import os
 import sqlite3
-import struct
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,47 +95,9 @@ def connect(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
-_SEALED_NUMBERS = struct.Struct("<10q")
-_PLAN_NUMBERS = struct.Struct("<5q")
-
-
-def checksum(
-    judge: int,
-    metric: int,
-    row: int,
-    origin: int,
-    logprobs: bytes | None,
-    other: str | None,
-    prompt_tokens: int,
-    dropped_tokens: int,
-    sample_key: int,
-    error: str | None,
-) -> int:
-    """Return the CRC-32 of a stored outcome, its place included."""
-    figures, tokens, reason = logprobs or b"", (other or "").encode(), (error or "").encode()
-    # A value that is absent has no length; one that is empty has length 0.
-    lengths = (len(figures) if logprobs is not None else -1, len(tokens) if other is not None else -1)
-    numbers = (judge, metric, row, origin, prompt_tokens, dropped_tokens, sample_key, *lengths)
-    head = _SEALED_NUMBERS.pack(*numbers, len(reason) if error is not None else -1)
-    return zlib.crc32(b"".join((head, figures, tokens, reason)))
-
-
-def plan_checksum(*numbers: int) -> int:
-    """Return the CRC-32 of a record of `Store.begin_window`."""
-    return zlib.crc32(_PLAN_NUMBERS.pack(*numbers))
-
-
-def thought_checksum(*values: Any) -> int:
-    """Return the CRC-32 of a stored thought, its place included."""
+def seal(*values: Any) -> int:
+    """Return the CRC-32 of a stored record, its place included."""
     return zlib.crc32(repr(values).encode("utf-8", "backslashreplace"))
-
-
-def is_sealed(seal_of: Callable[..., int], values: Sequence[Any], seal: Any) -> bool:
-    """Whether a stored record is as it was when its checksum sealed it; a value of another type is not."""
-    try:
-        return seal is not None and seal_of(*values) == seal
-    except (AttributeError, TypeError, struct.error):
-        return False
 
 
 def thought_columns(thought: Thought) -> tuple[bytes, str, str]:
@@ -190,7 +151,7 @@ def make_tables(connection: sqlite3.Connection, statements: Sequence[str], versi
 
 
 #: Incremented whenever the tables change.
-_SCHEMA = 3
+_SCHEMA = 4
 _STATEMENTS = (
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """CREATE TABLE outcomes (
@@ -209,24 +170,9 @@ _STATEMENTS = (
 )
 
 
-class _Table(NamedTuple):
-    """A table of what a run stores by judge, metric and place; its last column seals the others.
-
-    All that looks at whole stores goes through `_TABLES`, by the tables that a store has: a new one has its entry there
-    or fails.
-    """
-
-    #: The column of the place.
-    place: str
-    #: Gives the checksum of the other columns.
-    seal: Callable[..., int]
-
-
-_TABLES = {
-    "outcomes": _Table("row", checksum),
-    "plans": _Table("window", plan_checksum),
-    "thoughts": _Table("row", thought_checksum),
-}
+#: Table of what a run stores by judge, metric and place -> the column of the place; the last column seals the others.
+#: All that looks at whole stores goes through the tables that a store has: a new one has its entry here or fails.
+_PLACES = {"outcomes": "row", "plans": "window", "thoughts": "row"}
 #: The columns of an outcome, in the order of `to_columns`.
 _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
 #: A power cut loses the commits of this many last seconds; a dying process loses no commits.
@@ -236,8 +182,8 @@ _ROWS_AT_ONCE = 32
 _SEALED = f"judge, metric, row, origin, {_COLUMNS}"
 _INSERT = f"INSERT OR IGNORE INTO outcomes ({_SEALED}, checksum) VALUES"
 _MARKS = "(?,?,?,?,?,?,?,?,?,?,?)"
-#: Rows that are looked at together.
-_VERIFIED_AT_ONCE = 4096
+#: Rows that are taken over together.
+_TAKEN_AT_ONCE = 4096
 
 
 class Origin:
@@ -328,10 +274,7 @@ class Store:
             self._insert(judge, given)
             self._connection.executemany(
                 "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (judge, metric, window, *plan, plan_checksum(judge, metric, window, *plan))
-                    for metric, plan in plans.items()
-                ],
+                [(judge, metric, window, *plan, seal(judge, metric, window, *plan)) for metric, plan in plans.items()],
             )
 
     def add(
@@ -357,14 +300,14 @@ class Store:
         )
         plan = PlanRecord(found[0], found[1] + more)
         self._connection.execute(
-            "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)", (*where, *plan, plan_checksum(*where, *plan))
+            "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)", (*where, *plan, seal(*where, *plan))
         )
 
     def _insert(self, judge: int, rows: Iterable[tuple[int, int, int, Outcome]]) -> None:
         records = []
         for metric, row, origin, outcome in rows:
             values = (judge, metric, row, origin, *to_columns(outcome))
-            records.append((*values, checksum(*values)))
+            records.append((*values, seal(*values)))
         together = len(records) - len(records) % _ROWS_AT_ONCE
         # SQLite releases the interpreter lock at every step; with many rows per step the reader takes it less often.
         for start in range(0, together, _ROWS_AT_ONCE):
@@ -377,7 +320,7 @@ class Store:
         records = []
         for row, thought in thoughts:
             values = (judge, metric, row, *thought_columns(thought))
-            records.append((*values, thought_checksum(*values)))
+            records.append((*values, seal(*values)))
         with plain_errors(self.path), transaction(self._connection):
             self._connection.executemany("INSERT OR IGNORE INTO thoughts VALUES (?, ?, ?, ?, ?, ?, ?)", records)
 
@@ -411,10 +354,10 @@ class Store:
                 f"SELECT {_SEALED}, checksum FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
                 (judge, metric, first, stop),
             ).fetchall()
-        return {values[2]: self._outcome(values, seal) for *values, seal in rows}
+        return {values[2]: self._outcome(values, sealed) for *values, sealed in rows}
 
-    def _outcome(self, values: Sequence[Any], seal: Any) -> Outcome:
-        if not is_sealed(checksum, values, seal):
+    def _outcome(self, values: Sequence[Any], sealed: Any) -> Outcome:
+        if seal(*values) != sealed:
             judge, metric, row = (number + 1 for number in values[:3])
             raise OutputError(
                 f"{self.path} is damaged: row {row}, judge {judge}, metric {metric} has a checksum of other figures",
@@ -426,18 +369,14 @@ class Store:
         """Delete what is not as it was stored, so that it is computed again; return judge, metric and row of each."""
         damaged: dict[str, list[tuple[Any, Any, Any]]] = {}
         with plain_errors(self.path):
-            for name in sorted({*_TABLES, *_tables(self._connection)}):  # one that is gone is an error
+            for name in sorted({*_PLACES, *_tables(self._connection)}):  # one that is gone is an error
                 rows = self._connection.execute(f"SELECT * FROM {name}")
-                damaged[name] = []
-                while some := rows.fetchmany(_VERIFIED_AT_ONCE):
-                    damaged[name] += [
-                        tuple(values[:3]) for *values, seal in some if not is_sealed(_TABLES[name].seal, values, seal)
-                    ]
+                damaged[name] = [tuple(values[:3]) for *values, sealed in rows if seal(*values) != sealed]
             damaged["outcomes"] += damaged["thoughts"]  # what was read after them, too
             if any(damaged.values()):
                 with transaction(self._connection):
                     for name, keys in damaged.items():
-                        where = f"judge IS ? AND metric IS ? AND {_TABLES[name].place} IS ?"
+                        where = f"judge IS ? AND metric IS ? AND {_PLACES[name]} IS ?"
                         # Not by the index: a damaged key is not where the index looks for it.
                         self._connection.executemany(f"DELETE FROM {name} NOT INDEXED WHERE +{where}", keys)
         return damaged["outcomes"]
@@ -520,12 +459,12 @@ class Store:
                 )
             for name in _tables(source):
                 rows = source.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3")
-                while some := rows.fetchmany(_VERIFIED_AT_ONCE):
+                while some := rows.fetchmany(_TAKEN_AT_ONCE):
                     moved: list[list[Any]] = []
-                    for *values, seal in some:
-                        if not is_sealed(_TABLES[name].seal, values, seal):
+                    for *values, sealed in some:
+                        if seal(*values) != sealed:
                             raise _damaged_share(share, values)
-                        if _TABLES[name].place == "window":
+                        if _PLACES[name] == "window":
                             values[2] += windows
                             stop = max(stop, values[2] + 1)
                         else:
@@ -536,7 +475,7 @@ class Store:
                                 continue
                             if reason is not None and values[4] is not None:
                                 values[3:] = [Origin.INPUT, *to_columns(Outcome(error=reason))]
-                        moved.append([*values, _TABLES[name].seal(*values)])
+                        moved.append([*values, seal(*values)])
                     if moved:
                         marks = ", ".join("?" * len(moved[0]))
                         self._connection.executemany(f"INSERT OR IGNORE INTO {name} VALUES ({marks})", moved)
@@ -570,7 +509,7 @@ def _connect_finished(path: Path) -> sqlite3.Connection:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    """Name the tables of what a run has stored; each has its entry in `_TABLES`."""
+    """Name the tables of what a run has stored; each has its entry in `_PLACES`."""
     found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'about'")
     return sorted(name for (name,) in found)
 
