@@ -14,7 +14,6 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
 from typing import Annotated, Any, NamedTuple
@@ -23,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
 from geval_local.grouping import DocumentRule
-from geval_local.io.columns import free_name
-from geval_local.io.input_files import FILE, names_of, read_input
+from geval_local.io.input_files import file_samples, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.places import File, Place, address_of, file_at, parquet_source
 from geval_local.io.rows import (
@@ -37,7 +35,7 @@ from geval_local.io.rows import (
     read_rows,
     rows_and_failure,
 )
-from geval_local.io.samples import Sample, samples_of
+from geval_local.io.samples import Sample
 from geval_local.io.shapes import Shape
 from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_text, state_of
 from geval_local.options import RunOptions
@@ -495,9 +493,6 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     """
     shape = Shape(options)
     for stretch in share.stretches:
-        raw = stretch_rows(stretch, options)
-        rows = shape.identified(rows_and_failure(raw, alone=not stretch.name, before=stretch.start))
-        origin = stretch.name or file_at(stretch.path).name
-        for sample in samples_of(rows, origin, options.fields, repeated={}):
-            named = {free_name(FILE, sample.fields): stretch.name} if stretch.name else {}
-            yield from shape.samples(replace(sample, fields={**sample.fields, **named}) if named else sample)
+        rows, path = stretch_rows(stretch, options), file_at(stretch.path)
+        for sample in file_samples(rows, path, stretch.name, options, before=stretch.start, repeated={}):
+            yield from shape.samples(sample)
