@@ -74,7 +74,8 @@ def validate(
         hints = dict.fromkeys(remedy for *_, remedy in told if remedy) or dict.fromkeys([hint] if hint else [])
         if len(found) > MOST_PROBLEMS:
             lines[f"and {len(found) - MOST_PROBLEMS:,} more problems"] = None
-        raise error("\n".join(lines), hint="\n".join(hints) or None) from problem
+        message = "\n".join(lines).encode("utf-8", "backslashreplace").decode()
+        raise error(message, hint="\n".join(hints) or None) from problem
     except (RecursionError, OverflowError) as problem:
         raise error(f"{where(())}: a value is nested too deeply, refers to itself, or is too large") from problem
 
