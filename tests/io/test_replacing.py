@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import suppress
 
 from geval_local.files import replacing, temporary_path, write_atomically
 
@@ -24,7 +24,7 @@ def test_a_write_within_a_write_and_the_files_of_others(tmp_path):
 def test_a_write_that_fails_leaves_the_former_file_alone(tmp_path):
     path = tmp_path / "page.html"
     write_atomically(path, "whole", private=False)
-    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+    with suppress(ZeroDivisionError), replacing(path) as file:
         file.write(b"half")
         raise ZeroDivisionError
     assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
