@@ -97,27 +97,25 @@ def iter_samples(
     """Yield rows as samples, with the mapping applied."""
     is_frame = hasattr(samples, "to_dict") and hasattr(samples, "columns")
     if is_frame or isinstance(samples, str | Mapping | Sample) or not isinstance(samples, Iterable):
-        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}: {_rows_of(samples)}")
+        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}: {instead_of(samples)}")
     mapping = {} if fields is None else fields
     check_mapping(mapping, (field for metric in metrics for field in metric.fields))
     return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))
 
 
-def _rows_of(data: object) -> str:
-    """Say how to score data that are not an iterable of rows."""
+def instead_of(data: object) -> str:
+    """Say what takes data of this kind."""
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         return "geval_local.score_frame(frame, metrics, judge) scores a frame"
     if isinstance(data, str | os.PathLike):
-        return "read_samples(path) gives those of a file"
-    if isinstance(data, Sample):
-        return "judge.score(metric, sample) scores one"
-    if isinstance(data, Mapping):
-        if any(isinstance(value, list | tuple) for value in data.values()):
-            return "of columns make a frame, geval_local.score_frame(pandas.DataFrame(data), metrics, judge)"
-        if any(hasattr(value, "column_names") for value in data.values()):
-            return "choose one of its datasets, such as data['test']"
+        return "geval_local.score_file(path, metrics, judge) scores a file"
+    if isinstance(data, Mapping) and any(isinstance(value, list | tuple) for value in data.values()):
+        return "columns make a frame, geval_local.score_frame(pandas.DataFrame(data), metrics, judge)"
+    if isinstance(data, Mapping) and any(hasattr(value, "column_names") for value in data.values()):
+        return "choose one of its datasets, such as data['test']"
+    if isinstance(data, Mapping | Sample):
         return "judge.score(metric, row) scores one row"
-    return "give a list of dictionaries"
+    return "judge.score_many(metric, rows) scores an iterable of dictionaries"
 
 
 def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:

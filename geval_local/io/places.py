@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import parse_qsl
 
 from geval_local.errors import ConfigurationError, DataError, ReadError, first_line
-from geval_local.files import check_is_file, replacing
+from geval_local.files import check_is_file
 from geval_local.io.text_files import state_of
 from geval_local.wording import without_secrets
 
@@ -292,12 +292,6 @@ class Place:
 
     def write(self, content: bytes | memoryview, *, mark: str) -> None:
         """Write a file atomically."""
-        local = self.local
-        if local is not None:
-            # The mark identifies the run; two workers that write the same part need different names.
-            with replacing(local, private=True, mark=f"{secrets.token_hex(4)}.{mark}") as file:
-                file.write(content)
-            return
         system, path = self.system, self.path
         if system.type_name in _OBJECT_STORES:
             with system.open_output_stream(path, compression=None) as stream:
