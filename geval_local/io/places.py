@@ -25,12 +25,12 @@ from urllib.parse import parse_qsl
 
 from geval_local.errors import ConfigurationError, DataError, ReadError, first_line
 from geval_local.files import check_is_file
-from geval_local.io.text_files import state_of
 from geval_local.wording import without_secrets
 
 #: File systems that show an object only when it is complete, and on which renaming copies it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-_BLOCK = 1 << 20
+#: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
+BLOCK = 1 << 20
 #: Bytes of a request to a store, which takes some hundredths of a second however few they are.
 _REQUEST = 1 << 22
 _MAGIC = "*?["
@@ -255,22 +255,22 @@ class Place:
     def open(self) -> Any:
         """Open the file for random access, binary."""
         local = self.local
-        return self.system.open_input_file(self.path) if local is None else local.open("rb", buffering=_BLOCK)
+        return self.system.open_input_file(self.path) if local is None else local.open("rb", buffering=BLOCK)
 
     def lines_file(self) -> BinaryIO:
         """Open the file for sequential reading, binary and buffered."""
         local = self.local
         if local is not None:
-            return local.open("rb", buffering=_BLOCK)
+            return local.open("rb", buffering=BLOCK)
         # Python's text layer asks for 8 KiB at a time past a BufferedReader, each of which would be a request.
         stream = self.system.open_input_stream(self.path, compression=None, buffer_size=_REQUEST)
-        return io.BufferedReader(stream, _BLOCK)
+        return io.BufferedReader(stream, BLOCK)
 
     def seekable_file(self) -> BinaryIO:
         """Open the file for reading lines from any byte, binary and buffered."""
         local = self.local
         if local is not None:
-            return local.open("rb", buffering=_BLOCK)
+            return local.open("rb", buffering=BLOCK)
         return io.BufferedReader(self.system.open_input_file(self.path), _REQUEST)
 
     def exists(self) -> bool:
@@ -375,6 +375,20 @@ def file_at(given: str | os.PathLike[str] | Place) -> File:
 def address_of(file: File) -> str:
     """Return the absolute path or the address of a file, which finds it from any directory."""
     return file.address if isinstance(file, Place) else os.path.abspath(file)
+
+
+def open_bytes(file: File) -> io.BufferedReader:
+    """Open a file for sequential reading."""
+    opened: Any = file.open("rb", buffering=BLOCK) if isinstance(file, Path) else file.lines_file()
+    return opened  # type: ignore[no-any-return]
+
+
+def state_of(file: File) -> tuple[int, int]:
+    """Return a file's size, and the time of its last change in nanoseconds: a cheap check for writes."""
+    if not isinstance(file, Path):
+        return file.state()
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def parquet_source(file: File) -> Any:

@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple
 
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
 from geval_local.fields import field_value, nearest
-from geval_local.io.places import File, check_is_there, parquet_source
-from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text, state_of
+from geval_local.io.places import File, check_is_there, open_bytes, parquet_source, state_of
+from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_text
 from geval_local.options import Quoting
 
 #: The csv module rejects cells above 128 KiB by default; a source document may be longer.

@@ -24,7 +24,7 @@ from geval_local.errors import DataError
 from geval_local.grouping import DocumentRule
 from geval_local.io.input_files import file_samples, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.places import File, Place, address_of, file_at, parquet_source
+from geval_local.io.places import File, Place, address_of, file_at, parquet_source, state_of
 from geval_local.io.rows import (
     RawRow,
     format_of,
@@ -37,7 +37,7 @@ from geval_local.io.rows import (
 )
 from geval_local.io.samples import Sample
 from geval_local.io.shapes import Shape
-from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_text, state_of
+from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_text
 from geval_local.options import RunOptions
 
 _HEAD_BYTES = 4096

@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from geval_local.errors import DataError
 from geval_local.io.input_checks import told_files
 from geval_local.io.input_files import names_of
-from geval_local.io.places import File, Place, address_of, check_is_there, file_at, unreachable
+from geval_local.io.places import File, Place, address_of, check_is_there, file_at, state_of, unreachable
 from geval_local.io.shares import Share, Stretch
-from geval_local.io.text_files import state_of
 
 _BLOCK = 1 << 20
 
