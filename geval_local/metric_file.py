@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from geval_local.errors import MetricError
 from geval_local.examples import HEADING, ONE, REASON, SAMPLE_HEADING, find_example_problems
 from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_field, split_cue
-from geval_local.scale import Scale
+from geval_local.scale import Scale, number_in
 from geval_local.yaml_model import parse_file, read_file, validate
 from geval_local.yaml_text import line_of
 
@@ -240,7 +240,7 @@ def _is_band(text: str, scale: Scale) -> bool:
     """Whether a key of a rubric is a label, a value, a range of labels or a list of labels."""
     labels = {label.casefold() for label in scale.labels}
     text = text.strip()
-    if text.casefold() in labels or _number(text) in scale.values:
+    if text.casefold() in labels or number_in(text) in scale.values:
         return True
     if match := _BAND.fullmatch(text):
         low, high = float(match[1]), float(match[2])
@@ -251,10 +251,3 @@ def _is_band(text: str, scale: Scale) -> bool:
     # Labels may contain the sign that separates the ends of a band.
     cuts = [(text[: match.start()], text[match.end() :]) for match in re.finditer(r"\s*(?:-|–|\.\.| to )\s*", text)]
     return any(low.casefold() in labels and high.casefold() in labels for low, high in cuts)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

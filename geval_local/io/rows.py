@@ -24,6 +24,7 @@ from geval_local.fields import field_value, nearest
 from geval_local.io.places import File, check_is_there, open_bytes, parquet_source, state_of
 from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_text
 from geval_local.options import Quoting
+from geval_local.scale import number_in
 
 #: The csv module rejects cells above 128 KiB by default; a source document may be longer.
 CSV_CELL_LIMIT = 2**31 - 1
@@ -188,7 +189,7 @@ class _Look:
         """Whether the lines of one quoted cell are rows: of as many cells, and with numbers where rows have them."""
         rows = [_plain_cells(line, delimiter, columns) for line in lines]
         return bool(self.numeric) and all(
-            len(row) == columns and all(map(_is_number, (row[place] for place in self.numeric))) for row in rows
+            len(row) == columns and None not in (number_in(row[place]) for place in self.numeric) for row in rows
         )
 
 
@@ -197,14 +198,6 @@ def _plain_cells(line: str, delimiter: str, columns: int) -> list[str]:
     while len(cells) > columns and not cells[-1].strip():
         cells.pop()
     return cells
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @lru_cache(maxsize=64)
@@ -285,7 +278,7 @@ class _Columns:
 
     def add(self, row: Sequence[str]) -> None:
         """Look at a row."""
-        numbers = frozenset(place for place, cell in enumerate(row) if _is_number(cell))
+        numbers = frozenset(place for place, cell in enumerate(row) if number_in(cell) is not None)
         self._numeric = self._numeric & numbers if self.rows else numbers
         self.rows += 1
 

@@ -15,6 +15,7 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.settings import ReasonSettings, Settings
+from geval_local.scale import number_in
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
@@ -75,11 +76,7 @@ def holds_reasons(file: Path, results: Path, settings: Settings, judge: Mapping[
 
 
 def _figure(figures: Mapping[str, Any], name: str) -> float | None:
-    value = figures.get(name)
-    try:
-        number = None if value is None or value == "" else float(value)
-    except (TypeError, ValueError):
-        return None
+    number = number_in(figures.get(name))
     return number if number is not None and math.isfinite(number) else None
 
 
