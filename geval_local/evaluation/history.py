@@ -9,10 +9,11 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -229,13 +230,6 @@ def next_directory(
     for directory in reversed(made_by(pattern, commit=commit)):
         if not is_finished(directory) and fits(directory):
             return directory
-    return next(one for one in _numbered(filled(pattern, when, commit)) if not one.exists() or fits(one))
-
-
-def _numbered(path: str) -> Iterator[Path]:
-    path = path.rstrip("/")
-    yield Path(path)
-    number = 2
-    while True:
-        yield Path(f"{path}-{number}")
-        number += 1
+    path = filled(pattern, when, commit).rstrip("/")
+    numbered = chain([Path(path)], (Path(f"{path}-{number}") for number in count(2)))
+    return next(one for one in numbered if not one.exists() or fits(one))

@@ -26,7 +26,6 @@ from geval_local.fields import (
     field_options,
     field_value,
     guess_columns,
-    lookup,
     nearest,
     paths_of,
     read_mapping,
@@ -363,7 +362,7 @@ def check_evidence(
 def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
     """Check that the first rows have the field to group by, and the requested columns."""
     field = None if options.group_by == EVERY_ROW else options.group_by
-    if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
+    if field is not None and not any(field_value(row.fields, field) is not None for row in rows):
         raise DataError(
             f"{where}: the field {field!r} to group by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
         )

@@ -204,7 +204,8 @@ class ParquetSink:
         inputs = [name for name in self._types if name.startswith(_INPUT)]
         results = [name for origin in (_EARLIER, _NEW) for name in self._types if name.startswith(origin)]
         geval = pa.struct([(_bare(name), self._types[name]) for name in results])
-        columns = [*map(self._field, inputs), pa.field(self._layout.column, geval)]
+        columns = [self._known.get(name) or pa.field(_bare(name), self._types[name]) for name in inputs]
+        columns.append(pa.field(self._layout.column, geval))
         schema = pa.schema(columns, metadata=self._metadata or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
@@ -265,12 +266,6 @@ class ParquetSink:
                 f"value here that it cannot hold: {first_line(error)}",
                 hint="Give the column one type in all files.",
             ) from error
-
-    def _field(self, name: str) -> Any:
-        known = self._known.get(name)
-        if known is None:
-            return pa.field(_bare(name), self._types[name])
-        return known
 
     def _read_groups(self) -> Iterator[Any]:
         for offset in self._groups:

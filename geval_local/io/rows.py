@@ -105,7 +105,7 @@ def _begun(file: IO[str], path: File, delimiter: str | None) -> tuple[_Lines, st
 
 
 def csv_records(
-    file: IO[str], path: File, delimiter: str | None = None, look: _Look | None = None
+    file: IO[str], path: File, delimiter: str | None, look: _Look
 ) -> Iterator[list[str] | tuple[str, list[str]]]:
     """Yield the header, then every record: its cells, or the reason why it is invalid and its readable cells.
 
@@ -113,7 +113,6 @@ def csv_records(
     that contains it; the lines after it are read again, one by one. `look` tells whether quotes mean anything.
     """
     lines, delimiter = _begun(file, path, delimiter)
-    look = look or _Look()
     quoting: Any = csv.QUOTE_NONE if look.is_unquoted else csv.QUOTE_MINIMAL
     header: list[str] | None = None
     while True:
@@ -146,10 +145,10 @@ def csv_records(
         if len(lines.record) > 1 and look.are_rows(lines.record, delimiter, len(header)):
             yield _broken(lines, "each of these lines is a row"), []
             continue
-        if len(cells) == len(header) and not (lines.number <= lines.doubtful and _is_doubtful(lines.record, delimiter)):
+        is_doubtful = lines.number <= lines.doubtful and _proper(delimiter).fullmatch("".join(lines.record)) is None
+        if len(cells) == len(header) and not is_doubtful:
             yield cells
-            continue
-        if lines.number <= lines.doubtful and len(cells) == len(header):
+        elif len(cells) == len(header):
             yield _broken(lines, "a quote in the middle of a cell, after a quote that does not close"), []
         elif len(lines.record) > 1 and _is_record(lines.record[1], delimiter, len(header)):
             yield _broken(lines, f"{len(cells)} cells where the header has {len(header)} columns"), []
@@ -311,10 +310,6 @@ def find_delimiter(text: str) -> str:
 def _proper(delimiter: str) -> re.Pattern[str]:
     cell = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{re.escape(delimiter)}\r\n]*)'
     return re.compile(rf"{cell}(?:{re.escape(delimiter)}{cell})*[\r\n]*")
-
-
-def _is_doubtful(record: list[str], delimiter: str) -> bool:
-    return _proper(delimiter).fullmatch("".join(record)) is None
 
 
 def _is_record(line: str, delimiter: str, columns: int) -> bool:

@@ -252,7 +252,12 @@ class Completion:
                 on_write=self.write,
                 close=self._close,
             ):
-                results = {key: self._calibrated(key, result) for key, result in raw.items()}
+                results = {
+                    key: self.calibrations[key].calibrate(result)
+                    if key in self.calibrations and isinstance(result, Score)
+                    else result
+                    for key, result in raw.items()
+                }
                 self._count(sample, results)
                 exporter.write(sample, results)
             self.write()
@@ -425,11 +430,6 @@ class Completion:
         """Tell how many outcomes are finished."""
         self.done = done
         self.events.on_progress(done)
-
-    def _calibrated(self, key: str, result: Result) -> Result:
-        if key not in self.calibrations or not isinstance(result, Score):
-            return result
-        return self.calibrations[key].calibrate(result)
 
     def _count(self, sample: Sample, results: Mapping[str, Result]) -> None:
         self.rows += 1

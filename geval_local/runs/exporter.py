@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,9 @@ class Exporter:
 
     def __enter__(self) -> Exporter:
         with self._stack as stack:
-            self._writers = [stack.enter_context(self._open(file)) for file in with_rows(self.files)]
+            for file in self.files:  # the rows of a CSV file are kept next to it
+                files = (file, rows_path(file)) if file.suffix == ".csv" else (file,)
+                self._writers += [stack.enter_context(self._open(one)) for one in files]
             self._stack = stack.pop_all()
         return self
 
@@ -97,20 +99,17 @@ class Exporter:
         self._stack.__exit__(kind, error, traceback)
 
 
-def with_rows(files: Iterable[Path]) -> list[Path]:
-    """List result files, each CSV file followed by the rows that are kept next to it."""
-    return [one for file in files for one in ((file, rows_path(file)) if file.suffix == ".csv" else (file,))]
-
-
 def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     """Deliver the results of a finished run to the requested place.
 
     For a run with an output file, the result replaces the output atomically.
     """
-    output = _output_of(run)
-    run.finish([file.name for file in files] if output is None else [output.name])
-    if output is None:
+    name = run.manifest.settings.output
+    if name is None or run.directory is None:
+        run.finish([file.name for file in files])
         return list(files)
+    run.finish([name])
+    output = run.directory.parent / name  # always next to the run directory
     if os.path.lexists(output) and not owned(output, digests=run.manifest.digests):
         raise OutputError(
             f"{output} was created or changed during this run",
@@ -129,12 +128,6 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
             f"cannot write {output}: {error.strerror}", hint=f"The results are in {files[0]}; resume to try again."
         ) from error
     return [output]
-
-
-def _output_of(run: Run) -> Path | None:
-    """Return the output file of a run without its own directory, which is always next to the run directory."""
-    name = run.manifest.settings.output
-    return None if name is None or run.directory is None else run.directory.parent / name
 
 
 def describe(run: Run, file: Path, description: ResultManifest) -> None:

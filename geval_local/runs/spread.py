@@ -105,8 +105,11 @@ class Spread:
         """Have all shares scored, judge by judge."""
         manifest = self._run.manifest
         settings, paths = manifest.settings, manifest.input.paths
-        there = shares_in(self._place)
-        self._of = int(there[0].name.rpartition("-")[2]) if there else self._new_count()
+        if there := shares_in(self._place):
+            self._of = int(there[0].name.rpartition("-")[2])
+        else:
+            workers = self._workers().size
+            self._of = min(SHARES_EACH * workers, max(workers, manifest.input.bytes // LEAST_BYTES))
         sizes = None if settings.block_rows is None else window_sizes(settings.window)
         self._shares = shares_of(
             paths, settings, self._of, sizes=sizes, pairs=settings.pairs, documents=settings.documents
@@ -126,10 +129,6 @@ class Spread:
             if shares:
                 completion.events.on_load(None)
                 self._score(completion, judge, shares)
-
-    def _new_count(self) -> int:
-        workers = self._workers().size
-        return min(SHARES_EACH * workers, max(workers, self._run.manifest.input.bytes // LEAST_BYTES))
 
     def _directory(self, number: int) -> Path:
         return self._place / share_name(f"{number}/{self._of}")

@@ -253,10 +253,6 @@ class Store:
         # Now the file itself says whose it is, whatever happens to the log.
         self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
 
-    @property
-    def _log(self) -> Path:
-        return self.path.with_name(f"{self.path.name}-wal")
-
     def close(self) -> None:
         """Close the file."""
         self.is_closed = True
@@ -337,7 +333,7 @@ class Store:
     def sync(self) -> None:
         """Flush committed data to disk, so that it survives a power cut."""
         self._synced = time.monotonic()
-        log = self._log
+        log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists():
             try:
                 with log.open("r+b", buffering=0) as file:
@@ -536,9 +532,9 @@ class MemoryStore(Store):
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
     """Convert an outcome: log-probabilities as little-endian float64, the key as signed int64.
 
-    JSON: other tokens, a list; what was written, an object.
+    JSON: other tokens, a list; what was written, an object. A reason is behind its code: ``too_long: the prompt ...``.
     """
-    key = outcome.sample_key
+    key, error = outcome.sample_key, outcome.error
     other = outcome.other_tokens or outcome.written
     return (
         None if outcome.label_logprobs is None else outcome.label_logprobs.astype("<f8", copy=False).tobytes(),
@@ -546,25 +542,15 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
         outcome.prompt_tokens,
         outcome.dropped_tokens,
         key - (1 << 64) if key >= 1 << 63 else key,
-        None if outcome.error is None else _sealed_cause(outcome.error),
+        None if error is None else f"{code_of(error)}: {error}".encode("utf-8", "backslashreplace").decode(),
     )
-
-
-def _sealed_cause(error: str) -> str:
-    """Write a reason behind its code: ``too_long: the prompt has ...``."""
-    return f"{code_of(error)}: {error}".encode("utf-8", "backslashreplace").decode()
-
-
-def _cause_of(stored: str) -> Cause:
-    """Read a reason behind its code."""
-    code, _, text = stored.partition(": ")
-    return Cause(text, ErrorCode.read(code))
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
     """Convert columns back to an outcome, once their checksum has shown that they are as they were stored."""
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
-    reason = None if error is None else _cause_of(error)
+    code, _, why = (error or "").partition(": ")
+    reason = None if error is None else Cause(why, ErrorCode.read(code))
     more = [] if other is None else json.loads(other)
     if isinstance(more, dict):
         return Outcome(prompt_tokens=prompt_tokens, error=reason, written=more)
