@@ -61,9 +61,9 @@ def cache_path() -> Path:
 class OutcomeCache:
     """Outcomes and thoughts of earlier runs."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path or cache_path()
-        self.in_use = True
+    def __init__(self, *, in_use: bool = True) -> None:
+        self.path = cache_path()
+        self.in_use = in_use
         self._connection: sqlite3.Connection | None = None
         #: Keys of entries that are not as they were stored, and whether that was said.
         self._damaged: set[bytes] = set()
@@ -142,7 +142,7 @@ class OutcomeCache:
 
     def _add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Write entries, the key first, in place of damaged ones."""
-        if not rows or not self.in_use or not self._has_place():
+        if not rows or not self._has_place():
             return
         try:
             connection = self._open()
@@ -183,9 +183,8 @@ class OutcomeCache:
             self._connection = None
 
     def _has_place(self) -> bool:
-        """Create the cache's directory; a failure has been logged."""
-        if self.path == cache_path() and home_folder("cache") is None:
-            self.in_use = False
+        """Create the directory of a cache that is in use; a failure has been logged."""
+        self.in_use = self.in_use and home_folder("cache") is not None
         disk = network_disk(self.path) if self.in_use else None
         if disk is not None:  # many machines would write one file, whose locks and log need one machine
             logger.warning(

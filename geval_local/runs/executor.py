@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -102,7 +103,7 @@ class Worker:
     def __init__(
         self,
         store: Store,
-        cache: OutcomeCache | None,
+        cache: OutcomeCache,
         judge: Judge,
         number: int,
         *,
@@ -177,29 +178,20 @@ class Worker:
         would be drawn in other company when the run goes on.
         """
         missing = {place: draw for place, draw in draws.items() if place not in known}
-        if not known:
-            found = self._cached_thoughts(thinker, missing)
+        keys_of = partial(self._cache.thought_keys, judge=self._judge.identity, settings=thinker.drawing)
+        if not known and self._cache.in_use:
+            keys = keys_of(list(missing.values()))
+            kept = self._cache.find_thoughts(keys)
+            found = {place: kept[key] for place, key in zip(missing, keys, strict=True) if key in kept}
             yield found
             missing = {place: draw for place, draw in missing.items() if place not in found}
         for batch in thinker.draw(missing):
             self._judge.check_files()
             yield batch
-            if self._cache is not None and self._cache.in_use:
+            if self._cache.in_use:
                 drawn = _drawn(batch)
-                keys = self._thought_keys(thinker, [draws[place] for place in drawn])
+                keys = keys_of([draws[place] for place in drawn])
                 self._cache.add_thoughts(dict(zip(keys, drawn.values(), strict=True)))
-
-    def _cached_thoughts(self, thinker: Thinker, draws: Mapping[int, Draw]) -> dict[int, Thought]:
-        """Ask the cache for thoughts."""
-        if self._cache is None or not self._cache.in_use:
-            return {}
-        keys = self._thought_keys(thinker, list(draws.values()))
-        kept = self._cache.find_thoughts(keys)
-        return {place: kept[key] for place, key in zip(draws, keys, strict=True) if key in kept}
-
-    def _thought_keys(self, thinker: Thinker, draws: Sequence[Draw]) -> list[bytes]:
-        assert self._cache is not None
-        return self._cache.thought_keys(draws, self._judge.identity, thinker.drawing)
 
     def _begin(self, window: Window, metrics: Sequence[int], parts: Sequence[_Part]) -> list[Unit]:
         """Plan a window and write down that it is planned, with what needs no model."""
@@ -226,7 +218,7 @@ class Worker:
 
     def _known(self, entries: Sequence[Prepared]) -> list[Outcome | None]:
         """Ask the cache, for every entry."""
-        if self._cache is None or not self._cache.in_use:
+        if not self._cache.in_use:
             return [None] * len(entries)
         asked = [entry for entry in entries if entry.request is not None]
         keys = self._keys(asked)
@@ -240,7 +232,6 @@ class Worker:
         return [None if entry.request is None else next(known) for entry in entries]
 
     def _keys(self, entries: Sequence[Prepared]) -> list[bytes]:
-        assert self._cache is not None
         requests: list[Any] = [entry.request for entry in entries]
         return self._cache.keys(requests, self._judge.identity)
 
@@ -287,7 +278,7 @@ class Worker:
             self._stop_if_asked()
             raise
         finally:
-            if self._cache is not None and self._cache.in_use and learnt:
+            if self._cache.in_use and learnt:
                 keys = self._keys([entry for entry, _ in learnt])
                 self._cache.add(dict(zip(keys, (outcome for _, outcome in learnt), strict=True)))
 
