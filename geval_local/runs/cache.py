@@ -62,12 +62,16 @@ class OutcomeCache:
     """Outcomes and thoughts of earlier runs."""
 
     def __init__(self, *, in_use: bool = True) -> None:
-        self.path = cache_path()
         self.in_use = in_use
         self._connection: sqlite3.Connection | None = None
         #: Keys of entries that are not as they were stored, and whether that was said.
         self._damaged: set[bytes] = set()
         self._told = False
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return cache_path()
 
     def keys(self, requests: Sequence[Request], judge: str) -> list[bytes]:
         """Derive the keys of requests."""
