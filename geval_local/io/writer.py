@@ -17,6 +17,8 @@ import orjson
 from geval_local.errors import OutputError
 from geval_local.files import replacing
 from geval_local.io.columns import (
+    EVERYTHING,
+    INPUT,
     SCORES,
     ColumnLayout,
     ResultRow,
@@ -24,7 +26,6 @@ from geval_local.io.columns import (
     figures_in,
     free_name,
     header_of,
-    holds_all_input,
     neutral,
     plain,
     renamed_columns,
@@ -59,7 +60,7 @@ class Sink(Protocol):
         """Release everything except the file itself; called once, after `finish` or instead of it."""
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """One object per line; equal rows give equal bytes."""
 
     def __init__(self, file: BinaryIO, layout: ColumnLayout = SCORES) -> None:
@@ -77,12 +78,6 @@ class JsonlSink:
         except TypeError:  # long integers, keys that are not texts, lone surrogates, dates, objects
             line = _COMPACT.encode(plain(record)).encode()
         self._file.write(line + b"\n")
-
-    def finish(self) -> None:
-        """Do nothing: no rows are buffered."""
-
-    def discard(self) -> None:
-        """Do nothing: no resources are held."""
 
 
 class CsvSink:
@@ -152,7 +147,9 @@ class CsvSink:
         good = [one for one in self._waiting if not one[-1]] or self._waiting
         names = dict.fromkeys(name for cells, *_ in good for name in cells)
         self._header = header_of(self._columns, list(names), self._metrics, self._present, self._layout)
-        self._extra = free_name("extra", self._header) if holds_all_input(self._columns) else None
+        # Where all input columns are asked for, late ones go there.
+        is_whole = self._columns is not None and (EVERYTHING in self._columns or INPUT in self._columns)
+        self._extra = free_name("extra", self._header) if is_whole else None
         header = [*self._header, *([] if self._extra is None else [self._extra])]
         self._writer.writerow(map(neutral, header) if self._safe else header)
         for cells, number, _ in self._waiting:

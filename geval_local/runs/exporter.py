@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, get_args
 
 from geval_local.errors import OutputError
@@ -33,12 +32,12 @@ from geval_local.runs.run import Run, export_name
 EXPORT_FORMATS: tuple[str, ...] = get_args(Format)
 
 
-class Exporter:
+class Exporter(ExitStack):
     """Writer of rows in every format of a run; a context manager."""
 
     def __init__(self, run: Run) -> None:
+        super().__init__()
         self._run = run
-        self._stack = ExitStack()
         self._writers: list[ResultWriter] = []
 
     @property
@@ -50,11 +49,11 @@ class Exporter:
         return [] if directory is None else [directory / export_name(one, stem) for one in formats]
 
     def __enter__(self) -> Exporter:
-        with self._stack as stack:
+        with ExitStack() as stack:
             for file in self.files:  # the rows of a CSV file are kept next to it
                 files = (file, rows_path(file)) if file.suffix == ".csv" else (file,)
                 self._writers += [stack.enter_context(self._open(one)) for one in files]
-            self._stack = stack.pop_all()
+            self.push(stack.pop_all())
         return self
 
     def _open(self, file: Path) -> ResultWriter:
@@ -92,11 +91,6 @@ class Exporter:
         """Append one row."""
         for writer in self._writers:
             writer.write(sample, scores)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
 
 
 def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
