@@ -173,6 +173,7 @@ _STATEMENTS = (
 #: Table of what a run stores by judge, metric and place -> the column of the place; the last column seals the others.
 #: All that looks at whole stores goes through the tables that a store has: a new one has its entry here or fails.
 _PLACES = {"outcomes": "row", "plans": "window", "thoughts": "row"}
+_RANGE = "WHERE judge = ? AND metric = ? AND row >= ? AND row < ?"
 #: The columns of an outcome, in the order of `to_columns`.
 _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
 #: A power cut loses the commits of this many last seconds; a dying process loses no commits.
@@ -322,13 +323,12 @@ class Store:
 
     def thoughts(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Thought]:
         """Read the thoughts before the outcomes `first` up to, but not including, `stop`."""
-        with plain_errors(self.path):
-            rows = self._connection.execute(
-                "SELECT row, tokens, text, ending FROM thoughts "
-                "WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
-                (judge, metric, first, stop),
-            ).fetchall()
+        rows = self._read(f"SELECT row, tokens, text, ending FROM thoughts {_RANGE}", judge, metric, first, stop)
         return {row: thought_of(*columns) for row, *columns in rows}
+
+    def _read(self, statement: str, *values: object) -> list[Any]:
+        with plain_errors(self.path):
+            return self._connection.execute(statement, values).fetchall()
 
     def sync(self) -> None:
         """Flush committed data to disk, so that it survives a power cut."""
@@ -345,11 +345,7 @@ class Store:
 
     def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
         """Read the outcomes of rows `first` up to, but not including, `stop`: ``{row: outcome}``."""
-        with plain_errors(self.path):
-            rows = self._connection.execute(
-                f"SELECT {_SEALED}, checksum FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
-                (judge, metric, first, stop),
-            ).fetchall()
+        rows = self._read(f"SELECT {_SEALED}, checksum FROM outcomes {_RANGE}", judge, metric, first, stop)
         return {values[2]: self._outcome(values, sealed) for *values, sealed in rows}
 
     def _outcome(self, values: Sequence[Any], sealed: Any) -> Outcome:
@@ -379,51 +375,32 @@ class Store:
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
         """Return the origin of every existing row."""
-        with plain_errors(self.path):
-            return dict(
-                self._connection.execute(
-                    "SELECT row, origin FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
-                    (judge, metric, first, stop),
-                )
-            )
+        return dict(self._read(f"SELECT row, origin FROM outcomes {_RANGE}", judge, metric, first, stop))
 
     def is_planned(self, judge: int, metric: int, window: int) -> bool:
         """Whether `begin_window` was called for a window."""
-        with plain_errors(self.path):
-            found = self._connection.execute(
-                "SELECT 1 FROM plans WHERE judge = ? AND metric = ? AND window = ?", (judge, metric, window)
-            )
-            return found.fetchone() is not None
+        asked = "SELECT 1 FROM plans WHERE judge = ? AND metric = ? AND window = ?"
+        return bool(self._read(asked, judge, metric, window))
 
     def counts(self, judge: int, window_rows: Sequence[int]) -> dict[tuple[int, int], int]:
         """Count finished rows: ``{(metric, window): rows}``, given the rows per window of every metric."""
-        counts: dict[tuple[int, int], int] = {}
-        with plain_errors(self.path):
-            for metric, rows in enumerate(window_rows):
-                found = self._connection.execute(
-                    "SELECT row / ?, COUNT(*) FROM outcomes WHERE judge = ? AND metric = ? GROUP BY 1",
-                    (rows, judge, metric),
-                )
-                counts |= {(metric, window): count for window, count in found}
-        return counts
+        asked = "SELECT row / ?, COUNT(*) FROM outcomes WHERE judge = ? AND metric = ? GROUP BY 1"
+        return {
+            (metric, window): count
+            for metric, rows in enumerate(window_rows)
+            for window, count in self._read(asked, rows, judge, metric)
+        }
 
     def is_empty(self) -> bool:
         """Whether there are neither finished rows nor thoughts about any."""
-        asked = "SELECT 1 FROM outcomes UNION ALL SELECT 1 FROM thoughts LIMIT 1"
-        with plain_errors(self.path):
-            return self._connection.execute(asked).fetchone() is None
+        return not self._read("SELECT 1 FROM outcomes UNION ALL SELECT 1 FROM thoughts LIMIT 1")
 
     def totals(self, judge: int, metric: int) -> dict[str, int]:
         """Count rows by origin and by whether there is a score, and tokens as planned."""
-        with plain_errors(self.path):
-            rows = self._connection.execute(
-                "SELECT COUNT(*), SUM(error IS NOT NULL), SUM(origin = ?) FROM outcomes WHERE judge = ? AND metric = ?",
-                (Origin.CACHE, judge, metric),
-            ).fetchone()
-            tokens = self._connection.execute(
-                "SELECT SUM(prompt_tokens), SUM(planned_tokens) FROM plans WHERE judge = ? AND metric = ?",
-                (judge, metric),
-            ).fetchone()
+        of = "WHERE judge = ? AND metric = ?"
+        counted = f"SELECT COUNT(*), SUM(error IS NOT NULL), SUM(origin = {Origin.CACHE}) FROM outcomes {of}"
+        (rows,) = self._read(counted, judge, metric)
+        (tokens,) = self._read(f"SELECT SUM(prompt_tokens), SUM(planned_tokens) FROM plans {of}", judge, metric)
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
