@@ -43,7 +43,7 @@ from geval_local.evaluation.history import (
 from geval_local.evaluation.model import Baseline, GateSpec, SliceGateSpec
 from geval_local.fields import nearest
 from geval_local.files import expanded
-from geval_local.io.input_checks import check_distinct
+from geval_local.io.input_checks import check_distinct, check_input
 from geval_local.io.input_files import read_input
 from geval_local.io.ownership import check_replaceable
 from geval_local.io.places import File
@@ -59,7 +59,7 @@ from geval_local.runs.directory import check_configuration, look_at, result_file
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import RunManifest
 from geval_local.runs.own_files import is_held
-from geval_local.runs.run_file import check_file, score_file, wanted_run
+from geval_local.runs.run_file import score_file, wanted_run
 from geval_local.runs.target import check_csv, find_target
 from geval_local.slices import find_slicings
 
@@ -326,7 +326,7 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
     for name, one in settings.data.items():
         with problems.at("data", name):
-            check_file(file.data_file(one.file), metrics, settings.run_options(name))
+            check_input(file.data_file(one.file), metrics, settings.run_options(name))
             _check_slices(file.data_file(one.file), settings.run_options(name))
     commit = commit_of(file.path.parent)
     directory = _directory(file, metrics, judges, problems, commit, overwrite=overwrite)

@@ -192,12 +192,18 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
 
 
 def check_input(
-    files: str | File | Sequence[File], metrics: Iterable[Metric], options: RunOptions | None = None
+    files: str | File | Sequence[File], metrics: Sequence[Metric], options: RunOptions | None = None
 ) -> list[Sample]:
-    """Read the first rows of the input and check them as `check_rows` does, before a judge is loaded."""
+    """Read the first rows of the input and check what the options name, and `check_rows`, before a judge is loaded."""
     paths, options = find_files(files), options or RunOptions()
-    first = list(islice(read_input(paths, options), ROWS_CHECKED))
-    check_rows(first, metrics, told_files(paths), options.fields)
+    first, where = list(islice(read_input(paths, options), ROWS_CHECKED)), told_files(paths)
+    check_rows(first, metrics, where, options.fields)
+    field = None if options.group_by == EVERY_ROW else options.group_by
+    if field is not None and not any(field_value(row.fields, field) is not None for row in first):
+        raise DataError(
+            f"{where}: the field {field!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
+        )
+    check_chosen(options.columns, first, [metric.name for metric in metrics])
     return first
 
 
@@ -357,13 +363,3 @@ def check_evidence(
                 "several times, and as `state=HEADING=COLUMN`.",
             )
     return first
-
-
-def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
-    """Check that the first rows have the field to group by, and the requested columns."""
-    field = None if options.group_by == EVERY_ROW else options.group_by
-    if field is not None and not any(field_value(row.fields, field) is not None for row in rows):
-        raise DataError(
-            f"{where}: the field {field!r} to group by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
-        )
-    check_chosen(options.columns, rows, [metric.name for metric in metrics])
