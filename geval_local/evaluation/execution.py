@@ -49,7 +49,7 @@ from geval_local.io.ownership import check_replaceable
 from geval_local.io.places import File
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
-from geval_local.options import JudgeOptions, RunOptions
+from geval_local.options import JudgeOptions
 from geval_local.report.overview import describe
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import RunPage
@@ -326,8 +326,10 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
     for name, one in settings.data.items():
         with problems.at("data", name):
-            check_input(file.data_file(one.file), metrics, settings.run_options(name))
-            _check_slices(file.data_file(one.file), settings.run_options(name))
+            path, options = file.data_file(one.file), settings.run_options(name)
+            check_input(path, metrics, options)
+            if options.by:  # columns that make no slices are refused
+                find_slicings((sample.fields for sample in read_input([path], options)), options.by, options.fields)
     commit = commit_of(file.path.parent)
     directory = _directory(file, metrics, judges, problems, commit, overwrite=overwrite)
     data = []
@@ -356,12 +358,6 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     problems.check()
     is_new = has_placeholder(settings.outputs) and not directory.exists()
     return Plan(file, metrics, judges, data, commit, is_new)
-
-
-def _check_slices(path: File, options: RunOptions) -> None:
-    """Refuse columns that make no slices, before a judge is loaded."""
-    if options.by:
-        find_slicings((sample.fields for sample in read_input([path], options)), options.by, options.fields)
 
 
 def _directory(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,7 +40,6 @@ from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_tex
 from geval_local.options import RunOptions
 
 _HEAD_BYTES = 4096
-_BLOCK = 1 << 20
 
 Count = Annotated[int, Field(ge=0)]
 #: A cut: the number of a file, and the byte or row in it, all from 0.
@@ -446,43 +444,25 @@ class _Pass:
 # --- the rows of a share ----------------------------------------------------------------------------------------------
 
 
-class _Section(io.RawIOBase):
-    """Bytes of a file up to a place."""
-
-    def __init__(self, place: Place, start: int, stop: int | None) -> None:
-        self._file: Any = place.seekable_file()
-        self._file.seek(start)
-        self._left = (self._file.seek(0, os.SEEK_END) if stop is None else stop) - self._file.seek(start)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        read = self._file.readinto(memoryview(buffer)[: max(0, self._left)]) or 0
-        self._left -= read
-        return read
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
 def stretch_rows(stretch: Stretch, options: RunOptions) -> Iterator[RawRow]:
     """Read the rows of a stretch, with the numbers that they have in their file."""
     path = file_at(stretch.path)
     if stretch.by_bytes:
-        return guarded(lambda path, encoding: _line_section(stretch), path, options.encoding)
+        return guarded(lambda path, encoding: line_rows(_lines(stretch), stretch.number), path, options.encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
         read = partial(parquet_rows, first=stretch.start, stop=stretch.stop)
         return guarded(lambda path, encoding: read(path), path, options.encoding)
     return islice(read_rows(path, **options.reading), stretch.start, stretch.stop)
 
 
-def _line_section(stretch: Stretch) -> Iterator[RawRow]:
-    raw = io.BufferedReader(_Section(Place(stretch.path), stretch.start, stretch.stop), _BLOCK)
-    encoding = "utf-8-sig" if stretch.start == 0 else "utf-8"
-    with io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="\n") as text:
-        yield from line_rows(bounded_lines(text, stretch.path), stretch.number)
+def _lines(stretch: Stretch) -> Iterator[str]:
+    with Place(stretch.path).seekable_file() as file:
+        place, encoding = file.seek(stretch.start), "utf-8" if stretch.start else "utf-8-sig"
+        for line in bounded_lines(file, stretch.path):
+            if stretch.stop is not None and place >= stretch.stop:
+                return
+            yield line.decode(encoding, "surrogateescape")
+            place, encoding = place + len(line), "utf-8"
 
 
 def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:

@@ -213,10 +213,19 @@ class _Gunzipped(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._window:
-            before = self._packed.taken
-            self._window = memoryview(self.unpacked())
-            taken = self._packed.taken - before
-            if len(self._window) == EXPANSION_BYTES > _MOST_EXPANSION * taken:
+            before, found = self._packed.taken, bytearray()
+            while len(found) < EXPANSION_BYTES:
+                try:
+                    part = self._whole.read1(EXPANSION_BYTES - len(found))
+                except (EOFError, OSError, zlib.error):
+                    if not found:  # else what is before the damage is returned, and the next window fails
+                        raise
+                    break
+                if not part:
+                    break
+                found += part
+            self._window = memoryview(found)
+            if len(found) == EXPANSION_BYTES > _MOST_EXPANSION * (self._packed.taken - before):
                 raise DataError(
                     f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
                     hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
@@ -225,21 +234,6 @@ class _Gunzipped(io.RawIOBase):
         buffer[:count] = self._window[:count]
         self._window = self._window[count:]
         return count
-
-    def unpacked(self) -> bytes:
-        """Decompress a window; if it ends at damage, return the content before it, and fail in the next window."""
-        found = bytearray()
-        while len(found) < EXPANSION_BYTES:
-            try:
-                part = self._whole.read1(EXPANSION_BYTES - len(found))
-            except (EOFError, OSError, zlib.error):
-                if not found:
-                    raise
-                break
-            if not part:
-                break
-            found += part
-        return bytes(found)
 
     def close(self) -> None:
         self._whole.close()
