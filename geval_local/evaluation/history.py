@@ -20,7 +20,7 @@ from typing import Any
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.fields import nearest
 from geval_local.files import save_text
-from geval_local.io.ownership import checksummed, is_unedited
+from geval_local.io.ownership import checksummed, read_own_record
 from geval_local.runs.directory import result_file
 from geval_local.runs.manifest import read_manifest
 from geval_local.runs.settings import EvaluationRecord
@@ -157,13 +157,7 @@ def write_record(
 def _read_record(directory: Path) -> dict[str, Any] | None:
     """Read the verdict of an evaluation's directory; None if it has none."""
     path = directory / RECORD
-    try:
-        record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict) or record.get("format") != _FORMAT or not is_unedited(record):
+    if (record := read_own_record(path, _FORMAT)) is None and path.exists():
         raise DataError(f"{path} is damaged or was edited", hint=f"Put it back, or delete {directory}.")
     return record
 

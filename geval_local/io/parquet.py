@@ -280,9 +280,10 @@ class ParquetSink:
                 self._types[name] = pa.string()
         for group in self._read_groups():
             columns = _columns_of(group)
-            for name in free:
-                # An integer that a float cannot hold, or a missing cast.
-                if name in columns and not _fits(columns[name], self._types[name]):
+            for name in columns.keys() & free:
+                try:
+                    _fit(columns[name], self._types[name])
+                except pa.ArrowException:  # an integer that a float cannot hold, or a missing cast
                     self._types[name] = pa.string()
 
     def _type_of(self, result: str) -> Any:
@@ -343,14 +344,6 @@ def _common_type(one: Any, other: Any) -> Any:
 def _columns_of(group: Any) -> dict[str, Any]:
     """Return a group's columns by name; to ask a group for one by its name is linear in the number of columns."""
     return dict(zip(group.schema.names, group.columns, strict=True))
-
-
-def _fits(column: Any, kind: Any) -> bool:
-    try:
-        _fit(column, kind)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _fit(column: Any, kind: Any) -> Any:

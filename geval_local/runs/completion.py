@@ -168,7 +168,9 @@ def complete(
                     "be scored again: figures already computed come from the cache where that is in use.",
                 ) from error
             if is_run_directory(directory) and _may_go_on(error, run.manifest):
-                add_resume_hint(error, target.address or directory)
+                command = shlex.join(["geval-local", "resume", str(target.address or directory)])
+                kept = f"What is finished is kept; go on with:\n  {command}"
+                error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
         raise
     finally:
         if target.address is not None and directory is not None:
@@ -185,13 +187,6 @@ def _may_go_on(error: GevalError, manifest: RunManifest) -> bool:
     except DataError:  # it may be put back
         return True
     return False
-
-
-def add_resume_hint(error: GevalError, directory: object) -> None:
-    """Say how to continue with what the error interrupted."""
-    command = shlex.join(["geval-local", "resume", str(directory)])
-    kept = f"What is finished is kept; go on with:\n  {command}"
-    error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
 
 
 @dataclass

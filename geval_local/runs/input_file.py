@@ -77,7 +77,12 @@ def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = No
 
     `hashes` keeps what is known of the files for other shares.
     """
-    files = [_fingerprint_stretch(stretch, {} if hashes is None else hashes) for stretch in share.stretches]
+    hashes, files = {} if hashes is None else hashes, []
+    for stretch in share.stretches:
+        read = stretch if stretch.by_bytes else Stretch(path=stretch.path)
+        if read not in hashes:
+            hashes[read] = fingerprint_input(file_at(read.path), read.start, read.stop)
+        files.append(hashes[read])
     told = [
         share.listing,
         *(repr((file.sha256, one.start, one.stop)) for file, one in zip(files, share.stretches, strict=True)),
@@ -100,14 +105,6 @@ def _directory(files: Sequence[InputFile]) -> str:
     if any(isinstance(file_at(file.path), Place) for file in files):
         return str(Place(files[0].path).directory)
     return os.path.commonpath([os.path.dirname(file.path) for file in files])
-
-
-def _fingerprint_stretch(stretch: Stretch, hashes: dict[Stretch, InputFile]) -> InputFile:
-    read = stretch if stretch.by_bytes else Stretch(path=stretch.path)
-    if read not in hashes:
-        start, stop = (read.start, read.stop) if read.by_bytes else (0, None)
-        hashes[read] = fingerprint_input(file_at(read.path), start, stop)
-    return hashes[read]
 
 
 def fingerprint_input(path: File, start: int = 0, stop: int | None = None) -> InputFile:
