@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, get_args
@@ -192,6 +193,7 @@ def _parquet_sink(
     return ParquetSink(file, metrics, directory, layout, stack.enter_context(source()))
 
 
+@dataclass
 class ResultWriter:
     r"""Writer of scored samples, one row per sample, in the order of the calls; a context manager.
 
@@ -207,12 +209,11 @@ class ResultWriter:
       whose row is marked as bad) become visible escapes such as ``\udce9``.
     """
 
-    def __init__(self, path: Path, file: ExitStack, sink: Sink, metrics: Sequence[str], column: str) -> None:
-        self.path = path
-        self._file = file
-        self._sink = sink
-        self._metrics = tuple(metrics)
-        self._column = column
+    path: Path
+    _file: ExitStack
+    _sink: Sink
+    _metrics: Sequence[str]
+    _column: str
 
     @classmethod
     def open(

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -101,12 +102,12 @@ def leftovers(directory: Path) -> list[Path]:
     return found
 
 
+@dataclass
 class OwnFiles:
     """The files that a run may replace and remove in its directory."""
 
-    def __init__(self, directory: Path, manifest: RunManifest) -> None:
-        self._directory = directory
-        self._manifest = manifest
+    _directory: Path
+    _manifest: RunManifest
 
     def check(self, names: Iterable[str]) -> None:
         """Check that files may be written: they do not exist, or are as this run made them."""
