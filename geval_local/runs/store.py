@@ -12,7 +12,6 @@ import logging
 import os
 import sqlite3
 import time
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -207,8 +206,8 @@ class Store:
 
     Parameters
     ----------
-    path : Path
-        The file.
+    path : Path, optional
+        The file; without one, all is in memory.
     run : str
         The run's own identifier. It is written to a new file and must match an existing one.
     is_new : bool
@@ -223,10 +222,10 @@ class Store:
 
     is_closed = False
 
-    def __init__(self, path: Path, run: str, *, is_new: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, run: str, *, is_new: bool) -> None:
+        self.path = path or Path(":memory:")
         self._synced = time.monotonic()
-        if not is_new and not (path.is_file() and path.stat().st_size):
+        if path is not None and not is_new and not (path.is_file() and path.stat().st_size):
             raise OutputError(
                 f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun", hint=DAMAGE_REMEDY
             )
@@ -493,17 +492,6 @@ def _damaged_share(share: StoredShare, values: Sequence[Any]) -> OutputError:
         f"{share.path} is damaged: row {row}, judge {judge}, metric {metric}",
         hint=f"Resume that share, which computes it again: geval-local resume {share.path.parent}",
     )
-
-
-class MemoryStore(Store):
-    """Outcomes of a run that keeps nothing: the same tables, in memory."""
-
-    def __init__(self) -> None:
-        self.path = Path(":memory:")
-        self._synced = time.monotonic()
-        self._connection = connect(None)
-        weakref.finalize(self, self._connection.close)
-        make_tables(self._connection, _STATEMENTS, _SCHEMA, self.path)
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
