@@ -359,12 +359,10 @@ class Completion:
             return self._read(record, lambda: load(choice))
         from geval_local.judge.judge import Judge
 
-        if not self.run.manifest.settings.use_cache:
-            judge = self._read(record, lambda: Judge.load(choice))
-        else:
-            judge = Judge.load(choice, on_read=partial(self._read, record))
-        self.own = judge
-        return judge
+        read = partial(self._read, record)
+        is_lazy = self.run.manifest.settings.use_cache
+        self.own = Judge.load(choice, on_read=read) if is_lazy else read(lambda: Judge.load(choice))
+        return self.own
 
     def _close(self, judge: Judge) -> None:
         """Give back the memory of a judge that this run has loaded."""

@@ -23,7 +23,6 @@ from geval_local.options import JudgeOptions
 from geval_local.runs.directory import SHARES_NAME, STORE_NAME, remove_shares, shares_in
 from geval_local.runs.manifest import JudgeRecord, RunManifest, read_manifest
 from geval_local.runs.run import Run, meet
-from geval_local.runs.store import StoredShare
 from geval_local.runs.workers import Task, Workers, local_workers
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def fill(run: Run, shares: Sequence[ScoredShare]) -> None:
     """Bring the outcomes of shares into a run, and say that its judges have done their work."""
     rows, stored = 0, []
     for directory, manifest in shares:
-        stored.append(StoredShare(directory / STORE_NAME, manifest.run, rows))
+        stored.append((directory / STORE_NAME, manifest.run, rows))
         rows += manifest.input.rows or 0
     # What only the whole input tells: an id that a row of an earlier share has.
     refused = {place: sample.error for place, sample in enumerate(run.samples()) if sample.error is not None}

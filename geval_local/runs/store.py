@@ -404,29 +404,36 @@ class Store:
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
     def take_over(
-        self, shares: Sequence[StoredShare], outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause]
+        self, shares: Iterable[tuple[Path, str, int]], outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause]
     ) -> None:
-        """Hold what shares have stored and nothing else, by one transaction.
+        """Hold what finished shares have stored and nothing else, by one transaction.
 
-        `outcomes` is the number of those that a row has, for each judge and metric. Rows that are `refused`, by their
-        reasons, have no figures, whatever a share has computed.
+        Of each share this is the store, the share's own identifier, and the number of rows before it. `outcomes` is the
+        number of those that a row has, for each judge and metric. Rows that are `refused`, by their reasons, have no
+        figures, whatever a share has computed.
         """
         with plain_errors(self.path), transaction(self._connection):
             for name in _tables(self._connection):
                 self._connection.execute(f"DELETE FROM {name}")
             windows = 0
-            for share in shares:
-                windows = self._take_share(share, outcomes, refused, windows)
+            for path, run, before in shares:
+                windows = self._take_share(path, run, before, outcomes, refused, windows)
 
     def _take_share(
-        self, share: StoredShare, outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause], windows: int
+        self,
+        path: Path,
+        run: str,
+        before: int,
+        outcomes: Sequence[Sequence[int]],
+        refused: Mapping[int, Cause],
+        windows: int,
     ) -> int:
         """Take all tables of a share whose first window is `windows`; return the number of the next window."""
         stop = windows
-        with closing(_connect_finished(share.path)) as source, plain_errors(share.path):
-            if source.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (share.run,):
+        with closing(_connect_finished(path)) as source, plain_errors(path):
+            if source.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (run,):
                 raise OutputError(
-                    f"{share.path} belongs to another run than the manifest beside it",
+                    f"{path} belongs to another run than the manifest beside it",
                     hint="Put back the file that belongs here, or score that share again.",
                 )
             for name in _tables(source):
@@ -435,13 +442,17 @@ class Store:
                     moved: list[list[Any]] = []
                     for *values, sealed in some:
                         if seal(*values) != sealed:
-                            raise _damaged_share(share, values)
+                            judge, metric, row = (one + 1 if isinstance(one, int) else one for one in values[:3])
+                            raise OutputError(
+                                f"{path} is damaged: row {row}, judge {judge}, metric {metric}",
+                                hint=f"Resume that share, which computes it again: geval-local resume {path.parent}",
+                            )
                         if _PLACES[name] == "window":
                             values[2] += windows
                             stop = max(stop, values[2] + 1)
                         else:
                             each = outcomes[values[0]][values[1]]
-                            values[2] += share.before * each
+                            values[2] += before * each
                             reason = refused.get(values[2] // each)
                             if reason is not None and name != "outcomes":
                                 continue
@@ -459,16 +470,6 @@ class Store:
             return self._connection.execute("DELETE FROM outcomes WHERE error IS NOT NULL").rowcount
 
 
-class StoredShare(NamedTuple):
-    """The store of a share that is finished."""
-
-    path: Path
-    #: The share's own identifier.
-    run: str
-    #: Rows before it.
-    before: int
-
-
 def _connect_finished(path: Path) -> sqlite3.Connection:
     """Open the database of a run that has ended, which may be on a disk that nobody can write to."""
     log = path.with_name(f"{path.name}-wal")
@@ -484,14 +485,6 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
     """Name the tables of what a run has stored; each has its entry in `_PLACES`."""
     found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'about'")
     return sorted(name for (name,) in found)
-
-
-def _damaged_share(share: StoredShare, values: Sequence[Any]) -> OutputError:
-    judge, metric, row = (one + 1 if isinstance(one, int) else one for one in values[:3])
-    return OutputError(
-        f"{share.path} is damaged: row {row}, judge {judge}, metric {metric}",
-        hint=f"Resume that share, which computes it again: geval-local resume {share.path.parent}",
-    )
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
