@@ -84,15 +84,10 @@ def commit_of(directory: Path) -> str:
 
 def made_by(pattern: str, **known: str) -> list[Path]:
     """List the directories that a pattern has made; `known` are placeholders with a fixed value."""
-    parts = _PLACEHOLDER.split(pattern)
-    shape, wild = "", ""
-    for place, part in enumerate(parts):
-        if place % 2:
-            shape += re.escape(known[part]) if part in known else _SHAPES[part]
-            wild += glob.escape(known[part]) if part in known else "*"
-        else:
-            shape, wild = shape + re.escape(part), wild + glob.escape(part)
-    shape, wild = shape.rstrip("/"), wild.rstrip("/")
+    parts = list(enumerate(_PLACEHOLDER.split(pattern.rstrip("/"))))
+    values = _SHAPES | {name: re.escape(value) for name, value in known.items()}
+    shape = "".join(values[part] if place % 2 else re.escape(part) for place, part in parts)
+    wild = "".join("*" if place % 2 else glob.escape(part) for place, part in parts)
     # A second run with the same name gets a number at its end.
     found = sorted({*glob.glob(wild), *glob.glob(f"{wild}-*")})
     return [Path(one) for one in found if re.fullmatch(rf"{shape}(-\d+)?", one) and os.path.isdir(one)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from geval_local.errors import OutputError
 from geval_local.io.ownership import check_own, file_sha256, owned
@@ -24,12 +24,8 @@ from geval_local.io.rows import format_of
 from geval_local.io.samples import Sample
 from geval_local.io.shapes import FORMER_ID
 from geval_local.io.writer import ResultWriter, RowFigures
-from geval_local.options import Format
 from geval_local.runs.directory import remove_run
 from geval_local.runs.run import Run, export_name
-
-#: Formats of exported files, by their extension.
-EXPORT_FORMATS: tuple[str, ...] = get_args(Format)
 
 
 class Exporter(ExitStack):
