@@ -180,19 +180,6 @@ class RowFigures(Protocol):
         """Return the figures as plain JSON values."""
 
 
-def _parquet_sink(
-    file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout, source: Source, stack: ExitStack
-) -> Sink:
-    try:
-        from geval_local.io.parquet import ParquetSink
-    except ImportError:
-        raise OutputError(
-            "writing Parquet needs pyarrow, the `parquet` extra",
-            hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
-        ) from None
-    return ParquetSink(file, metrics, directory, layout, stack.enter_context(source()))
-
-
 @dataclass
 class ResultWriter:
     r"""Writer of scored samples, one row per sample, in the order of the calls; a context manager.
@@ -251,7 +238,14 @@ class ResultWriter:
             elif suffix == ".jsonl":
                 sink = JsonlSink(file, layout)
             else:
-                sink = _parquet_sink(file, metrics, path.parent, layout, source, stack)
+                try:
+                    from geval_local.io.parquet import ParquetSink
+                except ImportError:
+                    raise OutputError(
+                        "writing Parquet needs pyarrow, the `parquet` extra",
+                        hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
+                    ) from None
+                sink = ParquetSink(file, metrics, path.parent, layout, stack.enter_context(source()))
             stack.callback(sink.discard)
             stack.push(lambda kind, *_: sink.finish() if kind is None else None)
             return cls(path, stack.pop_all(), sink, metrics, layout.column)
