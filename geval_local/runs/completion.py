@@ -256,10 +256,7 @@ class Completion:
                 self._count(sample, results)
                 exporter.write(sample, results)
             self.write()
-        totals: dict[str, int] = {}
-        for counts in self._totals():
-            for name, count in counts.items():
-                totals[name] = totals.get(name, 0) + count
+        counts = self._totals()
         summaries = {key: tally.summary(self.documents) for key, tally in self.tallies.items()}
         for key, tallies in self.slices.items():
             summaries[key] = tallies.summarize(summaries[key], self.documents)
@@ -285,7 +282,7 @@ class Completion:
             load_seconds=self.load_seconds,
             steps_seconds=self.steps_seconds,
             seconds=time.perf_counter() - begin - self.load_seconds - self.steps_seconds,
-            totals=totals,
+            totals={name: sum(one[name] for one in counts) for name in counts[0]},
             precisions=self.precisions,
             manifest=run.manifest,
             target=self.target,
