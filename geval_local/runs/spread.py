@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 SHARES_EACH = 4
 #: Least bytes of a share, if there are so many for every worker: each share computes its first texts anew.
 LEAST_BYTES = 1 << 18
-#: What a run learns of a judge from its shares.
-_LEARNT = ("fingerprint", "engine", "batch_tokens", "signatures", "definitions")
 
 
 class ScoredShare(NamedTuple):
@@ -60,16 +58,12 @@ def fill(run: Run, shares: Sequence[ScoredShare]) -> None:
         )
         if its is None:
             raise OutputError(f"no share has rows that {record.name} has scored", hint="Is the input empty?")
-        _learn(record, its)
+        meet(record, its)
+        record.definitions = its.definitions
         record.complete = True
     run.save()
     for record in run.manifest.judges:
         run.write_steps(record, [Metric.model_validate(one) for one in record.definitions.values()])
-
-
-def _learn(record: JudgeRecord, its: JudgeRecord) -> None:
-    for name in _LEARNT:
-        setattr(record, name, getattr(its, name))
 
 
 @dataclass
@@ -177,5 +171,5 @@ class Spread:
         """Record the judge of the first worker, and check that the others have the same."""
         meet(record, found)
         if not record.definitions:
-            _learn(record, found)
+            record.definitions = found.definitions
             self._run.save()
