@@ -210,7 +210,8 @@ def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -
     with open_text(path, newline="", encoding=encoding, guess=True) as file:
         lines, delimiter = _begun(file, path, delimiter)
         header = _plain_cells(next(lines, ""), delimiter, 1)
-        columns, plain, swallowed, spaced = len(header), _Columns(), list[str](), f"{delimiter} "
+        columns, swallowed, spaced = len(header), list[str](), f"{delimiter} "
+        plain, numeric = 0, frozenset[int]()  # rows without a quote, and the columns that are numbers in all of them
         is_quoted, is_spaced, is_tab = any('"' in name for name in header), False, delimiter == "\t"
         while not is_quoted:
             lines.begin()
@@ -230,23 +231,25 @@ def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -
                 # Texts hold no tabs: that lines have as many as the header is no chance.
                 others = chain(swallowed, (other for other in _each(lines) if '"' in other))
                 fits = fits and all(len(_plain_cells(other, delimiter, columns)) == columns for other in others)
-                return _Look(fits and plain.rows >= _FEW, plain.numeric)
+                return _Look(fits, numeric) if plain >= _FEW else _Look()
             if len(lines.record) > 1:
                 swallowed += lines.record
             elif '"' in line:
                 is_quoted = not is_tab and ('""' in line or any(f'"{cell}"' in line for cell in cells))
                 is_quoted |= len(cells) == columns and not fits
             elif fits:
-                plain.add(_plain_cells(line, delimiter, columns))
+                cells = _plain_cells(line, delimiter, columns)
+                numbers = frozenset(place for place, cell in enumerate(cells) if number_in(cell) is not None)
+                plain, numeric = plain + 1, numeric & numbers if plain else numbers
                 is_spaced |= spaced in line
-        look = _Look(numeric=plain.numeric)
+        look = _Look(numeric=numeric) if plain >= _FEW else _Look()
         rows = [_plain_cells(line, delimiter, columns) for line in swallowed]
-        if is_quoted or not rows or plain.rows < _FEW or any(len(row) != columns for row in rows):
+        if is_quoted or not rows or plain < _FEW or any(len(row) != columns for row in rows):
             return look
-        if plain.numeric or is_tab:
-            found = look.are_rows(swallowed, delimiter, columns) if plain.numeric else all(map(all, rows))
-            return _Look(found, plain.numeric)
-        if plain.rows < _ENOUGH or (not is_spaced and any(spaced in line for line in swallowed)):
+        if numeric or is_tab:
+            found = look.are_rows(swallowed, delimiter, columns) if numeric else all(map(all, rows))
+            return _Look(found, numeric)
+        if plain < _ENOUGH or (not is_spaced and any(spaced in line for line in swallowed)):
             return look
         raise DataError(
             f"{path}: {swallowed[0].rstrip()[:80]!r} opens a quote that a later line closes, and each of these lines "
@@ -261,25 +264,6 @@ def _each(lines: _Lines) -> Iterator[str]:
     for line in lines:
         yield line
         lines.begin()
-
-
-class _Columns:
-    """Which columns hold numbers only."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._numeric = frozenset[int]()
-
-    @property
-    def numeric(self) -> frozenset[int]:
-        """These columns; none after too few rows."""
-        return self._numeric if self.rows >= _FEW else frozenset()
-
-    def add(self, row: Sequence[str]) -> None:
-        """Look at a row."""
-        numbers = frozenset(place for place, cell in enumerate(row) if number_in(cell) is not None)
-        self._numeric = self._numeric & numbers if self.rows else numbers
-        self.rows += 1
 
 
 def find_delimiter(text: str) -> str:
