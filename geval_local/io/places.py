@@ -252,11 +252,6 @@ class Place:
             and matched.match(inner)
         ]
 
-    def open(self) -> Any:
-        """Open the file for random access, binary."""
-        local = self.local
-        return self.system.open_input_file(self.path) if local is None else local.open("rb", buffering=BLOCK)
-
     def lines_file(self) -> BinaryIO:
         """Open the file for sequential reading, binary and buffered."""
         local = self.local
@@ -284,11 +279,10 @@ class Place:
             raise FileNotFoundError(f"there is no file {self}")
         return entry.bytes, entry.changed
 
-    def read(self, start: int = 0, stop: int | None = None) -> bytes:
-        """Read the file, or its bytes from `start` up to `stop`."""
-        with self.open() as file:
-            file.seek(start)
-            return bytes(file.read() if stop is None else file.read(stop - start))
+    def read(self, most: int = -1) -> bytes:
+        """Read the file, or its first bytes."""
+        with self.seekable_file() as file:
+            return file.read(most)
 
     def write(self, content: bytes | memoryview, *, mark: str) -> None:
         """Write a file atomically."""
@@ -393,7 +387,7 @@ def state_of(file: File) -> tuple[int, int]:
 
 def parquet_source(file: File) -> Any:
     """Return what pyarrow reads a Parquet file from."""
-    return file.open() if isinstance(file, Place) else file
+    return file.system.open_input_file(file.path) if isinstance(file, Place) else file
 
 
 def check_is_there(file: File) -> None:

@@ -111,11 +111,11 @@ class _Cut(NamedTuple):
     windows: int = 0
 
 
-def has_a_line_a_row(place: Place, size: int) -> bool:
+def has_a_line_a_row(place: Place) -> bool:
     """Whether a file has one row per line, so that it can be cut at any line and read by bytes."""
     if format_of(place.name) not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
         return False
-    head = place.read(0, min(_HEAD_BYTES, size))
+    head = place.read(_HEAD_BYTES)
     if encoding_of(head) != "utf-8-sig" or kind_of_no_text(head) is not None:
         return False
     with place.lines_file() as source:
@@ -314,7 +314,7 @@ class _Input:
     def _is_by_bytes(self, file: int) -> bool:
         if file not in self._by_bytes:
             place = Place(str(self.paths[file]))
-            self._by_bytes[file] = self.options.encoding is None and has_a_line_a_row(place, self._sizes[file])
+            self._by_bytes[file] = self.options.encoding is None and has_a_line_a_row(place)
         return self._by_bytes[file]
 
     # --- cuts ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from geval_local.options import JudgeOptions
 from geval_local.runs.directory import SHARES_NAME, STORE_NAME, remove_shares, shares_in
 from geval_local.runs.manifest import JudgeRecord, RunManifest, read_manifest
 from geval_local.runs.run import Run, meet
-from geval_local.runs.workers import Task, Workers, local_workers
+from geval_local.runs.workers import LocalWorkers, Task, Workers, environments
 
 if TYPE_CHECKING:
     from geval_local.runs.completion import Completion
@@ -74,7 +74,9 @@ class Spread:
     count: str
     retry_errors: bool = False
     #: Starts the workers, given their number and the judges that each loads.
-    start: Callable[[str, Sequence[JudgeOptions]], Workers] = local_workers
+    start: Callable[[str, Sequence[JudgeOptions]], Workers] = lambda count, judges: LocalWorkers(
+        environments(count, judges)
+    )
 
     def score(self, completion: Completion) -> None:
         """Bring a run to its outcomes, unless it has some: what is missing then, it computes itself."""
