@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from geval_local.conversation import CHATS
 from geval_local.errors import UnscorableError
-from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, field_value, paths_of, text_of
+from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, paths_of, text_of
 
 #: ``group_by="row"`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
@@ -98,7 +98,7 @@ class DocumentRule:
     def path(self, row: Mapping[str, Any], name: str) -> str | None:
         """Return the column from which a field is read, or the path into one; None if the row has none."""
         path = _Reader(self).path(row, name)
-        return None if field_value(row, path) is None else path
+        return None if lookup(row, path) is None else path
 
     def text(self, row: Mapping[str, Any], name: str) -> str:
         """Return the text of a field, as it is scored; empty if there is none."""
@@ -137,7 +137,7 @@ class _Reader:
         """Return the names in use, judging by one row: what the user or an earlier run says, else the item's fields."""
         rule = self._rule
         if rule.group_by is not None:
-            return () if rule.group_by == EVERY_ROW and field_value(row, EVERY_ROW) is None else (rule.group_by,)
+            return () if rule.group_by == EVERY_ROW and lookup(row, EVERY_ROW) is None else (rule.group_by,)
         if rule.used is not None or rule.item:
             return rule.item if rule.used is None else rule.used
         return tuple(name for name in _USUAL if name in self._usual(row)) or rule.fields or ("output",)
@@ -148,7 +148,7 @@ class _Reader:
 
     def path(self, row: Mapping[str, Any], name: str) -> str:
         """Return the column of a name, or the path into one."""
-        if name == self._rule.group_by and field_value(row, name) is not None:
+        if name == self._rule.group_by and lookup(row, name) is not None:
             return name
         key = tuple(row), name
         if key not in self._paths:
@@ -168,7 +168,7 @@ class _Reader:
 
     def value(self, row: Mapping[str, Any], name: str) -> Any:
         """Read a name's value; None if there is none."""
-        return field_value(row, self.path(row, name))
+        return lookup(row, self.path(row, name))
 
     def _usual(self, row: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the columns of the usual fields, without those that a metric reads otherwise."""

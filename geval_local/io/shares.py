@@ -364,7 +364,7 @@ class _Input:
     def _row_at(self, file: int, index: int) -> tuple[int, int]:
         """Find the place of a row and its number."""
         rows = self._pass_over(file, index)
-        while rows.at is not None and rows.at.index < index:
+        while rows.at is not None and rows.at.before < index:
             rows.step()
         if rows.at is None:
             raise DataError(
@@ -422,7 +422,7 @@ class _Input:
 class _Located(NamedTuple):
     """A row of a file: how many are before it, its place as in a `_Cut`, its number, and itself or its line."""
 
-    index: int
+    before: int
     place: int
     number: int
     row: RawRow | bytes

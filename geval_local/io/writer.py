@@ -55,10 +55,12 @@ class Sink(Protocol):
         """Append a row."""
 
     def finish(self) -> None:
-        """Write the buffered rows."""
+        """Write the buffered rows, if there are any."""
+        return
 
     def discard(self) -> None:
         """Release everything except the file itself; called once, after `finish` or instead of it."""
+        return
 
 
 class JsonlSink(Sink):
