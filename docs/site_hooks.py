@@ -25,8 +25,8 @@ TAKEN_IN = {
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _ELSEWHERE = re.compile(r"https://unpkg\.com/[^\"'`]*")
 _FENCE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
-#: Where the pages of public names are.
-NAMES = "reference/names"
+#: Where the pages of public names are, and those of verbs.
+NAMES, VERBS = "reference/names", "reference/commands"
 
 
 def source_of(page: str) -> str:
@@ -67,14 +67,18 @@ def listing(folder: Path) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of public names into the navigation."""
+    """Put the pages of verbs and of public names into the navigation."""
     import geval_local
 
     names = [name for name in geval_local.__all__ if not name.startswith("_")]
+    added = {
+        "Python": [{name: f"{NAMES}/{name}.md"} for name in names],
+        "Command line": [f"{VERBS}/{page.name}" for page in files_in(ROOT / "docs" / VERBS)],
+    }
     for section in config.nav or []:
         for entry in section.get("Reference", []) if isinstance(section, dict) else []:
-            if isinstance(entry, dict) and "Python" in entry:
-                entry["Python"] += [{name: f"{NAMES}/{name}.md"} for name in names]
+            for name in added.keys() & entry if isinstance(entry, dict) else ():
+                entry[name] += added[name]
     return config
 
 

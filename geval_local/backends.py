@@ -53,15 +53,11 @@ class BackendKind:
     keys: tuple[str, ...] = ()
 
 
-def _is_address(name: str | None) -> bool:
-    return name is not None and name.startswith(("http://", "https://"))
-
-
 #: In the order in which they are asked whether they serve a judge; the last one serves all others.
 BACKENDS: Mapping[str, BackendKind] = {
     "served": BackendKind(
         module="served_backend",
-        applies=lambda name, engine: _is_address(name),
+        applies=lambda name, engine: name is not None and name.startswith(("http://", "https://")),
         own=("served_model", "tokenizer", "requests_at_once", "allow_remote"),
         own_for="a judge that a server computes",
         chosen_by="Name its address: `judge=http://HOST:PORT/v1`.",

@@ -16,61 +16,40 @@ class Direction(str, Enum):
     ----------
     HIGH, LOW
         High scores are good, as for most metrics; or low scores are, as for toxicity.
+    sign : int
+        1 or -1: a score times this is better if it is larger.
+    comparison, reach : str
+        How a passing score compares with its limit, as a sign and as a verb.
+    failing : str
+        The side of a limit on which a score fails.
+    best, worst, ahead, behind : str
+        The words for the best and the worst score, and for the better and the worse of two.
+    loss, lost : str
+        The noun and the verb for a change to the worse.
     """
 
-    HIGH = "high"
-    LOW = "low"
+    sign: int
+    comparison: str
+    reach: str
+    failing: str
+    best: str
+    worst: str
+    ahead: str
+    behind: str
+    loss: str
+    lost: str
+
+    HIGH = "high", 1, ">=", "reach", "below", "highest", "lowest", "higher", "lower", "drop", "fell"
+    LOW = "low", -1, "<=", "stay within", "above", "lowest", "highest", "lower", "higher", "rise", "rose"
+
+    def __new__(cls, value: str, sign: int = 1, *words: str) -> Direction:
+        """Make a direction of its written form and its words."""
+        made = str.__new__(cls, value)
+        made._value_, made.sign = value, sign
+        made.comparison, made.reach, made.failing, made.best, made.worst = words[:5]
+        made.ahead, made.behind, made.loss, made.lost = words[5:]
+        return made
 
     def passes(self, value: float, limit: float) -> bool:
         """Whether a score is at the limit or on its good side; False for NaN."""
         return value >= limit if self is Direction.HIGH else value <= limit
-
-    @property
-    def sign(self) -> int:
-        """1 or -1: a score times this is better if it is larger."""
-        return 1 if self is Direction.HIGH else -1
-
-    @property
-    def comparison(self) -> str:
-        """The comparison of a passing score with its limit: ``>=`` or ``<=``."""
-        return ">=" if self is Direction.HIGH else "<="
-
-    @property
-    def reach(self) -> str:
-        """The verb for scores that pass a limit: they ``reach`` it, or ``stay within`` it."""
-        return "reach" if self is Direction.HIGH else "stay within"
-
-    @property
-    def best(self) -> str:
-        """The word for the best score: ``highest`` or ``lowest``."""
-        return "highest" if self is Direction.HIGH else "lowest"
-
-    @property
-    def ahead(self) -> str:
-        """The word for the better of two scores: ``higher`` or ``lower``."""
-        return "higher" if self is Direction.HIGH else "lower"
-
-    @property
-    def worst(self) -> str:
-        """The word for the worst score: ``lowest`` or ``highest``."""
-        return "lowest" if self is Direction.HIGH else "highest"
-
-    @property
-    def failing(self) -> str:
-        """The side of a limit on which a score fails: ``below`` or ``above``."""
-        return "below" if self is Direction.HIGH else "above"
-
-    @property
-    def behind(self) -> str:
-        """The word for the worse of two scores: ``lower`` or ``higher``."""
-        return "lower" if self is Direction.HIGH else "higher"
-
-    @property
-    def loss(self) -> str:
-        """The noun for a change to the worse: a ``drop`` or a ``rise``."""
-        return "drop" if self is Direction.HIGH else "rise"
-
-    @property
-    def lost(self) -> str:
-        """The verb for a mean that became worse: it ``fell`` or ``rose``."""
-        return "fell" if self is Direction.HIGH else "rose"

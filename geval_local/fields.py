@@ -414,6 +414,12 @@ def shortened(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: (most - 1) // 2]}…{line[len(line) - most // 2 :]}"
 
 
+def beginning(text: str, most: int) -> str:
+    """Return the beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
 def output_text(row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str | None:
     """Return the text of a row's output, by the rules of scoring; None if there is none."""
     try:

@@ -75,6 +75,8 @@ class DocumentRule:
     mapping: Mapping[str, str] = field(default_factory=dict)
     #: Fields or columns that an earlier run used; none if every row was a document. None if nothing is known.
     used: tuple[str, ...] | None = None
+    #: Columns of a row and a name -> its path; rows with a conversation are read one by one.
+    _paths: dict[tuple[tuple[str, ...], str], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -95,14 +97,40 @@ class DocumentRule:
             group_by, tuple(names), tuple(item), answers.pop() if len(answers) == 1 else "", dict(mapping or {}), known
         )
 
-    def path(self, row: Mapping[str, Any], name: str) -> str | None:
-        """Return the column from which a field is read, or the path into one; None if the row has none."""
-        path = _Reader(self).path(row, name)
-        return None if lookup(row, path) is None else path
+    def path(self, row: Mapping[str, Any], name: str) -> str:
+        """Return the column from which a name is read, or the path into one."""
+        if name == self.group_by and lookup(row, name) is not None:
+            return name
+        key = tuple(row), name
+        if key not in self._paths:
+            if not _CHATS.isdisjoint(row) or len(self._paths) > _MOST_PATHS:
+                return self._found(row, name)
+            self._paths[key] = self._found(row, name)
+        return self._paths[key]
+
+    def _found(self, row: Mapping[str, Any], name: str) -> str:
+        with suppress(UnscorableError):
+            if name in self.fields:
+                return paths_of(self.fields, row, self.mapping).get(name, name)
+            if name in _USUAL or not self.fields:
+                return self._usual(row).get(name) or paths_of((name,), row, self.mapping).get(name, name)
+        return name
+
+    def _usual(self, row: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the columns of the usual fields, without those that a metric reads otherwise."""
+        with suppress(UnscorableError):
+            read = {*paths_of(self.fields or ("output",), row, self.mapping).values(), *self.mapping.values()}
+            rest = {name: value for name, value in row.items() if name not in read}
+            return {name: path for name, path in paths_of(_USUAL, rest, {}).items() if path in rest}
+        return {}
+
+    def value(self, row: Mapping[str, Any], name: str) -> Any:
+        """Read a name's value; None if there is none."""
+        return lookup(row, self.path(row, name))
 
     def text(self, row: Mapping[str, Any], name: str) -> str:
         """Return the text of a field, as it is scored; empty if there is none."""
-        return _text(_Reader(self).value(row, name))
+        return _text(self.value(row, name))
 
     def shown(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None]:
         """Name the field that is judged, and the one about the item that differs most between rows; None without."""
@@ -113,71 +141,25 @@ class DocumentRule:
         is_told = any(self.text(row, answer) for row in some)
         return answer if is_told else None, asked if asked is not None and kinds[asked] else None
 
-    def document(self, row: Mapping[str, Any]) -> str | None:
-        """Return the document of a row as far as the row alone shows it; None if it is a document of its own."""
-        reader = _Reader(self)
-        names = reader.names(row)
-        if self.group_by is None and (named := reader.named(row)) is not None:
-            names = (named,)
-        elif not names:
-            return None
-        texts = [_text(reader.value(row, name)) for name in names]
-        return None if not any(texts) else "\n".join(texts)
-
-
-class _Reader:
-    """Reads what names the documents of rows."""
-
-    def __init__(self, rule: DocumentRule) -> None:
-        self._rule = rule
-        #: Columns of a row and a name -> its path; rows with a conversation are read one by one.
-        self._paths: dict[tuple[tuple[str, ...], str], str] = {}
-
     def names(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names in use, judging by one row: what the user or an earlier run says, else the item's fields."""
-        rule = self._rule
-        if rule.group_by is not None:
-            return () if rule.group_by == EVERY_ROW and lookup(row, EVERY_ROW) is None else (rule.group_by,)
-        if rule.used is not None or rule.item:
-            return rule.item if rule.used is None else rule.used
-        return tuple(name for name in _USUAL if name in self._usual(row)) or rule.fields or ("output",)
+        if self.group_by is not None:
+            return () if self.group_by == EVERY_ROW and lookup(row, EVERY_ROW) is None else (self.group_by,)
+        if self.used is not None or self.item:
+            return self.item if self.used is None else self.used
+        return tuple(name for name in _USUAL if name in self._usual(row)) or self.fields or ("output",)
 
     def named(self, row: Mapping[str, Any]) -> str | None:
         """Return the column that names the document."""
         return next((name for name in (*DOCUMENT_FIELDS, ID_FIELD) if row.get(name) not in (None, "")), None)
 
-    def path(self, row: Mapping[str, Any], name: str) -> str:
-        """Return the column of a name, or the path into one."""
-        if name == self._rule.group_by and lookup(row, name) is not None:
-            return name
-        key = tuple(row), name
-        if key not in self._paths:
-            if not _CHATS.isdisjoint(row) or len(self._paths) > _MOST_PATHS:
-                return self._found(row, name)
-            self._paths[key] = self._found(row, name)
-        return self._paths[key]
-
-    def _found(self, row: Mapping[str, Any], name: str) -> str:
-        rule = self._rule
-        with suppress(UnscorableError):
-            if name in rule.fields:
-                return paths_of(rule.fields, row, rule.mapping).get(name, name)
-            if name in _USUAL or not rule.fields:
-                return self._usual(row).get(name) or paths_of((name,), row, rule.mapping).get(name, name)
-        return name
-
-    def value(self, row: Mapping[str, Any], name: str) -> Any:
-        """Read a name's value; None if there is none."""
-        return lookup(row, self.path(row, name))
-
-    def _usual(self, row: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the columns of the usual fields, without those that a metric reads otherwise."""
-        rule = self._rule
-        with suppress(UnscorableError):
-            read = {*paths_of(rule.fields or ("output",), row, rule.mapping).values(), *rule.mapping.values()}
-            rest = {name: value for name, value in row.items() if name not in read}
-            return {name: path for name, path in paths_of(_USUAL, rest, {}).items() if path in rest}
-        return {}
+    def document(self, row: Mapping[str, Any]) -> str | None:
+        """Return the document of a row as far as the row alone shows it; None if it is a document of its own."""
+        names = self.names(row)
+        if self.group_by is None and (named := self.named(row)) is not None:
+            names = (named,)
+        texts = [self.text(row, name) for name in names]
+        return "\n".join(texts) if any(texts) else None
 
 
 def _text(value: Any) -> str:
@@ -293,7 +275,6 @@ class Documents:
 
     def __init__(self, rule: DocumentRule | None = None, *, named: bool = False) -> None:
         self._rule = rule or DocumentRule()
-        self._reader = _Reader(self._rule)
         self._named = named
         self._columns: dict[str, _Column] = {}
         self._shown: dict[str, str] = {}
@@ -320,12 +301,12 @@ class Documents:
         if not self._columns and row:  # rows that cannot be read may come first
             self._begin(row)
         for name, column in self._columns.items():
-            column.add(self._reader.value(row, name))
+            column.add(self._rule.value(row, name))
         if self._systems is not None:
             known = (row.get(name) for name in SYSTEM_FIELDS) if system is None else iter((system,))
             self._systems.add(next((str(one) for one in known if one not in (None, "")), None))
         if self._answer is not None:
-            self._answer.add(self._reader.value(row, self._rule.answer))
+            self._answer.add(self._rule.value(row, self._rule.answer))
         if self._by is not None:
             others = tuple(column.hashes[-1] for name, column in self._columns.items() if name != self._by)
             self._counter.add(row.get(self._by), others)
@@ -333,14 +314,14 @@ class Documents:
         return self._rows - 1
 
     def _begin(self, row: Mapping[str, Any]) -> None:
-        names = self._reader.names(row)
+        names = self._rule.names(row)
         if self._rule.group_by is None and self._rule.used is None:
-            self._by = self._reader.named(row)
+            self._by = self._rule.named(row)
         self._systems = _Column(self._rows, named=False)
         self._answer = _Column(self._rows, named=False) if self._rule.answer else None
         for name in dict.fromkeys((*names, *filter(None, (self._by,)))):
             self._columns[name] = _Column(self._rows, named=self._named)
-            self._shown[name] = self._reader.path(row, name)
+            self._shown[name] = self._rule.path(row, name)
 
     @property
     def counts(self) -> DocumentCounts:

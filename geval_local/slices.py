@@ -88,43 +88,34 @@ def find_slicings(
     ConfigurationError
         If a column is in no row, or has more than `MOST_SLICES` names.
     """
-    counts = {column: _Values(column) for column in dict.fromkeys(columns)}
-    lengths = _Values(LENGTH) if LENGTH in counts else None
+    found = {(column, False): _Values() for column in columns}
+    if LENGTH in columns:
+        found[LENGTH, True] = _Values()
     known: dict[str, None] = {}
     for row in rows:
         if len(known) < _MOST_COUNTED:
             known |= dict.fromkeys(map(str, row))
-        for column, values in counts.items():
-            values.add(lookup(row, column))
-        if lengths is not None:
-            lengths.add(_length(row, mapping))
-    found = []
-    for column, values in counts.items():
-        if values.is_empty and column == LENGTH and lengths is not None and not lengths.is_empty:
-            found.append(lengths.slicing(of_output=True))
-        elif values.is_empty:
+        for (column, of_output), values in found.items():
+            values.add(_length(row, mapping) if of_output else lookup(row, column))
+    slicings = []
+    for column in dict.fromkeys(columns):
+        known_as = [place for place in ((column, False), (column, True)) if place in found and found[place].names]
+        if not known_as:
             raise ConfigurationError(
                 f"`by={column}`: no row has a value in this column{nearest(column, known)}",
                 hint=f"Columns: {', '.join(known)}.",
             )
-        else:
-            found.append(values.slicing())
-    return found
+        slicings.append(Slicing(column, *found[known_as[0]].cut(column), known_as[0][1]))
+    return slicings
 
 
 class _Values:
     """The values of one column."""
 
-    def __init__(self, column: str) -> None:
-        self._column = column
-        self._names: dict[str, None] = {}
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
         self._numbers: list[float] | None = []
         self._missing = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row has a value."""
-        return not self._names
 
     def add(self, value: Any) -> None:
         """Add the value of a row."""
@@ -132,8 +123,8 @@ class _Values:
         if name == NO_VALUE:
             self._missing += 1
             return
-        if len(self._names) < _MOST_COUNTED:
-            self._names[name] = None
+        if len(self.names) < _MOST_COUNTED:
+            self.names[name] = None
         if self._numbers is not None:
             number = _number(value)
             if math.isnan(number):
@@ -141,28 +132,25 @@ class _Values:
             else:
                 self._numbers.append(number)
 
-    def slicing(self, *, of_output: bool = False) -> Slicing:
-        """Cut the rows."""
+    def cut(self, column: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """Return the names of the slices, and of numbers the largest of every slice but the last."""
         last = (NO_VALUE,) if self._missing else ()
-        if self._numbers is not None and len(self._names) > MOST_NUMBERS and self._column != "id":
+        if self._numbers is not None and len(self.names) > MOST_NUMBERS and column != "id":
             numbers = np.asarray(self._numbers)
             # Largest number of every quarter: equal numbers stay in one slice.
             edges = np.unique(np.quantile(numbers, (0.25, 0.5, 0.75), method="inverted_cdf"))
             edges = edges[edges < numbers.max()]
             places = np.searchsorted(edges, numbers, side="left")
             parts = [numbers[places == place] for place in range(len(edges) + 1)]
-            names = tuple(f"{part.min():g} to {part.max():g}" for part in parts)
-            return Slicing(self._column, (*names, *last), tuple(edges.tolist()), of_output)
-        if len(self._names) > MOST_SLICES:
-            many = "or more " if len(self._names) >= _MOST_COUNTED else ""
+            return (*(f"{part.min():g} to {part.max():g}" for part in parts), *last), tuple(edges.tolist())
+        if len(self.names) > MOST_SLICES:
+            many = "or more " if len(self.names) >= _MOST_COUNTED else ""
             raise ConfigurationError(
-                f"`by={self._column}`: the column has {len(self._names):,} {many}different values, more than the "
+                f"`by={column}`: the column has {len(self.names):,} {many}different values, more than the "
                 f"{MOST_SLICES} that make slices",
                 hint="Choose a column that many rows share, such as a language or a product.",
             )
-        if self._numbers is not None:
-            return Slicing(self._column, (*sorted(self._names, key=float), *last), of_output=of_output)
-        return Slicing(self._column, (*sorted(self._names), *last), of_output=of_output)
+        return (*sorted(self.names, key=None if self._numbers is None else float), *last), ()
 
 
 def _length(row: Mapping[str, Any], mapping: Mapping[str, str] | None) -> int | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from geval_local.direction import Direction
-from geval_local.errors import Cause, code_of, kind_of
+from geval_local.errors import Cause, ErrorCode, code_of, kind_of
 from geval_local.grouping import Documents
 from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer
 from geval_local.questions.question import Question
@@ -39,19 +40,61 @@ class UnscoredReason:
     #: Numbers of the first of these rows, at most `ROWS_NAMED`; after their file's name if there are several files.
     rows: tuple[int | str, ...]
 
+    @property
+    def known_code(self) -> str:
+        """The code, if one is known; else empty."""
+        return "" if self.code == ErrorCode.UNKNOWN else self.code
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {"code": self.code, "reason": self.text, "count": self.count, "rows": list(self.rows)}
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, kw_only=True)
+class _Figures:
+    """What the figures of a metric and of a question share."""
+
+    #: All rows.
+    rows: int
+    #: Mean and smallest label mass, and the share of the rows with a figure that have less than `LOW_LABEL_MASS`, 0-1;
+    #: NaN without a figure.
+    label_mass: float
+    label_mass_min: float
+    low_mass_share: float
+    #: Why rows have no figure, the most frequent reason first.
+    reasons: tuple[UnscoredReason, ...]
+    #: Thoughts per form; 0 of a judge that does not think.
+    thoughts: int
+    #: The part of the mean's standard error that drawing thoughts leaves; NaN where it is not known. The interval
+    #: includes it: scores of rows differ by it, too. Of a choice, it is that of the mean probability of the options
+    #: chosen.
+    thought_error: float
+    #: Thoughts that were closed at the limit, in all rows.
+    cut_thoughts: int
+
+    def mass_record(self) -> dict[str, Any]:
+        """Return the figures of the label mass as plain JSON values."""
+        return {
+            "mean": _finite(self.label_mass),
+            "min": _finite(self.label_mass_min),
+            "low": LOW_LABEL_MASS,
+            "share_below_low": _finite(self.low_mass_share),
+        }
+
+    def thought_record(self) -> dict[str, Any]:
+        """Return the figures of thoughts as plain JSON values, under their key; nothing of a judge without any."""
+        error = _finite(self.thought_error)
+        told = {"count": self.thoughts, "standard_error": error, "cut": self.cut_thoughts}
+        return {"thoughts": told} if self.thoughts else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(_Figures):
     """Figures over all rows for one metric. Unscored rows are counted but enter no other figure."""
 
     #: Name of the metric.
     metric: str
-    #: All rows, and those that have a score.
-    rows: int
+    #: Rows that have a score.
     scored: int
     #: Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents. It is
     #: computed also where the judge does not answer: show `shown`.
@@ -61,35 +104,19 @@ class Summary:
     noun: str
     #: Standard deviation between the rows' scores (n - 1 in the denominator); NaN for fewer than two scores.
     std: float
-    #: Mean and smallest label mass; NaN if no row was scored.
-    label_mass: float
-    label_mass_min: float
-    #: The label mass below which a row counts as low.
-    low_mass: float
-    #: Share of the scored rows with low mass, 0-1; NaN if no row was scored.
-    low_mass_share: float
     #: The threshold in use.
     threshold: float | None
     #: Share of the scored rows that reach it, 0-1; None without a threshold or a score.
     passed_share: float | None
     #: Rows with a field that was shortened to fit the judge's context.
     shortened: int
-    #: Reasons for unscored rows, most frequent first.
-    reasons: tuple[UnscoredReason, ...]
     #: The likeliest next tokens outside the labels in rows of low mass, with their mean probability, 0-1; at most
     #: `TOKENS_NAMED`.
-    other_tokens: tuple[tuple[str, float], ...] = ()
+    other_tokens: tuple[tuple[str, float], ...]
     #: Which scores of the metric are good.
-    direction: Direction = Direction.HIGH
+    direction: Direction
     #: The same figures for slices of the rows, column by column; empty unless they were asked for.
-    slices: tuple[Slice, ...] = ()
-    #: Thoughts per form; 0 of a judge that does not think.
-    thoughts: int = 0
-    #: The part of the mean's standard error that drawing thoughts leaves; NaN where it is not known. The interval
-    #: includes it: scores of rows differ by it, too.
-    thought_error: float = math.nan
-    #: Thoughts that were closed at the limit, in all rows.
-    cut_thoughts: int = 0
+    slices: tuple[Slice, ...]
 
     @property
     def doubt(self) -> str:
@@ -146,15 +173,14 @@ class Summary:
             "grouping": self.grouping,
             "warning": self.shown.warning or None,
             "std": _finite(self.std),
-            "label_mass": _mass_record(self, self.low_mass)
-            | {"other_tokens": [list(pair) for pair in self.other_tokens]},
+            "label_mass": self.mass_record() | {"other_tokens": [list(pair) for pair in self.other_tokens]},
             "threshold": self.threshold,
             "better": self.direction.value,
             "passed_share": self.passed_share,
             "shortened": self.shortened,
             "reasons": [reason.to_dict() for reason in self.reasons],
             **({"by": by} if by else {}),
-            **_thought_record(self),
+            **self.thought_record(),
         }
 
 
@@ -178,16 +204,11 @@ class Slice:
 SAID_BY_TOKENS = 0.5
 
 
-def mass_warning(summary: Summary) -> str:
-    """Say that the label mass of a run, or of some rows, is low, behind the metric's name; see `mass_remark`."""
-    return f"{summary.metric}: {mass_remark(summary)}"
-
-
 def mass_remark(summary: Summary) -> str:
     """Say that the label mass is low, on the whole or in some rows, and what the judge wrote instead."""
     rows = f"{summary.low_mass_share:.1%}" if summary.low_mass_share >= 0.0005 else "less than 0.1%"
-    share = f"below {summary.low_mass:g} in {rows} of the scored rows"
-    if summary.label_mass < summary.low_mass:
+    share = f"below {LOW_LABEL_MASS:g} in {rows} of the scored rows"
+    if summary.label_mass < LOW_LABEL_MASS:
         answers = "the judge does not answer here" if summary.label_mass < LEAST_LABEL_MASS else "it is low"
         told = f"label mass {summary.label_mass:.3f}, {share}: {answers}"
     else:
@@ -199,182 +220,137 @@ def mass_remark(summary: Summary) -> str:
     return told
 
 
-class Reasons:
-    """Counts rows without a figure by the codes of their reasons."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
-
-    def add(self, where: str, row: int | str, error: str) -> None:
-        """Count a row."""
-        text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
-        key = kind_of(Cause(text, code_of(error)))
-        text, count, rows = self._found.get(key, (text, 0, []))
-        self._found[key] = (text, count + 1, [*rows, row][:ROWS_NAMED])
-
-    def listed(self) -> tuple[UnscoredReason, ...]:
-        """List the reasons, the most frequent first."""
-        found = [UnscoredReason(key[0], text, count, tuple(rows)) for key, (text, count, rows) in self._found.items()]
-        return tuple(sorted(found, key=lambda reason: -reason.count))
-
-
-@dataclass
 class _Counts:
     """What is counted of the rows of one metric or question."""
 
-    #: Name of the metric.
-    metric: str
-    #: All rows.
-    rows: int = 0
-    #: The label mass below which a row counts as low.
-    low_mass: float = LOW_LABEL_MASS
-    #: Rows with low mass, rows that reach the threshold, rows compared with it, and rows with a shortened field.
-    low_rows: int = 0
-    #: The threshold in use.
-    threshold: float | None = None
-    #: Which scores are good.
-    direction: Direction = Direction.HIGH
-    passed: int = 0
-    judged: int = 0
-    shortened: int = 0
-    #: Reasons for unscored rows.
-    reasons: Reasons = field(default_factory=Reasons)
-    #: The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
-    other: dict[str, float] = field(default_factory=dict)
-    #: Thoughts per form, those that were closed at the limit, and the sum of the squared errors of the scores by them;
-    #: NaN if one of them is not known.
-    thoughts: int = 0
-    cut_thoughts: int = 0
-    thought_variance: float = 0.0
-    #: The ends of the metric's scale, where they are known.
-    ends: Ends | None = None
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._rows = self._low_rows = 0
+        # Reasons for rows without a figure, by their codes: text of the first, number of rows, and the first of them.
+        self._reasons: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
+        self._thoughts = self._cut_thoughts = 0
+        # Sum of the squared errors of the figures by thoughts; NaN if one of them is not known.
+        self._thought_variance = 0.0
 
-    def thought_error(self, scored: int) -> float:
-        """Return the part of the mean's standard error that drawing thoughts leaves; NaN if that is not known."""
-        return math.sqrt(self.thought_variance) / scored if self.thoughts and scored else math.nan
+    def _counted(self, where: str, row: int | str | None, result: Score | Answer) -> bool:
+        """Count a row; return whether it has a figure."""
+        self._rows += 1
+        if result.error is not None:
+            text = result.error.removeprefix(f"{where}: ").split("\n", 1)[0]
+            key = kind_of(Cause(text, code_of(result.error)))
+            text, count, rows = self._reasons.get(key, (text, 0, []))
+            self._reasons[key] = (text, count + 1, [*rows, row or self._rows][:ROWS_NAMED])
+            return False
+        self._low_rows += result.label_mass < LOW_LABEL_MASS
+        if result.thoughts is not None:
+            self._thoughts = result.thoughts.count
+            self._cut_thoughts += result.thoughts.cut
+            self._thought_variance += result.thoughts.error**2
+        return True
+
+    def _shared(self, known: int, masses: int) -> dict[str, Any]:
+        """Return the figures that all summaries have; `known` rows have a figure, `masses` of them a label mass."""
+        reasons = [UnscoredReason(code, *own[:2], tuple(own[2])) for (code, _), own in self._reasons.items()]
+        return {
+            "rows": self._rows,
+            "low_mass_share": self._low_rows / masses if masses else math.nan,
+            "reasons": tuple(sorted(reasons, key=lambda reason: -reason.count)),
+            "thoughts": self._thoughts,
+            "thought_error": math.sqrt(self._thought_variance) / known if self._thoughts and known else math.nan,
+            "cut_thoughts": self._cut_thoughts,
+        }
 
 
-class Tally:
+class Tally(_Counts):
     """Accumulates the scores of one metric row by row, 25 bytes per row, and summarizes them at the end."""
 
-    def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS, ends: Ends | None = None) -> None:
-        self.metric = metric
-        self._counts = _Counts(metric, low_mass=low_mass, ends=ends)
-        self._values = array("d")
-        self._masses = array("d")
-        self._places = array("q")
+    def __init__(self, metric: str, *, ends: Ends | None = None) -> None:
+        super().__init__(metric)
+        self._ends = ends
+        self._values, self._masses, self._places = array("d"), array("d"), array("q")
+        self._threshold: float | None = None
+        self._direction = Direction.HIGH
+        self._passed = self._judged = self._shortened = 0
+        # The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
+        self._other: dict[str, float] = {}
+        self._slices: dict[tuple[str, str], Tally] = {}
 
-    def add(self, where: str, row: int | str | None, score: Score, place: int = 0) -> None:
-        """Add one row; `place` is its place among all documents, as `Documents.add` gave it."""
-        counts = self._counts
-        counts.rows += 1
-        if score.error is not None:
-            counts.reasons.add(where, row or counts.rows, score.error)
+    def cut(self, slicings: Sequence[Slicing]) -> None:
+        """Sum up every slice that columns make of the rows, too."""
+        self._slices = {(one.column, name): Tally(self.name, ends=self._ends) for one in slicings for name in one.names}
+
+    def add(
+        self,
+        where: str,
+        row: int | str | None,
+        score: Score,
+        place: int = 0,
+        slices: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Add one row, and to its slice of every column; `place` is that of `Documents.add`."""
+        for one in slices.items():
+            self._slices[one].add(where, row, score, place)
+        if not self._counted(where, row, score):
             return
-        counts.direction = score.direction
+        self._direction = score.direction
         self._values.append(score.value)
         self._masses.append(score.label_mass)
         self._places.append(place)
-        if score.label_mass < counts.low_mass:
-            counts.low_rows += 1
+        if score.label_mass < LOW_LABEL_MASS:
             for token, p in score.other_tokens:
-                counts.other[token] = counts.other.get(token, 0.0) + p
-        counts.shortened += score.dropped_tokens > 0
-        if score.thoughts is not None:
-            counts.thoughts = score.thoughts.count
-            counts.cut_thoughts += score.thoughts.cut
-            counts.thought_variance += score.thoughts.error**2
+                self._other[token] = self._other.get(token, 0.0) + p
+        self._shortened += score.dropped_tokens > 0
         if score.passed is not None:
-            counts.threshold = score.threshold
-            counts.passed += score.passed
-            counts.judged += 1
+            self._threshold = score.threshold
+            self._passed += score.passed
+            self._judged += 1
 
     def summary(self, documents: Documents | None = None) -> Summary:
-        """Summarize the rows so far; without `documents`, every row is one."""
-        documents, counts = documents or Documents(), self._counts
+        """Summarize the rows so far, and slices that have any; without `documents`, every row is one."""
+        documents = documents or Documents()
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)
         masses = masses[~np.isnan(masses)]  # of a table that holds scores only they are not known
         groups = documents.codes[np.asarray(self._places, dtype=np.int64)] if documents.counts.is_grouped else None
-        others = sorted(counts.other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
+        others = sorted(self._other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
+        slices = (Slice(*name, tally.summary(documents)) for name, tally in self._slices.items())
         return Summary(
-            metric=counts.metric,
-            rows=counts.rows,
+            **self._shared(len(values), masses.size),
+            metric=self.name,
             scored=len(values),
-            interval=mean_interval(values, groups, ends=counts.ends) if len(values) else Interval(math.nan),
+            interval=mean_interval(values, groups, ends=self._ends) if len(values) else Interval(math.nan),
             grouping=documents.counts.told,
             noun=documents.counts.noun,
             std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
             label_mass=float(masses.mean()) if masses.size else math.nan,
             label_mass_min=float(masses.min()) if masses.size else math.nan,
-            low_mass=counts.low_mass,
-            low_mass_share=counts.low_rows / masses.size if masses.size else math.nan,
-            threshold=counts.threshold,
-            direction=counts.direction,
-            passed_share=counts.passed / counts.judged if counts.judged else None,
-            shortened=counts.shortened,
-            reasons=counts.reasons.listed(),
-            other_tokens=tuple((token, total / max(1, counts.low_rows)) for token, total in others),
-            thoughts=counts.thoughts,
-            thought_error=counts.thought_error(len(values)),
-            cut_thoughts=counts.cut_thoughts,
+            threshold=self._threshold,
+            direction=self._direction,
+            passed_share=self._passed / self._judged if self._judged else None,
+            shortened=self._shortened,
+            other_tokens=tuple((token, total / max(1, self._low_rows)) for token, total in others),
+            slices=tuple(one for one in slices if one.summary.rows),
         )
 
-    def fresh(self) -> Tally:
-        """Make an empty tally of the same metric, for a slice of its rows."""
-        return Tally(self.metric, low_mass=self._counts.low_mass, ends=self._counts.ends)
 
-
-class SliceTallies:
-    """Accumulates the scores of one metric for every slice that columns make of the rows."""
-
-    def __init__(self, whole: Tally, slicings: Sequence[Slicing]) -> None:
-        self._tallies = {(one.column, name): whole.fresh() for one in slicings for name in one.names}
-
-    def add(self, slices: Mapping[str, str], where: str, row: int | str | None, score: Score, place: int = 0) -> None:
-        """Add one row to the slice that it belongs to in every column; the rest as `Tally.add`."""
-        for one in slices.items():
-            self._tallies[one].add(where, row, score, place)
-
-    def summarize(self, summary: Summary, documents: Documents) -> Summary:
-        """Add the figures of the slices to those of all rows; slices without a row are left out."""
-        found = [
-            Slice(column, value, one)
-            for (column, value), tally in self._tallies.items()
-            if (one := tally.summary(documents)).rows
-        ]
-        return replace(summary, slices=tuple(found))
-
-
-@dataclass(frozen=True)
-class QuestionSummary:
+@dataclass(frozen=True, kw_only=True)
+class QuestionSummary(_Figures):
     """What the answers to one question came to. Rows without an answer are counted and enter no other figure."""
 
     #: Name of the results: the question's, with the judge's where there are several.
     name: str
     #: predicate, choice or score.
     type: str
-    #: All rows, and those with an answer.
-    rows: int
+    #: Rows with an answer.
     answered: int
     #: Mean probability of a predicate, or mean expected level of a score; NaN for a choice, and without an answer.
     mean: float
     #: Options of a choice, with how many rows each was the likeliest in; the most frequent first.
     chosen: tuple[tuple[str | bool, int], ...]
-    #: Mean and smallest label mass, and the share of answers with less than `LOW_LABEL_MASS`; NaN without an answer.
-    label_mass: float
-    label_mass_min: float
-    low_mass_share: float
     #: Mean of the largest differences that the order of the outcomes made; None where one order was shown.
     spread: float | None
-    #: Why rows have no answer, the most frequent reason first.
-    reasons: tuple[UnscoredReason, ...]
-    #: As those of a `Summary`; of a choice, the error is that of the mean probability of the options chosen.
-    thoughts: int = 0
-    thought_error: float = math.nan
-    cut_thoughts: int = 0
     #: The part of the mean spread that thoughts make: the mean of its standard errors; None where it is not known.
-    spread_error: float | None = None
+    spread_error: float | None
 
     @property
     def unscored(self) -> int:
@@ -390,20 +366,20 @@ class QuestionSummary:
             record["mean"] = _finite(self.mean)
         return {
             **record,
-            "label_mass": _mass_record(self, LOW_LABEL_MASS),
+            "label_mass": self.mass_record(),
             "spread": self.spread,
             "reasons": [reason.to_dict() for reason in self.reasons],
             **({} if self.spread_error is None else {"spread_error": self.spread_error}),
-            **_thought_record(self),
+            **self.thought_record(),
         }
 
 
-class QuestionTally:
+class QuestionTally(_Counts):
     """Takes in the answers to one question row by row."""
 
     def __init__(self, name: str, question: Question) -> None:
+        super().__init__(name)
         self.question = question
-        self._counts = _Counts(name)
         self._answered = 0
         self._total = 0.0
         self._mass, self._mass_min = 0.0, math.inf
@@ -412,23 +388,15 @@ class QuestionTally:
         self._orders = 1
         self._chosen: dict[tuple[type, str | bool], int] = {}
 
-    def add(self, where: str, row: int | None, answer: Answer, place: int = 0) -> None:
-        """Count one row."""
-        counts = self._counts
-        counts.rows += 1
-        if answer.error is not None:
-            counts.reasons.add(where, row or counts.rows, answer.error)
+    def add(self, where: str, row: int | None, answer: Answer, *_: object) -> None:
+        """Count one row; which of them are one document or slice does not matter."""
+        if not self._counted(where, row, answer):
             return
         self._answered += 1
         self._mass += answer.label_mass
         self._mass_min = min(self._mass_min, answer.label_mass)
-        counts.low_rows += answer.label_mass < LOW_LABEL_MASS
         self._spread += answer.spread or 0.0
         self._spread_error += math.nan if answer.spread_error is None else answer.spread_error
-        if answer.thoughts is not None:
-            counts.thoughts = answer.thoughts.count
-            counts.cut_thoughts += answer.thoughts.cut
-            counts.thought_variance += answer.thoughts.error**2
         self._orders = max(self._orders, answer.orders)
         if isinstance(answer, ChoiceAnswer):
             choice = answer.choice
@@ -437,43 +405,21 @@ class QuestionTally:
             self._total += answer.probability if isinstance(answer, PredicateAnswer) else answer.score
 
     def summary(self, documents: Documents | None = None) -> QuestionSummary:
-        """Sum up the rows so far; which of them are one document does not matter."""
-        some, counts = self._answered, self._counts
+        """Sum up the rows so far."""
+        some = self._answered
         chosen = sorted(self._chosen.items(), key=lambda item: -item[1])
         return QuestionSummary(
-            name=counts.metric,
+            **self._shared(some, some),
+            name=self.name,
             type=self.question.type,
-            rows=counts.rows,
             answered=some,
             mean=self._total / some if some and self.question.type != "choice" else math.nan,
             chosen=tuple((value, count) for (_, value), count in chosen),
             label_mass=self._mass / some if some else math.nan,
             label_mass_min=self._mass_min if some else math.nan,
-            low_mass_share=counts.low_rows / some if some else math.nan,
             spread=self._spread / some if some and self._orders > 1 else None,
-            reasons=counts.reasons.listed(),
-            thoughts=counts.thoughts,
-            thought_error=counts.thought_error(some),
-            cut_thoughts=counts.cut_thoughts,
             spread_error=self._spread_error / some if some and not math.isnan(self._spread_error) else None,
         )
-
-
-def _thought_record(figures: Summary | QuestionSummary) -> dict[str, Any]:
-    """Return the figures of thoughts as plain JSON values, under their key; nothing of a judge that does not think."""
-    error = _finite(figures.thought_error)
-    told = {"count": figures.thoughts, "standard_error": error, "cut": figures.cut_thoughts}
-    return {"thoughts": told} if figures.thoughts else {}
-
-
-def _mass_record(figures: Summary | QuestionSummary, low: float) -> dict[str, Any]:
-    """Return the figures of the label mass as plain JSON values."""
-    return {
-        "mean": _finite(figures.label_mass),
-        "min": _finite(figures.label_mass_min),
-        "low": low,
-        "share_below_low": _finite(figures.low_mass_share),
-    }
 
 
 def _finite(value: float) -> float | None:

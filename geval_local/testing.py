@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,21 +19,23 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local import __version__
-from geval_local.engine.backend import BackendFacts, Description, Draw, EngineReport, Finding, Sampling, SelfCheck
+from geval_local.engine.backend import Backend, BackendFacts, Description, Draw, EngineReport, Sampling
 from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.judge.judge import Judge
-from geval_local.models.generate import Paragraph
-from geval_local.models.precision import Precision
 from geval_local.models.registry import JudgeEntry
 from geval_local.options import JudgeOptions, Style
 from geval_local.tokens.requests import Request
+
+if TYPE_CHECKING:
+    # They bring torch, which takes longer to import than most tests take.
+    from geval_local.models.generate import Paragraph
 
 LABEL_MASS = 0.97
 STEPS = " Read the texts.\n2. Compare them.\n3. Choose a score.\n\n"
 REASON = "The text says so."
 
 
-class MockEngine:
+class MockEngine(Engine):
     """Label log-probabilities from a hash of the prompt's tokens.
 
     Parameters
@@ -60,8 +62,7 @@ class MockEngine:
         sensitive: bool = False,
         seconds: float = 0.0,
     ) -> None:
-        self.batch_tokens = batch_tokens
-        self.limit = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.unit_packs = unit_packs
         self.sensitive = sensitive
         self.seconds = seconds
@@ -69,11 +70,6 @@ class MockEngine:
         self.executed_packs = 0
         self._unit = -1
         self._history = b""
-
-    @property
-    def parts(self) -> Sequence[MockEngine]:
-        """See `geval_local.engine.interface.Engine.parts`."""
-        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Fill packs with requests in the order of their tokens, as an engine that shares prefixes would."""
@@ -121,15 +117,13 @@ class MockEngine:
         return np.log(weights * (LABEL_MASS / weights.sum()))
 
 
-class MockBackend:
+class MockBackend(Backend):
     """A backend whose read-outs come from a `MockEngine`; parameters as for `MockJudge`."""
-
-    checks: Sequence[str] = ()
 
     def __init__(
         self, engine: MockEngine, tokenizer: PreTrainedTokenizerBase, *, style: Style, context: int, name: str
     ) -> None:
-        self.engine: Engine = engine
+        self.engine = engine
         self.tokenizer = tokenizer
         self.entry = JudgeEntry(name=name, path=Path(name), style=style)
         self.facts = BackendFacts(
@@ -147,19 +141,14 @@ class MockBackend:
             precision="none (a mock)",
             report=EngineReport("mock"),
             batch_tokens=engine.batch_tokens,
+            generation="fixed",
         )
 
     def alone(self) -> MockEngine:
         """Return an engine that reads one prompt at a time."""
         return MockEngine(batch_tokens=1)
 
-    def generation(self, *, is_chat: bool) -> str:
-        """Describe how it writes evaluation steps."""
-        return "fixed"
-
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
+    def write_list(self, ids: NDArray[np.int32], *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """Write three fixed steps."""
         return STEPS
 
@@ -167,6 +156,8 @@ class MockBackend:
         self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
     ) -> list[Paragraph]:
         """Write one fixed sentence for every prompt."""
+        from geval_local.models.generate import Paragraph
+
         return [Paragraph(REASON, is_ended=True) for _ in prompts]
 
     def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
@@ -177,11 +168,9 @@ class MockBackend:
 
     def describe(self, *, measure: bool = False) -> Description:
         """Describe it for tables."""
-        return Description("", None, None, "none", "none", Precision("a mock"), is_on_cpu=True)
+        from geval_local.models.precision import Precision
 
-    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
-        """Check nothing."""
-        return SelfCheck({}, ())
+        return Description("", None, None, "none", "none", Precision("a mock"), is_on_cpu=True)
 
     def check_files(self) -> None:
         """Do nothing: there are no files."""

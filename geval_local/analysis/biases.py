@@ -29,13 +29,13 @@ from geval_local.analysis.ratings.values import HumanFields, members_of, rating_
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missing_field
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import lookup
+from geval_local.fields import lookup, output_text
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
-from geval_local.statistics.interval import Interval, t_test
+from geval_local.statistics.interval import Interval, by_name, t_test
 from geval_local.statistics.levels import Level
 from geval_local.statistics.raters import fit_raters
-from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.records import ScoredItem, word_count
 from geval_local.statistics.resampling import drawn_by_document
 from geval_local.statistics.significance import corrected
 
@@ -113,7 +113,8 @@ def gaps_by_preference(items: Sequence[ScoredItem], first: str, second: str) -> 
     People prefer the side with the higher mean rating. Gaps of an unbiased judge follow that preference. A judge that
     favours the first side has a positive gap even if people prefer the second.
     """
-    one, other = (document_means(items, side, "human", scored=False) for side in (first, second))
+    known = document_means(items, "human", scored=False)
+    one, other = (known.get(side, {}) for side in (first, second))
     by_preference: dict[str, list[ScoredItem]] = {}
     for item in items:
         if item.group in one and item.group in other and item.system in (first, second):
@@ -166,7 +167,8 @@ def length_bias(
         return LengthBias(score, None, None, math.nan, len(chosen))
     ratings = [replace(item, human=math.log(item.length or 1), predicted=item.human) for item in rated]
     documents = [item.group for item in rated]
-    codes, count = np.unique(documents, return_inverse=True, return_counts=True)[1:]
+    codes = by_name(documents)[1]
+    count = np.bincount(codes)
     values = np.array([(item.predicted, math.log(item.length or 1), item.human) for item in rated])
     values -= values.mean(axis=0)
     freedom = np.ones(len(rated))
@@ -322,9 +324,11 @@ def bias(
     name = run.one_metric(metric)
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
-    if human is not None and (members := members_of(run.rows, rating_fields(human, [name])[name])):
+    if human is not None and (members := members_of([*run.rows.inputs()], rating_fields(human, [name])[name])):
         human, raters = None, members
-    items = run.items(name, human=human, lengths=True)
+    outputs = (output_text(row, run.mapping) for row in run.rows.inputs())
+    lengths = [None if text is None else word_count(text) for text in outputs]
+    items = [replace(item, length=own) for item, own in zip(run.items(name, human=human), lengths, strict=True)]
     error, people = None, {}
     if raters:
         ratings = run.ratings(name, raters, every=True)

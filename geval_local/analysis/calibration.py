@@ -33,7 +33,7 @@ from geval_local.signature import LIBRARIES, signature_differences, told_differe
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.levels import Level, level_figures
-from geval_local.statistics.records import ScoredItem, expectations, probability_matrix, usable
+from geval_local.statistics.records import ScoredItem, expectations, heat, probability_matrix, usable
 from geval_local.statistics.resampling import group_folds
 
 Floats = NDArray[np.float64]
@@ -87,14 +87,6 @@ def follow(knots: Knots, scores: Floats) -> Floats:
         return scores
     x, y = np.array(knots).T
     return np.asarray(np.interp(scores, x, y))
-
-
-def heat(p: Floats, temperature: float) -> Floats:
-    """Raise label probabilities, shape (items, labels), to the power ``1 / temperature`` and renormalise."""
-    with np.errstate(divide="ignore"):
-        logs = np.log(p) / temperature
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.errors import ConfigurationError, NotComparableError
-from geval_local.fields import shortened
+from geval_local.fields import beginning, shortened
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
@@ -166,9 +166,11 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} count as one document; `group_by=COLUMN` changes it"
-    known = grouped(documents, chain.from_iterable(run.rows.inputs() for run in runs), runs[0].path).names
-    taken = iter(known or ())
-    own = [Grouped(None if known is None else list(islice(taken, len(run.rows))), grouping) for run in runs]
+    starts = accumulate((len(run.rows) for run in runs), initial=0)
+    own = [
+        grouped(documents, run.rows, run.path, first=first)._replace(told=grouping)
+        for run, first in zip(runs, starts, strict=False)
+    ]
     rule = replace(runs[0].rule, used=documents.counts.used)
     return SystemRows(tuple(runs), tuple(names), tuple(own), rule)
 
@@ -229,7 +231,7 @@ def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
 
 def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
     """Pair the outputs of the rows that have the same key in both files."""
-    one, other = first.outputs(), second.outputs()
+    one, other = first.outputs, second.outputs
     return [(text, other[key]) for key, text in one.items() if key in other]
 
 
@@ -394,9 +396,11 @@ class RunComparison(Study):
             yield difference_table(self.answered).titled("A and B on the rows that both scored")
         if self.against_human:
             yield comparison_table(self.against_human).titled("which agrees better with people?", fold=FOLDED_TESTS)
-        outputs = self.runs[0].outputs()
+        outputs = self.runs[0].outputs
         for name, own in self.answered.items():
-            rows = [(key, a, b, f"{a - b:+.3f}", _beginning(outputs.get(key))) for key, a, b in own.largest]
+            rows = [
+                (key, a, b, f"{a - b:+.3f}", beginning(outputs.get(key) or "", BEGINNING)) for key, a, b in own.largest
+            ]
             if rows:
                 title = f"largest disagreements: {name}"
                 yield Table.of(("item", "A", "B", "A - B", "output"), rows).titled(title)
@@ -476,51 +480,12 @@ def compare(
     """Say which system is better, or how two runs over the same rows differ; the results decide which.
 
     Two results without `system` and `baseline` count as two runs, unless each names one system of its own or most of
-    their outputs differ. All other results count as systems. The parameters are those of `compare_runs` and
-    `compare_systems`, which never guess. If the results were scored with `system_columns`, pass the same ones to
-    compare their systems.
-    """
-    scored = [ScoredRun.of(one, **reading) for one in results]
-    if system_columns:
-        field = system_of_columns(scored, system_columns, reading.get("system"))
-        scored = [replace(run, system=field) for run in scored]
-    shared: dict[str, Any] = {"metrics": metrics, "across": across, "human": human, "plan": plan, "seed": seed}
-    named = (("`system`", scored[0].system), ("`baseline`", baseline))
-    reason = next((f"{option} is given" for option, value in named if value is not None), None)
-    if len(scored) == 2 and reason is None and "input" not in across:
-        shared_metrics(scored, metrics)
-        guess = why_systems(*scored)
-        reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
-    if len(scored) == 2 and reason is None:
-        return compare_runs(*scored, **shared, level=level, coefficient=coefficient, target=target, largest=largest)
-    if level is not None or target not in (None, "documents"):
-        raise ConfigurationError(
-            "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
-            "documents",
-            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
-        )
-    found = compare_systems(scored, **shared, baseline=baseline, tie=tie)
-    return replace(found, reason=reason if len(scored) == 2 else None)
-
-
-def compare_systems(
-    results: Sequence[ResultsGiven],
-    *,
-    metrics: Sequence[str] = (),
-    baseline: str | None = None,
-    tie: float = 0.0,
-    across: Sequence[str] = (),
-    human: HumanFields | None = None,
-    plan: float | None = None,
-    seed: int = 0,
-    **reading: Unpack[Reading],
-) -> SystemComparison:
-    """Say which system is better.
+    their outputs differ. All other results count as systems. With ratings, two runs are also compared with people.
 
     Parameters
     ----------
     results : sequence of path, RunResult, rows or data frames
-        One with the systems in a column, or one for each system.
+        One with the systems in a column, one for each system, or two runs.
     metrics : sequence of str
         Names of the metrics to compare; by default all that the results share.
     baseline : str, optional
@@ -528,13 +493,20 @@ def compare_systems(
     tie : float
         Documents whose scores differ by at most this much count as ties.
     across : sequence of str
-        Keys of the signature in which the results may differ, ``versions`` or ``any``.
+        Keys of the signature in which the results may differ, ``versions`` or ``any``; of two runs also ``input``.
     human : str, sequence or mapping of str, optional
         Field of the human rating; with several metrics ``METRIC=FIELD`` for each, or a mapping.
+    level, coefficient, target
+        Level, coefficient and target population of the agreement of two runs with people.
+    largest : int
+        Disagreements of two runs to list.
     plan : float, optional
-        A true difference of means, in units of the scale: the result says how many documents are needed to find it.
+        A true difference: of systems' means, in units of the scale, or of two runs' coefficients, which requires
+        `human`. The result says how many documents are needed to find it.
     seed : int
         Seed of the draws and permutations.
+    system_columns : sequence of str, optional
+        Those with which the results were scored: compare their systems.
     **reading
         Fields of the document and of the system, and how scores are read: see `Reading`.
 
@@ -545,22 +517,54 @@ def compare_systems(
     DataError
         If the results cannot be used.
     """
-    _check_plan(plan)
+    if plan is not None and not plan > 0:
+        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
     scored = [ScoredRun.of(one, **reading) for one in results]
+    if system_columns:
+        field = system_of_columns(scored, system_columns, reading.get("system"))
+        scored = [replace(run, system=field) for run in scored]
     names = shared_metrics(scored, metrics)
+    rated = rating_fields(human, names)
+    named = (("`system`", scored[0].system), ("`baseline`", baseline))
+    reason = next((f"{option} is given" for option, value in named if value is not None), None)
+    if len(scored) == 2 and reason is None and "input" not in across:
+        guess = why_systems(*scored)
+        reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
+    if len(scored) == 2 and reason is None:
+        if plan is not None and not rated:
+            raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
+        test = partial(compare_agreement, coefficient=coefficient, seed=seed)
+        return _compare_runs(scored[0], scored[1], names, rated, across, test, level, target, largest, plan)
+    if level is not None or target not in (None, "documents"):
+        raise ConfigurationError(
+            "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
+            "documents",
+            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
+        )
+    rank = partial(rank_systems, baseline=baseline, tie=tie, seed=seed)
+    return _compare_systems(scored, names, rated, across, rank, plan, reason if len(scored) == 2 else None)
+
+
+def _compare_systems(
+    scored: Sequence[ScoredRun],
+    names: Sequence[str],
+    rated: dict[str, str],
+    across: Sequence[str],
+    rank: Callable[..., Ranking],
+    plan: float | None,
+    reason: str | None,
+) -> SystemComparison:
+    """Rank the systems by every metric."""
     check_single_outputs(scored, names)
     # Differences between the first file and each other file, except texts.
     others = {
         str(other.path): allowed_differences(scored[0], other, names, across, texts=False) for other in scored[1:]
     }
-    gathered, rated = gather(scored), rating_fields(human, names)
+    gathered = gather(scored)
     rankings = {
-        name: rank_systems(
+        name: rank(
             list(chain.from_iterable(gathered.items(name, human=rated))),
-            baseline=baseline,
-            tie=tie,
             smallest=max(run.rounding(name) for run in scored),
-            seed=seed,
             direction=scored[0].direction(name),
             ends=scored[0].ends(name),
         )
@@ -577,56 +581,25 @@ def compare_systems(
         tests = {f"{name}: {pair.name}": pair for name, own in answered.items() for pair in own.pairs}
         levels = {name: pair.significance for name, pair in tests.items()}
         planned = plan_for({name: pair.difference for name, pair in tests.items()}, plan, levels=levels)
-    return SystemComparison(gathered, others, alone, rankings, None, rated, planned)
+    return SystemComparison(gathered, others, alone, rankings, reason, rated, planned)
 
 
-def compare_runs(
-    first: ResultsGiven,
-    second: ResultsGiven,
-    *,
-    metrics: Sequence[str] = (),
-    across: Sequence[str] = (),
-    human: HumanFields | None = None,
-    level: Level | None = None,
-    coefficient: str = "spearman",
-    target: Target | None = None,
-    largest: int = 10,
-    plan: float | None = None,
-    seed: int = 0,
-    **reading: Unpack[Reading],
+def _compare_runs(
+    one: ScoredRun,
+    other: ScoredRun,
+    names: Sequence[str],
+    rated: dict[str, str],
+    across: Sequence[str],
+    test: Callable[..., Comparison],
+    level: Level | None,
+    target: Target | None,
+    largest: int,
+    plan: float | None,
 ) -> RunComparison:
-    """Say how two runs over the same rows differ, and with ratings which of them agrees better with people.
-
-    Parameters
-    ----------
-    first, second : path, RunResult, rows or data frame
-        The runs.
-    metrics, human, seed, **reading
-        As in `compare_systems`.
-    across : sequence of str
-        Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
-    level, coefficient, target
-        Level, coefficient and target population of the agreement with people.
-    largest : int
-        Disagreements to list.
-    plan : float, optional
-        A true difference of the coefficient: the result says how many documents are needed to find it. Requires
-        `human`.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        As `compare_systems`.
-    """
-    _check_plan(plan)
-    one, other = (ScoredRun.of(given, **reading) for given in (first, second))
-    names = shared_metrics((one, other), metrics)
-    rated = rating_fields(human, names)
-    if plan is not None and not rated:
-        raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
+    """Compare two runs row by row, and with people."""
     differ = allowed_differences(one, other, names, across)
     documents = together((one, other))
-    test = partial(compare_agreement, level=level or documents[0].level, coefficient=coefficient, seed=seed)
+    test = partial(test, level=level or documents[0].level)
     found: dict[str, Difference] = {}
     doubt: dict[str, tuple[str, str]] = {}
     tests: dict[str, Comparison] = {}
@@ -651,11 +624,6 @@ def compare_runs(
     planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)
     unpaired = unmatched(row_keys(one.rows), row_keys(other.rows), [str(one.path), str(other.path)])
     return RunComparison((one, other), differ, documents[0].told, unpaired, found, tests, rated, doubt, planned)
-
-
-def _check_plan(plan: float | None) -> None:
-    if plan is not None and not plan > 0:
-        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
 
 
 def shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
@@ -697,8 +665,3 @@ def allowed_differences(
         needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
         raise NotComparableError(f"{first.path} and {second.path} are not comparable: {told}", needed)
     return differ
-
-
-def _beginning(text: str | None) -> str:
-    flat = " ".join((text or "").split())
-    return flat if len(flat) <= BEGINNING else f"{flat[: BEGINNING - 3]}..."

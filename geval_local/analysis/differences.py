@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -26,7 +27,7 @@ from geval_local.score import silence
 from geval_local.signature import rounding_of
 from geval_local.statistics.interval import Ends, Interval, mean_interval, skewness_of, t_interval, t_test
 from geval_local.statistics.noninferiority import p_of_mean
-from geval_local.statistics.records import ScoredItem, labels_of, mean_mass
+from geval_local.statistics.records import ScoredItem, labels_of
 from geval_local.statistics.resampling import RESAMPLES, Draws
 from geval_local.statistics.significance import LEVEL, corrected
 
@@ -130,21 +131,18 @@ class Gap:
         """How far the first is ahead, in units of the scale; negative if it is behind."""
         return self.direction.sign * self.difference.value
 
-    def judged(self, direction: Direction) -> Gap:
-        """Return the same gap for another direction of good scores."""
-        if direction is self.direction:
-            return self
-        return replace(self, direction=direction, wins=self.losses, losses=self.wins)
-
 
 def side_means(items: Sequence[ScoredItem]) -> list[SideMean]:
     """Compute the mean score per side (system of the items), in order of appearance."""
     result = []
-    everything = {item.group for item in items if math.isfinite(item.predicted)}
-    for side in dict.fromkeys(item.system for item in items):
-        members = [item for item in items if item.system == side]
+    known = [document_means(items, of) for of in ("predicted", "human")]
+    everything = {document for own in known[0].values() for document in own}
+    by_side: dict[str, list[ScoredItem]] = {}
+    for item in items:
+        by_side.setdefault(item.system, []).append(item)
+    for side, members in by_side.items():
         scored = [item for item in members if math.isfinite(item.predicted)]
-        means, ratings = (list(document_means(members, side, of).values()) for of in ("predicted", "human"))
+        means, ratings = (list(own.get(side, {}).values()) for own in known)
         mean = mean_interval(means) if means else Interval(math.nan)
         rating = float(np.mean(ratings)) if ratings else math.nan
         rated = sum(math.isfinite(item.human) for item in scored)
@@ -161,8 +159,9 @@ def adjusted_means(items: Sequence[ScoredItem], *, seed: int = 0) -> dict[str, I
     """
     from scipy.sparse.csgraph import connected_components
 
-    by_system = {name: document_means(items, name) for name in dict.fromkeys(item.system for item in items)}
-    names, cells = [name for name, own in by_system.items() if own], [own for own in by_system.values() if own]
+    by_system = document_means(items)
+    names = [name for name in dict.fromkeys(item.system for item in items) if name in by_system]
+    cells = [by_system[name] for name in names]
     documents = list(dict.fromkeys(document for own in cells for document in own))
     there = np.array([[document in own for own in cells] for document in documents], dtype=np.float64)
     shared = there.T @ there
@@ -220,14 +219,18 @@ def gap(
     tie: float = 0.0,
     smallest: float = ROUNDING,
     ends: Ends | None = None,
+    direction: Direction = Direction.HIGH,
+    known: Mapping[str, dict[str, float]] | None = None,
 ) -> Gap:
     """Test whether one side (a system of the items) scores higher than another.
 
     If at least `SHARED` documents have both sides, the test is paired, so easy and hard documents cancel. Otherwise it
     is Welch's t test of the documents' means. A document is tied if its scores differ by at most `tie`; differences up
     to `smallest` are 0. `ends` are those of the scale; without them no score is taken to be beyond those of both sides.
+    `known` are the documents' means, if they were computed before.
     """
-    means = [document_means(items, side) for side in (first, second)]
+    by_side = known or document_means(items)
+    means = [by_side.get(side, {}) for side in (first, second)]
     for side, own in zip((first, second), means, strict=True):
         if not own:
             sides = dict.fromkeys(item.system for item in items)
@@ -239,7 +242,7 @@ def gap(
         difference = _welch(a, b)
         p = t_test(difference.value, difference.error, difference.units)
         ends = float(a.mean()), float(b.mean())
-        return Gap(first, second, ends, difference, p, math.nan, WELCH, documents, 0)
+        return Gap(first, second, ends, difference, p, math.nan, WELCH, documents, 0, direction=direction)
     a, b = (np.array([own[name] for name in shared]) for own in means)
     apart = np.where(np.abs(a - b) <= smallest, 0.0, a - b)
     by_document = dict(zip(shared, apart.tolist(), strict=True))
@@ -247,7 +250,7 @@ def gap(
     p = t_test(difference.value, difference.error, difference.units, skewness_of(apart))
     low, high = ends or (float(min(a.min(), b.min())), float(max(a.max(), b.max())))
     worst = min(low - float(b.mean()), float(a.mean()) - high, -abs(difference.value))
-    wins, losses = int((apart > tie + smallest).sum()), int((-apart > tie + smallest).sum())
+    wins, losses = (int((sign * direction.sign * apart > tie + smallest).sum()) for sign in (1, -1))
     return Gap(
         first,
         second,
@@ -262,6 +265,7 @@ def gap(
         len(shared) - wins - losses,
         losses,
         by_document,
+        direction=direction,
         hidden=hidden(apart, worst),
     )
 
@@ -272,15 +276,18 @@ def hidden(differences: Floats, worst: float) -> float:
 
 
 def document_means(
-    items: Iterable[ScoredItem], side: str, of: str = "predicted", *, scored: bool = True
-) -> dict[str, float]:
-    """Compute the mean score, or rating, of every document of a side; of scored items only if `scored`."""
-    groups: dict[str, list[float]] = defaultdict(list)
+    items: Iterable[ScoredItem], of: str = "predicted", *, scored: bool = True
+) -> dict[str, dict[str, float]]:
+    """Compute the mean score, or rating, of every document of every side; of scored items only if `scored`."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for item in items:
         value = getattr(item, of)
-        if item.system == side and math.isfinite(value) and (math.isfinite(item.predicted) or not scored):
-            groups[item.group].append(value)
-    return {group: float(np.mean(values)) for group, values in groups.items()}
+        if math.isfinite(value) and (math.isfinite(item.predicted) or not scored):
+            groups[item.system, item.group].append(value)
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (side, document), values in groups.items():
+        found[side][document] = float(np.mean(values)) if len(values) > 1 else values[0]
+    return found
 
 
 def _paired(one: dict[str, float], other: dict[str, float]) -> list[str]:
@@ -334,7 +341,8 @@ class Ranking:
 
 def doubt_of(items: Sequence[ScoredItem]) -> str:
     """Say why nothing can be concluded from scores of a judge that does not answer; empty if it answers."""
-    told = silence(mean_mass(items))
+    known = [item.label_mass for item in items if math.isfinite(item.label_mass)]
+    told = silence(math.fsum(known) / len(known)) if known else ""
     return f"Nothing can be concluded: {told}." if told else ""
 
 
@@ -381,13 +389,8 @@ def rank_systems(
         )
     if ends is None and len(labels := labels_of(items)) > 1:
         ends = labels[0], labels[-1]
-    by_system = {name: [item for item in items if item.system == name] for name in ranked}
-    tests = []
-    for one, other in combinations(ranked, 2):
-        if baseline in (None, one, other):
-            two = [*by_system[one], *by_system[other]]
-            test = gap(two, one, other, tie=tie, smallest=smallest, ends=ends)
-            tests.append(test.judged(direction))
+    test = partial(gap, items, tie=tie, smallest=smallest, ends=ends, direction=direction, known=document_means(items))
+    tests = [test(one, other) for one, other in combinations(ranked, 2) if baseline in (None, one, other)]
     holds_for = f"new documents from the same {len(ranked)} systems, not for new systems"
     words = f"has the {direction.best} mean", "in units of the scale"
     return ranking_of(means, tests, holds_for, doubt_of(items), baseline=baseline, words=words)

@@ -159,8 +159,9 @@ def estimate(
         )
     run = ScoredRun.of(results, **reading)
     name = run.one_metric(metric)
-    if human is not None and not wins and (members := members_of(run.rows, rating_fields(human, [name])[name])):
-        human, raters = None, members
+    if human is not None and not wins:
+        members = members_of([*run.rows.inputs()], rating_fields(human, [name])[name])
+        human, raters = (None, members) if members else (human, raters)
     described = run.origin(name).definition.scale if run.is_described(name) else None
     if sheet is not None:
         run = run.with_sheet(sheet, list(raters) or list(rating_fields(human, [name]).values()), metric=name)
@@ -197,7 +198,12 @@ def estimate(
         shifts = {one or ALL: dict(zip(ratings, fit_raters(table[:, own[one]]).added, strict=True)) for one in named}
     found = {}
     for one, rows in groups.items():
-        _check_rated(one, rows)
+        rated = {item.group for item in rows if math.isfinite(item.human) and math.isfinite(item.predicted)}
+        if (count := len(rated)) < 3:
+            raise DataError(
+                f"{one}: {count} documents have a rating and a score; an estimate needs three, an interval of use 20",
+                hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",
+            )
         found[one] = estimate_mean(rows, ends=ends, cut=cut, raters=shifts.get(one))
     differences = {}
     if not wins and couples:
@@ -221,15 +227,6 @@ def _ends_and_cut(labels: Sequence[float], given: Floats, *, is_share: bool) -> 
         return (0.0, 1.0), (labels[0] + labels[-1]) / 2 if labels and not is_share else 0.5
     inside = len(labels) > 1 and labels[0] <= given.min() and given.max() <= labels[-1]
     return (labels[0], labels[-1]) if inside else None, None
-
-
-def _check_rated(name: str, items: Sequence[ScoredItem]) -> None:
-    rated = {item.group for item in items if math.isfinite(item.human) and math.isfinite(item.predicted)}
-    if len(rated) < 3:
-        raise DataError(
-            f"{name}: {len(rated)} documents have a rating and a score; an estimate needs three, an interval of use 20",
-            hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",
-        )
 
 
 def _reaching(item: ScoredItem, share: float) -> ScoredItem:

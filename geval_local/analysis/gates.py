@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from geval_local.direction import Direction
+from geval_local.io.columns import plain
 from geval_local.score import LEAST_LABEL_MASS
 from geval_local.summary import QuestionSummary, Slice, Summary, UnscoredReason
 
@@ -164,10 +165,6 @@ class ShownRow(NamedTuple):
     before: float = math.nan
     output_before: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return self._asdict() | {"score": _finite(self.score), "before": _finite(self.before)}
-
 
 #: A gate that is skipped holds nothing and fails nothing; it says why.
 Verdict = Literal["holds", "failed", "skipped"]
@@ -244,11 +241,11 @@ class GateOutcome:
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         gate, change = self.gate, self.change
-        compared: dict[str, Any] = {"new": _finite(self.new), "old": _finite(self.old)}
-        compared["interval"] = None if change is None else [_finite(change.low), _finite(change.high)]
-        compared["p"] = None if self.test is None else _finite(self.test.p)
+        compared: dict[str, Any] = {"new": self.new, "old": self.old}
+        compared["interval"] = None if change is None else [change.low, change.high]
+        compared["p"] = None if self.test is None else self.test.p
         compared |= {"baseline": self.baseline or None, "next": self.next or None}
-        return {
+        record = {
             **({"data": self.data} if self.data else {}),
             "name": self.name,
             "metric": gate.metric,
@@ -257,17 +254,14 @@ class GateOutcome:
             "slice": None if gate.value is None else {"column": gate.by, "value": gate.value},
             "passed": self.passed,
             "verdict": self.verdict,
-            "found": _finite(self.found),
+            "found": self.found,
             "scored": self.scored,
             "documents": self.documents,
             "told": self.told_at,
             **(compared if gate.figure == NOT_WORSE else {}),
-            "rows": [row.to_dict() for row in self.rows],
+            "rows": [row._asdict() for row in self.rows],
         }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return dict(plain(record))
 
 
 def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:

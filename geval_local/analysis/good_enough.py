@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from geval_local.analysis.tables import Table, number
 from geval_local.statistics.correlation import within
-from geval_local.statistics.interval import Interval, independent_rows, mean_interval
+from geval_local.statistics.interval import Interval, by_name, independent_rows, mean_interval
 from geval_local.statistics.records import ScoredItem, labels_of, usable
 from geval_local.statistics.resampling import drawn_by_document
 
@@ -174,7 +174,7 @@ def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
     said = np.array([item.predicted > (ends[0] + ends[-1]) / 2 for item in kept])
     yes = human == values[1]
     cells = np.array([said & yes, ~said & yes, said & ~yes, ~said & ~yes], dtype=np.float64)
-    documents = np.unique([item.group for item in kept], return_inverse=True)[1]
+    documents = by_name(item.group for item in kept)[1]
     found = {name: _posterior(cells, documents, place, prior) for place, (name, prior) in enumerate(PRIORS.items())}
     return Verdicts(**found, n=len(kept), yes=int(yes.sum()))
 
@@ -281,7 +281,7 @@ def alternative_annotators(items: Sequence[ScoredItem], ratings: Floats) -> Anno
     if len(ratings) < 3:
         return None
     score = np.array([item.predicted for item in items])
-    documents = np.array([item.group for item in items])
+    documents = by_name(item.group for item in items)[1]
     rated = np.isfinite(ratings[:, np.isfinite(score)])
     mean = np.where(np.isfinite(score), np.nanmean(ratings[:, np.isfinite(score)]) if rated.any() else math.nan, score)
     judge, constant = (_in_place_of_raters(own, documents, ratings) for own in (score, mean))

@@ -281,8 +281,8 @@ def save_jury(study: JuryStudy, output: Path) -> None:
     unscored = 0
     with ExitStack() as stack:
         writer = stack.enter_context(ResultWriter.open(output, [metric], columns=[EVERYTHING]))
-        for row, key in zip(runs[0].rows, row_keys(runs[0].rows), strict=True):
-            columns = {column: value for column, value in row.items() if column != "geval"}
+        for row, key in zip(runs[0].rows.inputs(), row_keys(runs[0].rows), strict=True):
+            columns: dict[str, Any] = dict(row)
             if key in verdicts:
                 item, disagreement = verdicts[key]
                 logs = [math.log(p) if p > 0 else -math.inf for p in (item.probabilities or {}).values()]

@@ -273,7 +273,8 @@ class MetaEvaluation(Study):
             paper = published_table(benchmark.name)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
             yield benchmark_table(self.correlations, paper, benchmark.published).titled(title)
-        rows = _by_dimension(self.correlations)
+        known = self.correlations.items()
+        rows = {f"{d}: {name}": own[d] for d in _dimensions(self.contenders) for name, own in known if d in own}
         if rows:
             title = f"{level} level, with 95 % intervals"
             yield correlation_table(rows, coefficients).titled(title, fold=FOLDED, sections=True)
@@ -301,17 +302,6 @@ class MetaEvaluation(Study):
         others = [level for level in self.rated.levels if level != self.level]
         more = [(f"also at {' and '.join(others)} level: `level`", False)] if others else []
         return [(self.rated.documents.told, False), *more, *((f"note: {text}", True) for text in self.notes)]
-
-
-def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str, Correlation]:
-    """Order rows by dimension, so that all contenders of a dimension are adjacent."""
-    names = dict.fromkeys(dimension for own in results.values() for dimension in own)
-    return {
-        f"{dimension}: {contender}": own[dimension]
-        for dimension in names
-        for contender, own in results.items()
-        if dimension in own
-    }
 
 
 def meta_evaluate(

@@ -181,7 +181,7 @@ def _documents(rows: ResultRows, path: Path, rule: DocumentRule) -> Grouped:
     if not found.counts.is_about_items:
         hint = "Name it by `group_by=FIELD`."
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint=hint)
-    return grouped(found, rows.inputs(), path, alone=True)
+    return grouped(found, rows, path, alone=True)
 
 
 def _check_writers(items: Sequence[ScoredItem], rows: ResultRows, path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -24,6 +25,7 @@ from geval_local.io.results import decoded
 from geval_local.scale import Scale
 from geval_local.statistics.records import ScoredItem, probability_matrix
 
+_Row = Mapping[str, Any]
 #: Document and system -> people's rating.
 Ratings = Mapping[tuple[str, str], float]
 
@@ -76,19 +78,14 @@ def read_preferences(
 ) -> list[Preference]:
     """Read results of ``geval-local pairs``, with people's preference from a field; see `sides_of` for `words`."""
     figures = figures_of(run.rows, metric, run.path)
+    read = partial(_preference, human=human, words=words, better=run.people.human_better)
     return [
-        preference_of(row, figures.at(place), f"{run.path}, row {row.number}", human, words, run.people.human_better)
-        for place, row in enumerate(run.rows.inputs())
+        read(row, figures.at(place), f"{run.path}, row {row.number}") for place, row in enumerate(run.rows.inputs())
     ]
 
 
-def preference_of(
-    row: Mapping[str, Any],
-    figures: Mapping[str, Any],
-    where: str,
-    human: str | None = None,
-    words: Mapping[str, str] | None = None,
-    better: Better | None = None,
+def _preference(
+    row: _Row, figures: _Row, where: str, human: str | None, words: Mapping[str, str] | None, better: Better | None
 ) -> Preference:
     """Read one comparison from a row of results and its figures; error messages begin with `where`."""
     found = Preference(

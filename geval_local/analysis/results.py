@@ -44,7 +44,7 @@ from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score, estimate, silence
 from geval_local.signature import rounding_of, signature_parts, written_signature
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, probability_matrix, word_count
+from geval_local.statistics.records import ScoredItem, probability_matrix
 
 #: Alternatives to the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
@@ -58,7 +58,7 @@ ResultsGiven = Any
 
 
 def read_rows(path: str | Path) -> ResultRows:
-    """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
+    """Read all rows of a JSONL, JSON, CSV, Excel or Parquet file; figures of a scored file are always under ``geval``.
 
     For a run directory it reads the results of that run.
     """
@@ -102,15 +102,12 @@ def rated_items(
     human: str | None = None,
     groups: Sequence[str] | None = None,
     system: str | None = None,
-    fields: Mapping[str, str] | None = None,
     keys: Sequence[str] | None = None,
     scale: RatingScale = ANY_NUMBER,
-    lengths: bool = False,
 ) -> list[ScoredItem]:
     """Join figures, one per row, with the rows' human ratings, documents and systems.
 
-    `groups` are the documents; by default each row is one. `fields` maps ``output`` to its column if the name differs;
-    `scale` is the ratings' scale. `lengths` counts the words of the outputs.
+    `groups` are the documents; by default each row is one. `scale` is the ratings' scale.
     """
     count = len(rows)
     ratings = [math.nan] * count if human is None else read_ratings(numbered(rows.inputs()), human, path, scale)
@@ -119,22 +116,20 @@ def rated_items(
     keys = keys or row_keys(rows)
     own = MetricFigures("") if figures is None else figures
     values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))
-    outputs = [output_text(row, fields) for row in rows.inputs()] if lengths else [None] * count
+    systems, documents = writers(rows, path, system), groups or keys
     return [
         ScoredItem(
-            group,
-            writer,
-            rating,
-            value,
+            documents[place],
+            systems[place],
+            ratings[place],
+            values[place],
             own.probabilities(place),
-            None if output is None else word_count(output),
-            key,
-            own.cause(place) if value != value else None,
-            mass,
+            None,
+            keys[place],
+            own.cause(place) if values[place] != values[place] else None,
+            masses[place],
         )
-        for place, (group, writer, rating, value, output, key, mass) in enumerate(
-            zip(groups or keys, writers(rows, path, system), ratings, values, outputs, keys, masses, strict=True)
-        )
+        for place in range(count)
     ]
 
 
@@ -162,21 +157,22 @@ class Grouped(NamedTuple):
 
 
 def grouped(
-    documents: Documents, rows: Iterable[Mapping[str, Any]], path: str | Path, *, alone: bool = False
+    documents: Documents, rows: ResultRows, path: str | Path, *, alone: bool = False, first: int = 0
 ) -> Grouped:
-    """Name the document of each row, also if there is only one, `alone`.
+    """Name the document of each row, also if there is only one, `alone`; rows are those from the `first` on.
 
     A row without the column that the user named is refused.
     """
     counts = documents.counts
     if not (alone or counts.is_grouped):
         return Grouped(None, counts.told)
-    names = []
-    for name, (number, row) in zip(documents.names, numbered(rows), strict=True):
-        if name is None and counts.given is not None:
-            raise missing_field(row, counts.given, f"{path}, row {number}", "to group by ")
-        names.append(f"row {number}" if name is None else name)
-    return Grouped(names, counts.told)
+    names = documents.names[first : first + len(rows)]
+    if counts.given is not None and None in names:
+        place = names.index(None)
+        row = rows.columns_of(place)
+        raise missing_field(row, counts.given, f"{path}, row {row.number}", "to group by ")
+    both = zip(names, rows.numbers, strict=True)
+    return Grouped([f"row {number}" if name is None else name for name, number in both], counts.told)
 
 
 def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> list[str]:
@@ -212,7 +208,7 @@ def together(runs: Sequence[ScoredRun]) -> list[Grouped]:
     collected = documents_of(runs)
     if not collected[0].counts.is_grouped:
         return [Grouped(None, collected[0].counts.told)] * len(runs)
-    return [grouped(own, run.rows.inputs(), run.path) for own, run in zip(collected, runs, strict=True)]
+    return [grouped(own, run.rows, run.path) for own, run in zip(collected, runs, strict=True)]
 
 
 class Reading(RatingReading, total=False):
@@ -270,7 +266,9 @@ class ScoredRun:
     fields: Mapping[str, str] = field(default_factory=dict)
     #: Recomputes the scores from the stored label distributions; None uses the stored scores.
     estimator: Estimator | None = None
+    #: Rows that were not read from the file, and what is known of their origin.
     held: ResultRows | None = field(default=None, repr=False)
+    described: ResultManifest | None = field(default=None, repr=False)
     #: Fields of the document and of the system, if named.
     group_by: str | None = None
     system: str | None = None
@@ -332,7 +330,7 @@ class ScoredRun:
     @cached_property
     def documents(self) -> Grouped:
         """The document of every row: as named, else as the manifest records it, else as the metrics' fields decide."""
-        return grouped(self.collected, self.rows.inputs(), self.path)
+        return grouped(self.collected, self.rows, self.path)
 
     @cached_property
     def collected(self) -> Documents:
@@ -347,7 +345,7 @@ class ScoredRun:
     @cached_property
     def manifest(self) -> ResultManifest | None:
         """The file's manifest, if there is one."""
-        return None if self.held is not None else read_manifest(self.path)
+        return read_manifest(self.path) if self.held is None else self.described
 
     @cached_property
     def mapping(self) -> dict[str, str]:
@@ -429,27 +427,26 @@ class ScoredRun:
         human: HumanFields | None = None,
         documents: Grouped | None = None,
         against_people: bool = False,
-        lengths: bool = False,
+        partly: bool = False,
     ) -> list[ScoredItem]:
         """Read the scores of a metric with their documents (by default the run's own), and ratings if they are named.
 
-        A row that the metric shows as an example gets no rating, and with `against_people` no score either.
+        A row that the metric shows as an example gets no rating, and with `against_people` no score either. Rows
+        without any figure of the metric are refused, unless it may have scored them `partly`.
         """
         rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
             self.rows,
-            figures_of(self.rows, metric, self.path),
+            self.rows.figures[metric] if partly else figures_of(self.rows, metric, self.path),
             self.path,
             human=rating,
             groups=(documents or self.documents).names,
             system=self.system,
-            fields=self.mapping,
             scale=ANY_NUMBER if rating is None else self.rating_scale(metric),
-            lengths=lengths,
         )
         if (against_people or rating is not None) and self.is_described(metric):
             own, keep = self.origin(metric).definition, not against_people
-            items = without_examples(items, self.rows, own, self.mapping, self.path, keep_scores=keep)
+            items = without_examples(items, self.rows.inputs(), own, self.mapping, self.path, keep_scores=keep)
         if self.estimator is None:
             return items
         return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
@@ -472,7 +469,8 @@ class ScoredRun:
 
     def ratings(self, metric: str, raters: Sequence[str], *, every: bool = False) -> dict[str, list[float]]:
         """Read the ratings of single people, see `ratings_of`."""
-        return ratings_of(self.rows, raters, self.path, self.rating_scale(metric), every=every) if raters else {}
+        rows = [*self.rows.inputs()] if raters else []
+        return ratings_of(rows, raters, self.path, self.rating_scale(metric), every=every) if raters else {}
 
     def is_described(self, metric: str) -> bool:
         """Whether a manifest describes the scores of a metric."""
@@ -530,10 +528,11 @@ class ScoredRun:
             rows[places[key]] |= {name: own[at] for name, own in ratings.items() if math.isfinite(own[at])}
         on = {"human_scale": self._rated_on(metric), "skip_outside": self.people.skip_outside}
         people = RatingOptions.model_validate(on)  # these ratings are read already
-        return replace(self, held=ResultRows.of(rows, self.path), fields=self.mapping, people=people)
+        return replace(self, held=ResultRows.of(rows, self.path), described=self.manifest, people=people)
 
+    @cached_property
     def outputs(self) -> dict[str, str | None]:
-        """Return the key of every row -> the text of its output; None if there is none."""
+        """The key of every row -> the text of its output; None if there is none."""
         texts = (output_text(row, self.mapping) for row in self.rows.inputs())
         return dict(zip(row_keys(self.rows), texts, strict=True))
 

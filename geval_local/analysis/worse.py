@@ -40,7 +40,7 @@ from geval_local.analysis.results import (
     row_keys,
 )
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
-from geval_local.errors import ConfigurationError, DataError, GevalError, NotComparableError
+from geval_local.errors import DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup, output_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
@@ -177,7 +177,7 @@ def is_worse(
     """
     run, before = (ScoredRun.of(one, **reading) for one in (new, old))
     shared_metrics((run, before), metrics)
-    slicings = find_slicings(run.rows, by, run.mapping) if by else []
+    slicings = find_slicings(run.rows.inputs(), by, run.mapping) if by else []
     columns = [None, *(one.column for one in slicings)]
     asked = [
         Gate(NOT_WORSE, metric=name, by=column, margin=not_worse)
@@ -216,9 +216,6 @@ def changes(
     level; by default the number of these gates.
     """
     gates, columns = list(dict.fromkeys(gates)), {one.column: one for one in slicings}
-    for margin in dict.fromkeys(gate.margin for gate in gates):
-        if margin is not None and not 0 <= margin < math.inf:
-            raise ConfigurationError(f"a margin is 0 or more, not {margin:g}", hint="In units of the scale.")
     found: dict[Gate, GateOutcome] = {}
     for gate in gates:
         if gate.metric in old.metrics:
@@ -278,10 +275,10 @@ def each_slice(gate: Gate, slicings: Mapping[str, Slicing]) -> list[Gate]:
 
 def _slices(slicing: Slicing, new: ScoredRun, old: ScoredRun) -> tuple[list[str], list[str | None]]:
     """Find the slice of every row of both runs; a baseline without the column has none."""
-    own = [slicing.slice_of(row, new.mapping) for row in new.rows]
-    if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows):
+    own = [slicing.slice_of(row, new.mapping) for row in new.rows.inputs()]
+    if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows.inputs()):
         return own, [None] * len(old.rows)
-    return own, [slicing.slice_of(row, old.mapping) for row in old.rows]
+    return own, [slicing.slice_of(row, old.mapping) for row in old.rows.inputs()]
 
 
 def _vanished(slices: Iterable[str | None], slicing: Slicing) -> Iterator[tuple[str, int]]:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.engine.interface import LEAST_REACHED, Pack, Position, Readout, ReadoutTable
+from geval_local.engine.interface import LEAST_REACHED, Engine, Pack, Position, Readout, ReadoutTable
 from geval_local.errors import Cause, ErrorCode
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.tokens.requests import Ids, Request, common_prefix
@@ -55,7 +55,7 @@ class Answers:
     computed: int
 
 
-class AskedEngine:
+class AskedEngine(Engine):
     """Engine that asks a program.
 
     Parameters
@@ -88,11 +88,6 @@ class AskedEngine:
         self.computed_tokens = 0
         self._ask = ask
         self._block = block
-
-    @property
-    def parts(self) -> Sequence[AskedEngine]:
-        """See `geval_local.engine.interface.Engine.parts`."""
-        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the requests, in the order of the prompt trie, into windows; each is a unit of its own.
@@ -167,7 +162,7 @@ class AskedEngine:
             for index, request in enumerate(requests)
             if index not in failed
             and not np.isnan(edges[index]).any()
-            and _mass(request, edges[index]) < LOW_LABEL_MASS
+            and np.exp(request.trie.label_logprobs(edges[index])).sum() < LOW_LABEL_MASS
             for node, reached in enumerate(request.trie.reach(edges[index]))
             if reached > LEAST_REACHED
         ]
@@ -199,10 +194,6 @@ def _question(requests: Sequence[Request], position: Position, start: int) -> Qu
     node = request.trie.inner_nodes[position.node]
     ids = np.concatenate([request.ids, np.array(node.path, dtype=np.int32)]) if node.path else request.ids
     return Question(ids, node.tokens[start : start + MOST_TOKENS])
-
-
-def _mass(request: Request, edges: NDArray[np.float64]) -> float:
-    return float(np.exp(request.trie.label_logprobs(edges)).sum())
 
 
 def _checked(question: Question, answer: Answer) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -12,17 +13,17 @@ from numpy.typing import NDArray
 from geval_local.canary import Canary
 from geval_local.engine.asked import Answer, Answers, AskedEngine, Question, checked_answers
 from geval_local.engine.asked_checks import canary_figures, canary_questions, check_figures
-from geval_local.engine.backend import Backend, Draw, Finding, Sampling, SelfCheck
+from geval_local.engine.backend import Backend, Draw, Sampling
 from geval_local.engine.interface import Engine
 from geval_local.errors import JudgeError
 from geval_local.models.generate import (
     Paragraph,
-    continued_greedily,
     end_tokens,
     finished_list,
     finished_paragraph,
     is_list_over,
     is_paragraph_over,
+    up_to_end,
 )
 
 #: Drawn texts that are given out, and stored, together.
@@ -32,31 +33,26 @@ TEXTS_IN_HAND = 16
 class AskedBackend(Backend, Protocol):
     """A backend whose program answers questions and continues prompts; nothing of its device is checked here."""
 
-    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> Answers:
         """Answer questions, all of which may be computed together.
 
         With `drawn`, as if the next token were to be drawn at temperature 2 from the 2 likeliest ones: figures that are
-        right do not change by that.
+        right do not change by that. With `alone`, one question without what a cache holds of others.
         """
 
-    def _ask_alone(self, question: Question) -> Answers:
-        """Answer one question by itself."""
-
     def _one_by_one(self, questions: Sequence[Question]) -> Answers:
-        found = [self._ask_alone(question) for question in questions]
+        found = [self._ask([question], alone=True) for question in questions]
         return Answers([answer for one in found for answer in one.answers], sum(one.computed for one in found))
 
-    def _asked(self, questions: Sequence[Question], drawn: bool) -> list[Answer]:
-        return checked_answers(questions, self._ask(questions, drawn=drawn).answers)
+    def _asked(self, questions: Sequence[Question], drawn: bool, alone: bool = False) -> list[Answer]:
+        found = self._one_by_one(questions) if alone else self._ask(questions, drawn=drawn)
+        return checked_answers(questions, found.answers)
 
     def _check_program(self) -> Canary:
         """Check that the program gives log-probabilities, before the first row; return its canary."""
-
-        def alone(questions: Sequence[Question], drawn: bool) -> list[Answer]:
-            return checked_answers(questions, self._one_by_one(questions).answers)
-
         asked = canary_questions(self.tokenizer)
-        canary = Canary.measured(canary_figures(self._asked, asked), canary_figures(alone, asked))
+        together = canary_figures(self._asked, asked)
+        canary = Canary.measured(together, canary_figures(partial(self._asked, alone=True), asked))
         prompts = [question.ids for question, _ in asked]
         check_figures(self._asked, prompts, len(self.tokenizer), canary.tolerance)
         return canary
@@ -68,28 +64,24 @@ class AskedBackend(Backend, Protocol):
         """See `geval_local.engine.backend.Backend.alone`."""
         return AskedEngine(self.engine.name, self._one_by_one, batch_tokens=1, turn=self.engine.turn)
 
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
+    def write_list(self, ids: NDArray[np.int32], *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """See `geval_local.engine.backend.Backend.write_list`."""
-        (new,) = continued_greedily(
-            self._proceed, self.tokenizer, [ids], is_list_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
+        (new,) = self._proceed([ids], max_new_tokens)
         if isinstance(new, str):
             raise JudgeError(f"the program that computes the judge writes no list: {new}")
-        return finished_list(self.tokenizer, new, max_new_tokens)
+        on_token(len(new))
+        return finished_list(self.tokenizer, up_to_end(self.tokenizer, new, is_list_over), max_new_tokens)
 
     def write_paragraphs(
         self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
     ) -> list[Paragraph]:
         """See `geval_local.engine.backend.Backend.write_paragraphs`."""
-        written = continued_greedily(
-            self._proceed, self.tokenizer, prompts, is_paragraph_over, max_new_tokens=max_new_tokens, on_token=on_token
-        )
+        written = self._proceed(prompts, max_new_tokens)
+        on_token(max_new_tokens)
         return [
             Paragraph("", is_ended=False, error=new)
             if isinstance(new, str)
-            else finished_paragraph(self.tokenizer, new)
+            else finished_paragraph(self.tokenizer, up_to_end(self.tokenizer, new, is_paragraph_over))
             for new in written
         ]
 
@@ -133,12 +125,3 @@ class AskedBackend(Backend, Protocol):
         text = str(self.tokenizer.decode(new))
         is_stopped = bool(sampling.mark) and sampling.mark in text and not sampling.is_over(text, len(new))
         return is_stopped and len(new) < sampling.max_new_tokens and new[-1] not in end_tokens(self.tokenizer)
-
-    @property
-    def checks(self) -> Sequence[str]:
-        """See `geval_local.engine.backend.Backend.checks`: none, kernels are the program's."""
-        return ()
-
-    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
-        """See `geval_local.engine.backend.Backend.self_check`."""
-        return SelfCheck({}, ())

@@ -88,6 +88,8 @@ class BackendFacts:
     #: Its engine, and the tokens of the engine's packs.
     report: EngineReport
     batch_tokens: int
+    #: How it writes evaluation steps, for the record; no setting of the model's own directory counts.
+    generation: str = "greedy"
     #: Whether a unit gives the same bits whenever it is executed, so that a resumed run gives equal bytes.
     is_reproducible: bool = True
     #: Whether it computes on this machine's devices, by settings that are chosen here.
@@ -199,12 +201,7 @@ class Backend(Protocol):
     def alone(self) -> Engine:
         """Return an engine that reads one prompt at a time: the reference of an audit."""
 
-    def generation(self, *, is_chat: bool) -> str:
-        """Describe how `write_list` writes, for the record; no setting of the model's own directory counts."""
-
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
+    def write_list(self, ids: NDArray[np.int32], *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """Continue a prompt with a numbered list, never sampled; `on_token` takes the number of new tokens."""
 
     def write_paragraphs(
@@ -224,10 +221,12 @@ class Backend(Protocol):
 
     @property
     def checks(self) -> Sequence[str]:
-        """Names of what `self_check` checks, in order; empty if there is nothing to check."""
+        """Names of what `self_check` checks, in order; empty if there is nothing to check, as kernels of a program."""
+        return ()
 
     def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
         """Check what computes on its device; `found` takes every finding at once."""
+        return SelfCheck({}, ())
 
     def check_files(self) -> None:
         """Tell, once, that files were written to or replaced since they were read."""

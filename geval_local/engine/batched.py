@@ -12,17 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable
+from geval_local.engine.interface import Engine, Pack, Position, PositionReadout, Readout, ReadoutTable
 from geval_local.engine.pending import PendingPositions
 from geval_local.models.guard import GuardedLock
 from geval_local.models.head import Head, Trunk
 from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Request
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class BatchRow:
         return {position.request for _, position in self.reads}
 
 
-class PaddedEngine:
+class PaddedEngine(Engine):
     """Right-padded batches."""
 
     name = "padded"
@@ -57,14 +60,8 @@ class PaddedEngine:
         self._trunk = Trunk(model)
         self._group: Callable[[int], int] = int if plain else self._trunk.group
         self._head = head
-        self.batch_tokens = batch_tokens
-        self.limit = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.turn = turn if turn is not None else GuardedLock()
-
-    @property
-    def parts(self) -> Sequence[PaddedEngine]:
-        """See `geval_local.engine.interface.Engine.parts`."""
-        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Group requests of similar length, longest first, so that memory problems show up at once."""
@@ -112,40 +109,48 @@ class PaddedEngine:
         def group(row: BatchRow) -> int:
             return self._group(len(row.tokens))
 
-        todo = [list(batch) for _, batch in itertools.groupby(sorted(rows, key=group, reverse=True), key=group)][::-1]
-        while todo:
-            batch = todo.pop()
-            width = max(len(row.tokens) for row in batch)
-            if len(batch) > 1 and len(batch) * width > self.limit:
-                half = (len(batch) + 1) // 2
-                todo += [batch[half:], batch[:half]]
-                continue
-            read = partial(self._read, batch, width, requests)
-            results = unless_memory_runs_out(read, again=len(batch) == 1)
-            if results is None and len(batch) > 1:
-                self.limit = max(width, len(batch) * width // 2)
-                todo.append(batch)
-            elif results is None:
-                table.fail(batch[0].reads[0][1].request, "alone")
-            else:
-                for result in results:
-                    table.add(*result)
+        for _, batch in itertools.groupby(sorted(rows, key=group, reverse=True), key=group):
+            read = partial(self._read, requests=requests)
+            for part, results in in_halves(self, list(batch), 0, read, again=True):
+                if results is None:
+                    table.fail(part[0].reads[0][1].request, "alone")
+                else:
+                    table.collect(results)
 
-    def _read(self, rows: Sequence[BatchRow], width: int, requests: Sequence[Request]) -> list[PositionReadout]:
+    def _read(self, rows: Sequence[BatchRow], requests: Sequence[Request]) -> list[PositionReadout]:
         """Read the rows' positions."""
         positions = [position for row in rows for _, position in row.reads]
-        return PendingPositions(self._head, self._hidden_states(rows, width), positions, requests).wait()
+        return PendingPositions(self._head, self._hidden_states(rows), positions, requests).wait()
 
     @torch.inference_mode()
-    def _hidden_states(self, rows: Sequence[BatchRow], width: int) -> torch.Tensor:
+    def _hidden_states(self, rows: Sequence[BatchRow]) -> torch.Tensor:
         """Compute the final hidden states at the rows' read-out positions, in order."""
-        tokens = np.zeros((len(rows), width), dtype=np.int64)
+        tokens = np.zeros((len(rows), max(len(row.tokens) for row in rows)), dtype=np.int64)
         for number, row in enumerate(rows):
             tokens[number, : len(row.tokens)] = row.tokens
         where = [(number, place) for number, row in enumerate(rows) for place, _ in row.reads]
         hidden = self._trunk(torch.from_numpy(tokens), use_cache=False)[0]
         index = torch.tensor(where, device=hidden.device)
         return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]
+
+
+def in_halves(
+    engine: Engine, rows: list[BatchRow], start: int, read: Callable[[list[BatchRow]], _T], *, again: bool
+) -> Iterator[tuple[list[BatchRow], _T | None]]:
+    """Read rows from position `start` on together, or in halves as memory allows; None where one does not fit alone."""
+    todo = [rows]
+    while todo:
+        batch = todo.pop()
+        found, tokens = None, len(batch) * (max(len(row.tokens) for row in batch) - start)
+        if len(batch) == 1 or tokens <= engine.limit:
+            found = unless_memory_runs_out(partial(read, batch), again=again and len(batch) == 1)
+            if found is None and len(batch) > 1:
+                engine.limit = max(1, tokens // 2)
+        if found is None and len(batch) > 1:
+            half = (len(batch) + 1) // 2
+            todo += [batch[half:], batch[:half]]
+        else:
+            yield batch, found
 
 
 def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[BatchRow]:

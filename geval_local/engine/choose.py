@@ -15,8 +15,8 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any, get_args
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +42,8 @@ from geval_local.engine.probe import (
     widened,
 )
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
-from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
-from geval_local.models.head import Head, gpus_of, input_device
+from geval_local.errors import JudgeError, UnsupportedModelError
+from geval_local.models.head import Head, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory, is_out_of_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.stored import are_few
@@ -80,9 +80,7 @@ def choose_engine(
     verdict : Verdict, optional
         Keeps the result of the probe for the next start.
     """
-    if choice not in get_args(EngineName):
-        raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineName))}")
-    plain = PlainPasses(model, head)
+    plain, verdict = PlainPasses(model, head), verdict or Verdict()
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
     if _mixes_rows(model):
         report = EngineReport("padded", "8-bit weights pick outliers over all rows of a pass, so prompts go one by one")
@@ -122,35 +120,25 @@ def choose_engine(
     return engine, report
 
 
-#: Transformers' mark on a function that a package's kernel replaces: the package, and the function.
-_REPLACED = re.compile(r'@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"[^)]*\)\s*def (\w+)')
+#: Transformers' mark on a function that a package's kernel replaces, with the package.
+_REPLACED = re.compile(r'@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
 _INSTALLED_AS = {"fla": "flash-linear-attention"}
-
-
-@cache
-def _kernel_packages(kind: type[Any]) -> set[str]:
-    """List the packages whose kernels a class of layers calls if they are installed, by its source."""
-    try:
-        source = inspect.getsource(sys.modules[kind.__module__])
-    except (OSError, TypeError, KeyError):
-        return set()
-    methods = [inspect.unwrap(method) for method in vars(kind).values() if inspect.isfunction(method)]
-    called = {name for method in methods for name in method.__code__.co_names}
-    packages = {package for package, name in _REPLACED.findall(source) if name in called}
-    return {_INSTALLED_AS.get(package, package.replace("_", "-")) for package in packages}
 
 
 def missing_packages(model: PreTrainedModel) -> str | None:
     """Describe which packages a model with recurrent layers lacks on a GPU, and the cost; None if none is missing."""
     if input_device(model).type != "cuda":
         return None
-    kinds: list[Any] = [type(module) for module in model.modules()]
-    found = [packages for kind in kinds if (packages := _kernel_packages(kind))]
-    missing = sorted((name for name in set().union(*found) if version_of(name) is None), reverse=True)
+    try:
+        source = inspect.getsource(sys.modules[type(trunk_of(model)).__module__])
+    except (OSError, TypeError, KeyError):
+        return None
+    packages = {_INSTALLED_AS.get(name, name.replace("_", "-")) for name in _REPLACED.findall(source)}
+    missing = sorted((name for name in packages if version_of(name) is None), reverse=True)
     if not missing:
         return None
     return (
-        f"{len(found)} recurrent layers are computed in hundreds of small operations each, which keep a GPU waiting: "
+        "its recurrent layers are computed in hundreds of small operations each, which keep a GPU waiting: "
         f"pip install {' '.join(missing)}"
     )
 
@@ -229,24 +217,23 @@ def longest_span(config: Any) -> int | None:
 
 
 def _known(
-    verdict: Verdict | None, name: str, model: PreTrainedModel, span: int | None, probe: Callable[[], EngineReport]
+    verdict: Verdict, name: str, model: PreTrainedModel, span: int | None, probe: Callable[[], EngineReport]
 ) -> EngineReport:
     """Probe, unless an earlier start did.
 
     A result is kept only if it is complete and without problems: memory or a missing package may have limited others.
     """
-    kept = None if verdict is None else verdict.read(name, EngineReport)
-    if kept is not None:
+    if (kept := verdict.read(name, EngineReport)) is not None:
         return kept
     report = probe()
     is_whole = report.reason is None and not report.is_cut_short and report.probe_tokens == probe_length(model, span)
-    if verdict is not None and is_whole:
+    if is_whole:
         verdict.keep(name, report)
     return report
 
 
 def _find_sharing(
-    plain: PlainPasses, verdict: Verdict | None, *, is_asked_for: bool
+    plain: PlainPasses, verdict: Verdict, *, is_asked_for: bool
 ) -> tuple[EngineReport, FlexKernel | None]:
     """Find out whether prefixes can be shared, with the GPU's kernel unless it serves no layer."""
     model = plain.model

@@ -87,14 +87,12 @@ class Engine(Protocol):
     name: str
     batch_tokens: int
     limit: int
-
-    @property
-    def turn(self) -> AbstractContextManager[object]:
-        """See above; read-only, so that a lock of any kind will do."""
+    turn: AbstractContextManager[object]
 
     @property
     def parts(self) -> Sequence[Engine]:
         """The engine itself, and those that serve what it leaves: each runs out of memory by itself."""
+        return [self]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the work into packs: a pure function of the requests and the engine's token budget."""

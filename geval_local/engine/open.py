@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from geval_local.backends import BackendKind
 from geval_local.engine.backend import Backend
 from geval_local.engine.unread_backend import UnreadBackend, keep_facts, kept_facts
 from geval_local.options import JudgeOptions
@@ -18,7 +17,7 @@ OnRead = Callable[[Callable[[], Backend]], Backend]
 
 def check_backend(options: JudgeOptions) -> Any:
     """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
-    return _module(options.backend).check(options)
+    return _module(options).check(options)
 
 
 def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backend:
@@ -32,21 +31,20 @@ def open_backend(options: JudgeOptions, on_read: OnRead | None = None) -> Backen
         Called with the function that reads the weights. If an earlier start recorded the judge's identity, that is when
         the first figure is needed that no cache has; else at once.
     """
-    kind = options.backend
-    checked = check_backend(options)
-    read = partial(_read, kind, checked)
+    may_wait, module = options.backend.may_wait, _module(options)
+    checked = module.check(options)
+
+    def read() -> Backend:
+        backend: Backend = module.read(checked)
+        if may_wait:
+            keep_facts(backend.facts, checked)
+        return backend
+
     if on_read is None:
         return read()
-    facts = kept_facts(checked) if kind.may_wait else None
+    facts = kept_facts(checked) if may_wait else None
     return on_read(read) if facts is None else UnreadBackend(checked, facts, partial(on_read, read))
 
 
-def _module(kind: BackendKind) -> Any:
-    return importlib.import_module(f"geval_local.engine.{kind.module}")
-
-
-def _read(kind: BackendKind, checked: Any) -> Backend:
-    backend: Backend = _module(kind).read(checked)
-    if kind.may_wait:
-        keep_facts(backend.facts, checked)
-    return backend
+def _module(options: JudgeOptions) -> Any:
+    return importlib.import_module(f"geval_local.engine.{options.backend.module}")

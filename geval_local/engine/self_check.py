@@ -170,7 +170,9 @@ class _Subject:
     """A model, its engine, and synthetic prompts for them, as long as the device can afford."""
 
     def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
-        self.model, self.engine = model, engine
+        self.model, self.engine, self.dtype = model, engine, model.dtype
+        #: Largest value of `apart` that passes.
+        self.tolerance = TOLERANCE[self.dtype]
         config: Any = model.config.get_text_config()
         self.vocabulary = int(config.vocab_size)
         self.limit = int(getattr(config, "max_position_embeddings", None) or 1 << 20) - 4
@@ -230,16 +232,6 @@ class _Subject:
         """Return the prompts' label log-probabilities by the engine."""
         with self.set_to(budget, look_ahead):
             return label_logprobs(self.engine, self.requests)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The model's dtype."""
-        return self.model.dtype
-
-    @property
-    def tolerance(self) -> float:
-        """Largest value of `apart` that passes."""
-        return TOLERANCE[self.dtype]
 
     def compared(self, difference: float) -> str:
         """Write a difference next to its tolerance."""

@@ -146,6 +146,7 @@ class ServedBackend(AskedBackend):
             precision="the server's; its weights are not verified",
             report=dialect.report,
             batch_tokens=self.engine.batch_tokens,
+            generation="greedy, by the server",
             is_reproducible=False,
             is_here=False,
             sampling=own_sampling(local_directory(entry)),
@@ -168,13 +169,13 @@ class ServedBackend(AskedBackend):
                     hint="Name the directory of the served model's own tokenizer: `tokenizer=DIR`.",
                 )
 
-    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> Answers:
         """Answer questions, several requests at once."""
         before = self._dialect.computed
         groups = self._groups(questions)
         found: dict[int, Answer] = {}
         asked = [[questions[number] for number in group] for group in groups]
-        answer = partial(_together, partial(self._dialect.answer, drawn=drawn))
+        answer = partial(_together, partial(self._dialect.answer, drawn=drawn, alone=alone))
         for group, answers in zip(groups, in_threads(answer, asked, self._at_once), strict=True):
             found.update(zip(group, answers, strict=True))
         return Answers([found[number] for number in range(len(questions))], self._dialect.computed - before)
@@ -191,13 +192,6 @@ class ServedBackend(AskedBackend):
             members = list(same)
             groups += [members[at : at + most] for at in range(0, len(members), most)]
         return groups
-
-    def _ask_alone(self, question: Question) -> Answers:
-        return Answers(_together(partial(self._dialect.answer, alone=True), [question]), 0)
-
-    def generation(self, *, is_chat: bool) -> str:
-        """See `geval_local.engine.backend.Backend.generation`."""
-        return "greedy, by the server"
 
     def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int] | str]:
         """Continue prompts by some tokens: several in one request, several requests at once."""
@@ -265,9 +259,8 @@ def _together(ask: Callable[[Sequence[_T]], Sequence[_R]], items: Sequence[_T]) 
 def _known_canary(found: Canary, asked: dict[str, str]) -> Canary:
     """Return the canary under which this machine met the same model before, so that its cache is found again."""
     verdict = verdict_on([], {"served": asked})
-    kept = None if verdict is None else verdict.read("canary", Canary)
+    kept = verdict.read("canary", Canary)
     if kept is not None and kept.agrees(found):
         return kept
-    if verdict is not None:
-        verdict.keep("canary", found)
+    verdict.keep("canary", found)
     return found

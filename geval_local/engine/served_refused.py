@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import RootModel
@@ -38,15 +39,19 @@ def refuse_others(server: Server, wanted: str | None) -> None:
     JudgeError
         If the server is one of them.
     """
-    if _answers(server, "/api/version", Version) and _answers(server, "/api/tags", _Tags):
-        name, file = _blob(server, wanted)
+    tags = _answer(server.get, "/api/tags", _Tags) if _answer(server.get, "/api/version", Version) else None
+    if tags is not None:
+        name = wanted or (tags.models[0].name if len(tags.models) == 1 else None)
+        shown = name and _answer(server.post, "/api/show", {"model": name}, _Shown)
+        file = _FROM.search(shown.modelfile) if shown else None
+        place = file[1] if file else "FILE"
         raise JudgeError(
             f"Ollama at {server.address} lists at most 20 likeliest tokens, so probabilities of labels are missing; "
             "its model is a GGUF file, which can be the judge itself",
-            hint=f"Name the file: -j {file or 'FILE'}\nor serve it: llama-server -m {file or 'FILE'}"
-            + ("" if file else f"\nThe file stands after FROM in: ollama show {name} --modelfile"),
+            hint=f"Name the file: -j {place}\nor serve it: llama-server -m {place}"
+            + ("" if file else f"\nThe file stands after FROM in: ollama show {name or 'MODEL'} --modelfile"),
         )
-    if _answers(server, "/api/v0/models", _Anything):
+    if _answer(server.get, "/api/v0/models", _Anything) is not None:
         raise JudgeError(
             f"LM Studio at {server.address} gives no log-probabilities of label tokens; its model is a GGUF file, "
             "which can be the judge itself",
@@ -54,20 +59,9 @@ def refuse_others(server: Server, wanted: str | None) -> None:
         )
 
 
-def _answers(server: Server, path: str, kind: Any) -> bool:
+def _answer(ask: Callable[..., Any], *what: Any) -> Any:
+    """Return an answer; None if the server has none."""
     try:
-        server.get(path, kind)
+        return ask(*what)
     except ServerRefusal:
-        return False
-    return True
-
-
-def _blob(server: Server, wanted: str | None) -> tuple[str, str | None]:
-    """Find a model of Ollama's, and its file as it names it."""
-    try:
-        names = [one.name for one in server.get("/api/tags", _Tags).models]
-        name = wanted or (names[0] if len(names) == 1 else "MODEL")
-        found = _FROM.search(server.post("/api/show", {"model": name}, _Shown).modelfile) if name != "MODEL" else None
-    except ServerRefusal:
-        return wanted or "MODEL", None
-    return name, None if found is None else found[1]
+        return None

@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from transformers import Cache, PreTrainedModel
 
-from geval_local.engine.batched import BatchRow, PaddedEngine, rows_of
+from geval_local.engine.batched import BatchRow, PaddedEngine, in_halves, rows_of
 from geval_local.engine.interface import Engine, Pack, Readout, ReadoutTable
 from geval_local.engine.pending import PendingPositions, computed_ahead
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, Trunk, gpus_of, to_device
-from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
 #: Fixed cost of a forward pass, in tokens. A CPU loses little with short passes; a GPU computes some hundred tokens in
@@ -94,7 +93,7 @@ class CachePack(Pack):
     rows: tuple[BatchRow, ...] = field(repr=False)
 
 
-class SharedCacheEngine:
+class SharedCacheEngine(Engine):
     """Right-padded batches after copies of a shared prefix's cache."""
 
     name = "cache"
@@ -112,8 +111,7 @@ class SharedCacheEngine:
         self.turn = padded.turn
         #: Computed prefixes, each with the lengths of its pieces, shortest first.
         self._held: list[tuple[Ids, tuple[int, ...], Cache]] = []
-        self.batch_tokens = batch_tokens
-        self.limit = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.computed_tokens = 0
         #: Packs that are launched before waiting for earlier ones.
         self.look_ahead = len(gpus_of(model))
@@ -180,25 +178,15 @@ class SharedCacheEngine:
     def _compute(self, pack: CachePack, requests: Sequence[Request], failed: set[int]) -> list[PendingPositions]:
         """Send a pack's rows through the model, in as many passes as memory allows; `failed` gets what does not fit."""
         reads: list[PendingPositions] = []
-        todo = [list(pack.rows)]
-        while todo:
-            batch = todo.pop()
-            size = len(batch) * (len(batch[0].tokens) - len(pack.prefix))
-            read = None
-            if len(batch) == 1 or size <= self.limit:
-                read = unless_memory_runs_out(partial(self._read, pack, batch, requests))
-                if read is None and len(batch) > 1:
-                    self.limit = max(1, min(self.limit, size) // 2)
-            if read is not None:
-                reads.append(read)
-            elif len(batch) > 1:
-                half = (len(batch) + 1) // 2
-                todo += [batch[half:], batch[:half]]
-            else:
+        read = partial(self._read, pack, requests)
+        for batch, found in in_halves(self, list(pack.rows), len(pack.prefix), read, again=False):
+            if found is None:
                 failed.update(batch[0].requests)
+            else:
+                reads.append(found)
         return reads
 
-    def _read(self, pack: CachePack, rows: Sequence[BatchRow], requests: Sequence[Request]) -> PendingPositions:
+    def _read(self, pack: CachePack, requests: Sequence[Request], rows: Sequence[BatchRow]) -> PendingPositions:
         """Start reading the rows' positions."""
         positions = [position for row in rows for _, position in row.reads]
         return PendingPositions(self._head, self._hidden_states(pack, rows), positions, requests)

@@ -18,7 +18,6 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine
 from geval_local.engine.interface import Engine
 from geval_local.engine.self_check import CHECKS, check_engine
-from geval_local.errors import ConfigurationError
 from geval_local.models.generate import (
     BEAMS,
     Paragraph,
@@ -33,7 +32,7 @@ from geval_local.models.head import Head, input_device
 from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, own_sampling, read_model
 from geval_local.models.memory import is_out_of_memory, release_memory, unless_memory_runs_out
 from geval_local.models.precision import dtype_name, measured
-from geval_local.models.registry import entry_of
+from geval_local.models.registry import JudgeEntry, entry_of
 from geval_local.models.verdicts import verdict_of
 from geval_local.options import EngineName, JudgeOptions
 
@@ -79,8 +78,6 @@ class TransformersBackend:
     """
 
     def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None, engine: EngineName = "auto") -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
         self.loaded = loaded
         self.entry = loaded.entry
         self.tokenizer = loaded.tokenizer
@@ -99,19 +96,11 @@ class TransformersBackend:
         model = self.loaded.model
         return PaddedEngine(model, Head(model), batch_tokens=1, turn=self.engine.turn)
 
-    def generation(self, *, is_chat: bool) -> str:
-        """See `geval_local.engine.backend.Backend.generation`."""
-        return generation_text(self.loaded.model, _beams(is_chat))
-
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
+    def write_list(self, ids: NDArray[np.int32], *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """See `geval_local.engine.backend.Backend.write_list`."""
-        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        model, tokenizer, beams = self.loaded.model, self.loaded.tokenizer, _beams(self.entry)
         with self.engine.turn:
-            return generate_list(
-                model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=_beams(is_chat), on_token=on_token
-            )
+            return generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=beams, on_token=on_token)
 
     def write_paragraphs(
         self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
@@ -196,8 +185,8 @@ class TransformersBackend:
         release_memory()
 
 
-def _beams(is_chat: bool) -> int:
-    return 1 if is_chat else BEAMS
+def _beams(entry: JudgeEntry) -> int:
+    return 1 if entry.is_asked_in_chat else BEAMS
 
 
 def _facts(loaded: LoadedModel, report: EngineReport, batch_tokens: int) -> BackendFacts:
@@ -217,6 +206,7 @@ def _facts(loaded: LoadedModel, report: EngineReport, batch_tokens: int) -> Back
         precision=loaded.precision.text(dtype_name(loaded.dtype)),
         report=report,
         batch_tokens=batch_tokens,
+        generation=generation_text(loaded.model, _beams(loaded.entry)),
         sampling=own_sampling(loaded.directory),
     )
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from geval_local.engine.backend import Backend, BackendFacts, Description, Draw, Finding, Sampling, SelfCheck
+from geval_local.engine.backend import Backend, BackendFacts
 from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.engine.transformers_backend import VERSIONS
 from geval_local.errors import WeightsError
@@ -25,16 +22,13 @@ from geval_local.models.precision import dtype_name
 from geval_local.models.verdicts import Verdict, verdict_on
 from geval_local.tokens.requests import Request
 
-if TYPE_CHECKING:
-    from geval_local.models.generate import Paragraph
-
 _KEPT = "facts"
 
 
 def keep_facts(facts: BackendFacts, checked: CheckedJudge) -> None:
     """Keep the facts of a judge on the CPU for its next start."""
     verdict = _verdict(checked, facts.fingerprint)
-    if verdict is not None and verdict.read(_KEPT, BackendFacts) != facts:
+    if verdict.read(_KEPT, BackendFacts) != facts:
         verdict.keep(_KEPT, facts)
 
 
@@ -42,8 +36,7 @@ def kept_facts(checked: CheckedJudge) -> BackendFacts | None:
     """Return what an earlier start with the same options found a judge to be; None if it is not known."""
     if not checked.is_on_cpu or (content := checked.known_fingerprint()) is None:
         return None
-    verdict = _verdict(checked, content)
-    kept = None if verdict is None else verdict.read(_KEPT, BackendFacts)
+    kept = _verdict(checked, content).read(_KEPT, BackendFacts)
     if kept is None or checked.files.moved_or_new():  # reading the weights tells which file
         return None
     # What the files say stands above what is kept.
@@ -55,9 +48,9 @@ def kept_facts(checked: CheckedJudge) -> BackendFacts | None:
     )
 
 
-def _verdict(checked: CheckedJudge, content: str) -> Verdict | None:
+def _verdict(checked: CheckedJudge, content: str) -> Verdict:
     if not checked.is_on_cpu:
-        return None
+        return Verdict()
     asked = {"entry": checked.entry.model_dump(mode="json"), "options": checked.options.model_dump(mode="json")}
     return verdict_on([torch.device("cpu")], {"fingerprint": content, "tokenizer": checked.tokenizer_hash, **asked})
 
@@ -77,11 +70,11 @@ class UnreadBackend:
 
     def __init__(self, checked: CheckedJudge, facts: BackendFacts, read: Callable[[], Backend]) -> None:
         self.facts = facts
-        self.engine: Engine = _UnreadEngine(self)
         self.entry = checked.entry
         self.tokenizer = checked.tokenizer
         self._read = read
         self.reading = threading.RLock()
+        self.engine: Engine = _UnreadEngine(self)
 
     @property
     def whole(self) -> Backend:
@@ -101,42 +94,11 @@ class UnreadBackend:
         backend.engine.batch_tokens = backend.engine.limit = self.engine.batch_tokens
         return backend
 
-    def alone(self) -> Engine:
-        """See `geval_local.engine.backend.Backend.alone`."""
-        return self.whole.alone()
-
-    def generation(self, *, is_chat: bool) -> str:
-        """See `geval_local.engine.backend.Backend.generation`."""
-        return self.whole.generation(is_chat=is_chat)
-
-    def write_list(
-        self, ids: NDArray[np.int32], *, is_chat: bool, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> str:
-        """See `geval_local.engine.backend.Backend.write_list`."""
-        return self.whole.write_list(ids, is_chat=is_chat, max_new_tokens=max_new_tokens, on_token=on_token)
-
-    def write_paragraphs(
-        self, prompts: Sequence[NDArray[np.int32]], *, max_new_tokens: int, on_token: Callable[[int], object]
-    ) -> list[Paragraph]:
-        """See `geval_local.engine.backend.Backend.write_paragraphs`."""
-        return self.whole.write_paragraphs(prompts, max_new_tokens=max_new_tokens, on_token=on_token)
-
-    def sample(self, draws: Sequence[Draw], sampling: Sampling) -> Iterator[list[tuple[int, list[int] | str]]]:
-        """See `geval_local.engine.backend.Backend.sample`."""
-        return self.whole.sample(draws, sampling)
-
-    def describe(self, *, measure: bool = False) -> Description:
-        """See `geval_local.engine.backend.Backend.describe`."""
-        return self.whole.describe(measure=measure)
-
-    @property
-    def checks(self) -> Sequence[str]:
-        """See `geval_local.engine.backend.Backend.checks`."""
-        return self.whole.checks
-
-    def self_check(self, found: Callable[[Finding], object]) -> SelfCheck:
-        """See `geval_local.engine.backend.Backend.self_check`."""
-        return self.whole.self_check(found)
+    def __getattr__(self, name: str) -> Any:
+        """Hand on what needs the weights."""
+        if name == "whole" or name.startswith("_"):  # which failed by itself, or which nobody has
+            raise AttributeError(name)
+        return getattr(self.whole, name)
 
     @property
     def is_read(self) -> bool:
@@ -155,18 +117,15 @@ class UnreadBackend:
             del self._whole
 
 
-class _UnreadEngine:
+class _UnreadEngine(Engine):
     """The engine of a backend whose weights are not read: it plans nothing without reading them."""
 
     def __init__(self, backend: UnreadBackend) -> None:
         self._backend = backend
         self.name = backend.facts.report.engine
         self.batch_tokens = self.limit = backend.facts.batch_tokens
-
-    @property
-    def turn(self) -> AbstractContextManager[object]:
-        """That of the reading, which all use of the backend goes through."""
-        return self._backend.reading
+        # That of the reading, which all use of the backend goes through.
+        self.turn = backend.reading
 
     @property
     def parts(self) -> Sequence[Engine]:

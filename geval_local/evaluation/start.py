@@ -33,7 +33,7 @@ TEMPLATE = """\
 # An evaluation: `geval-local run {name}` does all of it, and goes on where it was interrupted.
 # Paths are relative to this file. A value can be set for one run: `geval-local run {name} --set data.{data}.limit=10`
 
-# Name: data file. JSONL, JSON, CSV or Parquet, one sample a row; there may be several.
+# Name: data file. JSONL, JSON, CSV, Excel or Parquet, one sample a row; there may be several.
 data:
   {data}:
     file: {file}

@@ -19,7 +19,7 @@ from geval_local.analysis.results import ScoredRun
 from geval_local.errors import OutputError, first_line
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, laid_out
 from geval_local.io.result_manifest import manifest_path
-from geval_local.report.overview import describe, summaries
+from geval_local.report.overview import summaries
 from geval_local.summary import Summary
 
 
@@ -161,7 +161,7 @@ def log_results(
                 )
                 for metric, origin in described.metrics.items():
                     mlflow.set_tag(f"geval_local.signature.{_key(metric)}", origin.signature)
-            for summary in summaries(scored, describe(scored)):
+            for summary in summaries(scored):
                 mlflow.log_metrics(_figures(summary))
             for file in (results, manifest_path(results), *artifacts):
                 if file.is_file():

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from geval_local.conversation import is_messages
 from geval_local.direction import Better, Direction
-from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError, code_of
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError
 from geval_local.fields import SYSTEM_FIELDS, field_value, lookup, nearest, offered
 from geval_local.grouping import DocumentCounts, DocumentRule, Documents
 from geval_local.io.input_files import FILE
@@ -303,12 +303,11 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule |
         found.add({} if sample.error is not None else sample.fields, _system_of(sample, plan.system))
     counts, documents, lost = found.counts, dict[str, list[tuple[str, Sample]]](), list[Sample]()
     for sample, name in zip(rows, found.names, strict=True):
-        try:
-            document, system = _place_of(sample, name, counts, plan.system)
-        except UnscorableError as error:
-            lost.append(Sample({"row": sample.row}, sample.row, sample.origin, Cause(error.message, error.code)))
+        writer = _system_of(sample, plan.system)
+        if (cause := _lack(sample, name, counts, plan.system, writer)) is None:
+            documents.setdefault(str(name), []).append((str(writer), sample))
         else:
-            documents.setdefault(document, []).append((system, sample))
+            lost.append(Sample({"row": sample.row}, sample.row, sample.origin, cause))
     if plan.baseline is not None:
         systems = list(dict.fromkeys(system for own in documents.values() for system, _ in own))
         if plan.baseline not in systems:
@@ -346,25 +345,23 @@ def _system_of(sample: Sample, system: str | None) -> Any:
     return next((found for name in names if (found := lookup(sample.fields, name)) not in (None, "")), None)
 
 
-def _place_of(sample: Sample, document: str | None, counts: DocumentCounts, system: str | None) -> tuple[str, str]:
-    """Return a row's document and system."""
+def _lack(
+    sample: Sample, document: str | None, counts: DocumentCounts, system: str | None, writer: Any
+) -> Cause | None:
+    """Say why a row has no document or no system; None if it has both."""
     if sample.error is not None:
-        raise UnscorableError(sample.error, code_of(sample.error))
-    columns = [str(name) for name in sample.fields]
+        return sample.error
     if document is None or not counts.is_about_items:
         told = " and ".join(map(repr, counts.columns))
-        what = (
-            f"the field {told} of the document is missing" if counts.is_about_items else "no column names the document"
-        )
-        raise UnscorableError(f"{sample.where}: {what}; the columns are: {', '.join(columns)}", ErrorCode.MISSING_FIELD)
-    writer = _system_of(sample, system)
-    if writer is None:
-        raise UnscorableError(
-            f"{sample.where}: the field {system or SYSTEM_FIELDS[0]!r} of the system is missing; the columns are: "
-            f"{', '.join(columns)}",
-            ErrorCode.MISSING_FIELD,
-        )
-    return document, str(writer)
+        what = f"the field {told} of the document is missing"
+        what = what if counts.is_about_items else "no column names the document"
+    elif writer is None:
+        what = f"the field {system or SYSTEM_FIELDS[0]!r} of the system is missing"
+    else:
+        return None
+    return Cause(
+        f"{sample.where}: {what}; the columns are: {', '.join(map(str, sample.fields))}", ErrorCode.MISSING_FIELD
+    )
 
 
 def _pair(document: str, one: tuple[str, Sample], other: tuple[str, Sample], compared: str) -> PairSample:

@@ -6,7 +6,7 @@ It contains only what the scores depend on: no times, no command lines. Equal ru
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -103,13 +103,20 @@ _ADAPTER = TypeAdapter(ResultManifest)
 
 
 def document_rule(
-    manifest: ResultManifest | None, group_by: str | None = None, fields: Mapping[str, str] | None = None
+    manifest: ResultManifest | None,
+    group_by: str | None,
+    fields: Mapping[str, str] | None,
+    metrics: Iterable[Sequence[str]] | None = None,
 ) -> DocumentRule:
-    """Return what decides which rows of a result file are one document: `group_by`, else what the manifest records."""
+    """Return what decides which rows of a result file are one document: `group_by`, else what the manifest records.
+
+    `metrics` are those of interest, by their fields; by default all.
+    """
     if manifest is None:
-        return DocumentRule.of(mapping=fields, group_by=group_by)
+        return DocumentRule.of(metrics or (), mapping=fields, group_by=group_by)
+    known = (tuple(metric.definition.fields) for metric in manifest.metrics.values())
     return DocumentRule.of(
-        [tuple(metric.definition.fields) for metric in manifest.metrics.values()],
+        known if metrics is None else metrics,
         mapping={**manifest.fields, **(fields or {})},
         group_by=manifest.group_by if group_by is None else group_by,
         used=manifest.documents,

@@ -51,8 +51,9 @@ def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
 
 def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
     """Read the rows of a data or result file; the figures of a result file come as ``geval`` from every format."""
-    path = Path(path)
-    described = _described(path)
+    path, described = Path(path), None
+    with suppress(DataError):
+        described = read_manifest(path)
     if path.suffix.lower() == ".csv" and described is not None and described.rows_sha256 is not None:
         kept = rows_path(path)
         if kept.exists() and file_sha256(kept) == described.rows_sha256:
@@ -126,7 +127,7 @@ class ResultRows(Sequence[Row]):
     def _row(self, place: int) -> Row:
         row = self.columns_of(place)
         if self.figures:
-            row["geval"] = {name: _Own(own, place) for name, own in self.figures.items() if own.has(place)}
+            row["geval"] = {name: own.at(place) for name, own in self.figures.items() if own.has(place)}
         return row
 
     def columns_of(self, place: int) -> Row:
@@ -166,25 +167,6 @@ class ResultRows(Sequence[Row]):
         if values is None:
             return [None] * len(self)
         return [None if (value := values.at(place)) is _NOTHING else value for place in range(len(self))]
-
-
-class _Own(Mapping[str, Any]):
-    """The figures of one row, read when they are asked for."""
-
-    def __init__(self, figures: MetricFigures, place: int) -> None:
-        self._figures, self._place = figures, place
-
-    def __getitem__(self, name: str) -> Any:
-        return self._figures.at(self._place)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._figures.at(self._place))
-
-    def __len__(self) -> int:
-        return len(self._figures.at(self._place))
-
-    def __repr__(self) -> str:
-        return repr(self._figures.at(self._place))
 
 
 _NOTHING = object()
@@ -440,12 +422,6 @@ def _is_same(shown: Any, score: float | None) -> bool:
         return abs(float(str(shown).replace(",", ".")) - score) < 1e-6
     except ValueError:
         return False
-
-
-def _described(path: Path) -> ResultManifest | None:
-    with suppress(DataError):
-        return read_manifest(path)
-    return None
 
 
 def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows of a file: JSONL, JSON, CSV and Parquet, streamed; a row that cannot be read keeps its place.
+"""Rows of a file: JSONL, JSON, CSV, Parquet and Excel, streamed; a row that cannot be read keeps its place.
 
 The module knows no metrics or fields: a row is a mapping of column names to values, or the reason why it is invalid.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -311,6 +311,8 @@ PARQUET_BATCH_ROWS = 1024
 #: Bytes of a Parquet batch converted to Python values at a time: a wide or long batch must not multiply memory.
 CONVERTED_BYTES = 1 << 22
 INSTALL_PARQUET = "Install it with `pip install 'geval-local[parquet]'`."
+#: Formats that say themselves how texts are encoded, and pack them.
+_ENCODED = (".parquet", ".xlsx")
 #: First lines of a .jsonl file whose JSON values span several lines.
 _PRETTY = ("[", "{", "[{")
 _SPACE = re.compile(r"\s*")
@@ -385,7 +387,7 @@ def _repeated(value: Any) -> str | None:
 def read_rows(
     path: File, encoding: str | None = None, rows: str | None = None, quoting: Quoting | None = None
 ) -> Iterator[RawRow]:
-    """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
+    """Open a file of rows; the format follows from the extension (`FORMATS`; texts may also end in ``.gz``).
 
     `rows` says where they are inside of a file that holds more than rows: a path in JSON, a sheet of a spreadsheet.
     `quoting` says whether quotes in a table enclose cells; without it the lines tell, see `_look_at`. Without
@@ -401,18 +403,18 @@ def read_rows(
         told, remedy = ("", "") if kind is None else (f": it is {kind}", "Save it as CSV. ")
         raise DataError(
             f"cannot tell the format of {path} by its extension{told}",
-            hint=f"{remedy}Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
+            hint=f"{remedy}Known extensions: {', '.join(FORMATS)}; all but .parquet and .xlsx also with .gz after it.",
         )
     reader = FORMATS[suffix]
-    if rows is not None and suffix != ".json":
-        raise ConfigurationError(f"`rows` leads into a JSON file, and {path} is none", hint="Leave it out.")
+    if rows is not None and suffix not in (".json", ".xlsx"):
+        raise ConfigurationError(f"`rows` leads into a JSON file or a workbook, {path} is none", hint="Leave it out.")
     reader = reader if rows is None else partial(reader, rows=rows)
     if quoting is not None:
         if suffix not in (".csv", ".tsv"):
             raise ConfigurationError(f"`quoting` is for tables (.csv, .tsv), and {path} is none", hint="Leave it out.")
         reader = partial(reader, quoting=quoting)
-    if suffix == ".parquet" and encoding is not None:
-        raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave `encoding` out.")
+    if suffix in _ENCODED and encoding is not None:
+        raise ConfigurationError(f"{path} is a file with an encoding of its own", hint="Leave `encoding` out.")
     try:
         if isinstance(path, Path):  # an address has just been asked for
             path.open("rb").close()
@@ -446,7 +448,7 @@ def format_of(name: str) -> str | None:
     """Return the format of a file by its name: one of `FORMATS`, or None."""
     name = name.lower()
     suffix = Path(name.removesuffix(".gz")).suffix
-    return None if suffix not in FORMATS or (suffix == ".parquet" and name.endswith(".gz")) else suffix
+    return None if suffix not in FORMATS or (suffix in _ENCODED and name.endswith(".gz")) else suffix
 
 
 def guarded(reader: Reader, path: File, encoding: str | None) -> Iterator[RawRow]:
@@ -592,7 +594,7 @@ def _read_csv(
         records = csv_records(file, path, delimiter, look)
         header = next(records, [])
         assert isinstance(header, list)
-        _refuse_repeated(header, path)
+        refuse_repeated(header, path)
         for number, record in enumerate(records, start=1):
             if isinstance(record, list):
                 yield RawRow(number, dict(zip(header, record, strict=True)))
@@ -611,7 +613,7 @@ def parquet_rows(path: File, *, first: int = 0, stop: int | None = None) -> Iter
     start = first + 1
     try:
         with pq.ParquetFile(parquet_source(path)) as file:
-            _refuse_repeated(file.schema_arrow.names, path)
+            refuse_repeated(file.schema_arrow.names, path)
             for batch in parquet_batches(file, first=first, stop=stop):
                 yield from _batch_rows(batch, start)
                 start += batch.num_rows
@@ -716,13 +718,30 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _refuse_repeated(names: Iterable[str], path: object) -> None:
+def refuse_repeated(names: Iterable[str], path: object) -> None:
+    """Refuse a table whose columns cannot be told apart."""
     names = list(names)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated == [""]:
         raise DataError(f"{path} has columns without a name, among others", hint="Give each a name, or remove it.")
     if repeated:
         raise DataError(f"{path}: columns that occur twice: {', '.join(repeated)}", hint="Rename one of each.")
+
+
+def _read_excel(path: File, encoding: str | None, rows: str | None = None) -> Iterator[RawRow]:
+    from geval_local.io.excel import sheet_lines  # needs openpyxl
+
+    lines = sheet_lines(path, rows)
+    header = ["" if name is None else str(name) for name in next(lines, ([], None))[0]]
+    refuse_repeated(header, path)
+    for number, (cells, unknown) in enumerate(lines, start=1):
+        if len(cells) > len(header):
+            why = f"{len(cells)} cells where the header has {len(header)} columns"
+            yield RawRow(number, {"raw": ["" if cell is None else str(cell) for cell in cells]}, _invalid(why))
+            continue
+        why = "the column {!r} holds a formula that was never computed; open the workbook and save it"
+        error = None if unknown is None else _invalid(why.format(header[unknown]))
+        yield RawRow(number, dict(zip_longest(header, cells)), error)
 
 
 #: Reads a file, given its path and its encoding, if known.
@@ -735,4 +754,5 @@ FORMATS: dict[str, Reader] = {
     ".csv": _read_csv,
     ".tsv": partial(_read_csv, delimiter="\t"),
     ".parquet": lambda path, encoding: parquet_rows(path),
+    ".xlsx": _read_excel,
 }

@@ -131,10 +131,6 @@ class _Job:
     #: Tokens that its prompts begin with, if the engine keeps them.
     prefix: Ids | None = None
 
-    @property
-    def is_over(self) -> bool:
-        return self.future.done()
-
     def stretch(self, characters: float) -> tuple[int, float]:
         """Return the end of a stretch of about `characters`, and its cost in characters."""
         # The evidence is computed with every stretch, so a stretch contains at least as many characters of questions.
@@ -265,7 +261,7 @@ class Batcher:
                 if not self._jobs:
                     return
                 self._gather()
-                for job in [job for job in self._jobs if job.is_over]:
+                for job in [job for job in self._jobs if job.future.done()]:
                     self._jobs.remove(job)
                 batch = self._pick()
             try:
@@ -277,7 +273,7 @@ class Batcher:
             with self._changed:
                 # A job that had its turn but is not finished goes after those still waiting.
                 done = {id(job) for job, _ in batch}
-                turned = [job for job in self._jobs if id(job) in done and not job.is_over]
+                turned = [job for job in self._jobs if id(job) in done and not job.future.done()]
                 self._jobs = deque(itertools.chain((job for job in self._jobs if id(job) not in done), turned))
                 self._changed.notify_all()
 
@@ -390,7 +386,7 @@ class Batcher:
         """Take the outcomes of a job's part, and answer it if it was the last one."""
         job.outcomes += outcomes
         job.next = stop
-        if stop == len(job.work) and not job.is_over:
+        if stop == len(job.work) and not job.future.done():
             result = job.work.finish(job.outcomes)
             with contextlib.suppress(InvalidStateError):  # cancelled in between
                 job.future.set_result(result)

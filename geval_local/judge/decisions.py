@@ -11,67 +11,14 @@ from itertools import chain
 from typing import Any
 
 from geval_local.engine.interface import MOST_POSITIONS
-from geval_local.errors import Cause, ErrorCode, UnscorableError
-from geval_local.io.samples import Sample
-from geval_local.metric import Metric
 from geval_local.questions.answer import Decision, answers_of
 from geval_local.questions.form import Marks, QuestionForm, question_forms, state_text
 from geval_local.questions.question import Question
 from geval_local.score import Outcome
 from geval_local.tokens.requests import Ids, Prepared, common_prefix
 
-#: Most characters per token assumed for a text that may still fit.
-CHARACTERS_PER_TOKEN = 8
-
-
 #: An evidence as text, and a form to be filled with it.
 Asked = tuple[str, QuestionForm]
-
-
-def prepare_forms(
-    asked: Sequence[Asked],
-    prepare: Callable[[Metric, Sequence[Sample]], list[Prepared]],
-    refuse: Callable[[str], Prepared | None],
-) -> list[Prepared]:
-    """Turn forms about evidences into what the engine takes, or into reasons why not, in order."""
-    prepared: list[Prepared | None] = [None] * len(asked)
-    refused: dict[str, Prepared | None] = {}
-    groups: dict[int, tuple[Metric, list[int]]] = {}
-    for place, (text, form) in enumerate(asked):
-        for one in (text, form.text):
-            if one not in refused:
-                refused[one] = refuse(one)
-        prepared[place] = refused[text] or refused[form.text]
-        if prepared[place] is None:
-            groups.setdefault(id(form.metric), (form.metric, []))[1].append(place)
-    for metric, places in groups.values():
-        samples = [Sample({"state": asked[place][0], "question": asked[place][1].text}) for place in places]
-        for place, entry in zip(places, prepare(metric, samples), strict=True):
-            prepared[place] = entry
-    return [entry for entry in prepared if entry is not None]
-
-
-def refusal(text: str, count_tokens: Callable[[str], int], context: int) -> Prepared | None:
-    """Say why a text is too long for a judge, as soon as its beginning shows it; None if it may not be.
-
-    Otherwise a text of megabytes would be tokenized once for every question, to be refused.
-    """
-    size = CHARACTERS_PER_TOKEN * context
-    while len(text) > 2 * context:
-        try:
-            tokens = count_tokens(text[:size])
-        except UnscorableError as error:
-            return Prepared(None, error=error.cause)
-        if tokens > context:
-            reason = (
-                f"the prompt has more than {tokens} tokens, the judge reads {context} with the label; "
-                "shorten the evidence or the question, or take a judge that reads more"
-            )
-            return Prepared(None, error=Cause(reason, ErrorCode.TOO_LONG))
-        if size >= len(text):
-            break
-        size *= 2
-    return None
 
 
 @dataclass

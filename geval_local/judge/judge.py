@@ -17,7 +17,7 @@ from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.judge.thoughts import Thinker
 from geval_local.metric import Metric
 from geval_local.notebook import facts_html
-from geval_local.options import JudgeOptions, Style
+from geval_local.options import JudgeOptions
 from geval_local.prompt import CHAT_FORM, Prompt
 from geval_local.score import Estimator
 from geval_local.signature import Signature, own_and_further
@@ -157,11 +157,7 @@ class Judge(Scorer):
     @property
     def is_chat(self) -> bool:
         """Whether it is asked for evaluation steps through the tokenizer's chat template."""
-        return self._steps_style != "completion"
-
-    @property
-    def _steps_style(self) -> Style:
-        return self.backend.entry.steps_style or self.encoder.style
+        return self.backend.entry.is_asked_in_chat
 
     @property
     def context(self) -> int:
@@ -188,8 +184,9 @@ class Judge(Scorer):
         self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
     ) -> str:
         """Continue a prompt with a numbered list; used for evaluation steps only, never for scores."""
-        ids = PromptEncoder(self.backend.tokenizer, style=self._steps_style).encode([prompt])[0]
-        text = self.backend.write_list(ids, is_chat=self.is_chat, max_new_tokens=max_new_tokens, on_token=on_token)
+        style = self.backend.entry.steps_style or self.encoder.style
+        ids = PromptEncoder(self.backend.tokenizer, style=style).encode([prompt])[0]
+        text = self.backend.write_list(ids, max_new_tokens=max_new_tokens, on_token=on_token)
         self.check_files()
         return text
 
@@ -201,7 +198,7 @@ class Judge(Scorer):
     @property
     def generation(self) -> str:
         """How it writes evaluation steps; no setting of the model's own directory counts."""
-        return self.backend.generation(is_chat=self.is_chat)
+        return self.backend.facts.generation
 
     def check_files(self) -> None:
         """Tell if the model's files have changed since it was loaded."""

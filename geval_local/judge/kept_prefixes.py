@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,60 +41,32 @@ class KeptPrefixes:
     needed again:
 
     - evidence of which a part of the questions is left for later batches;
-    - evidence that came in an earlier batch, unless it shares most of its text with its company, as the candidates of
-      one document do when they are asked about a second time;
+    - evidence that came in an earlier batch and is alone in this one: with company it may share more than its own;
     - what the newest call shares with others. Rows of one document come one after the other, and a batch that ends amid
       them is followed by one that continues with them.
     """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, Ids] = OrderedDict()
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: deque[bytes] = deque(maxlen=REMEMBERED)
 
     def choose(self, calls: Sequence[Newcomer]) -> list[Ids | None]:
         """Choose for every new call of a batch what the engine keeps of its prompts."""
         contents = [call.ids.astype(">u4").tobytes() for call in calls]
-        for place in self._repeated(calls, contents):
-            self._keep(calls[place].evidence())
+        of_own = {call.group: call for call in calls if call.group is not None}
+        for call in of_own.values():
+            if call.goes_on or (len(of_own) == 1 and call.group in self._seen):
+                evidence = call.evidence()
+                if evidence is not None and len(evidence) >= call.start + LEAST_SAVED:
+                    self._keep(evidence)
         found = [self._longest(call, content) for call, content in zip(calls, contents, strict=True)]
         if calls and found[-1] is None and self._keep(_shared_by_newest(calls)):
             found = [self._longest(call, content) for call, content in zip(calls, contents, strict=True)]
-        for call in calls:
-            if call.group is not None:
-                self._seen[call.group] = None
-                self._seen.move_to_end(call.group)
-        while len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        self._seen.extend(of_own)
         return found
 
-    def _repeated(self, calls: Sequence[Newcomer], contents: Sequence[bytes]) -> list[int]:
-        """List one call for every evidence that is worth keeping."""
-        wanted: dict[bytes, int] = {}
-        order = sorted(range(len(calls)), key=contents.__getitem__)
-        for at, place in enumerate(order):
-            call = calls[place]
-            if call.group is None or call.group in wanted:
-                continue
-            if call.goes_on:
-                wanted[call.group] = place
-            elif call.group in self._seen:
-                company = max(call.start, *(self._shared(calls, order, at, step) for step in (-1, 1)))
-                evidence = call.evidence()
-                # Apart from its company it is computed in full: it must save more than that.
-                if evidence is not None and len(evidence) - company >= max(LEAST_SAVED, company - call.start):
-                    wanted[call.group] = place
-        return list(wanted.values())
-
-    @staticmethod
-    def _shared(calls: Sequence[Newcomer], order: Sequence[int], at: int, step: int) -> int:
-        """Count the tokens that a call shares with its next neighbour about other evidence, on one side."""
-        call, other = calls[order[at]], at + step
-        while 0 <= other < len(order) and calls[order[other]].group == call.group:
-            other += step
-        return common_prefix(call.ids, calls[order[other]].ids) if 0 <= other < len(order) else 0
-
     def _keep(self, prefix: Ids | None) -> bool:
-        if prefix is None or not 0 < len(prefix) <= MOST_POSITIONS:
+        if prefix is None or len(prefix) > MOST_POSITIONS:
             return False
         key = prefix.astype(">u4").tobytes()
         self._kept.setdefault(key, prefix)

@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from geval_local.errors import Cause, ErrorCode, UnscorableError
@@ -89,7 +88,7 @@ def _words(text: str) -> str:
     return " ".join(_WORD.findall(text.casefold()))
 
 
-def write_reasons(
+def reason_batches(
     judge: Judge,
     metric: Metric,
     samples: Sequence[Sample],
@@ -98,25 +97,11 @@ def write_reasons(
     max_new_tokens: int = REASON_TOKENS,
     request: str = REASON_REQUEST,
     on_token: Callable[[int], object] = lambda count: None,
-) -> Iterator[tuple[int, Reason]]:
-    """Let a judge write the reasons of scored samples, in batches of like length; `on_token` takes a batch's tokens."""
-    batches = reason_batches(
-        judge, metric, samples, labels, max_new_tokens=max_new_tokens, request=request, on_token=on_token
-    )
-    return chain.from_iterable(batches)
-
-
-def reason_batches(
-    judge: Judge,
-    metric: Metric,
-    samples: Sequence[Sample],
-    labels: Sequence[str],
-    *,
-    max_new_tokens: int,
-    request: str = REASON_REQUEST,
-    on_token: Callable[[int], object] = lambda count: None,
 ) -> Iterator[list[tuple[int, Reason]]]:
-    """Give the reasons batch by batch: without the samples of the first batches, the others stay as they are."""
+    """Let a judge write the reasons of scored samples, in batches of like length; `on_token` takes a batch's tokens.
+
+    Without the samples of the first batches, the others stay as they are.
+    """
     waiting: list[tuple[int, Prompt, Ids, list[str]]] = []
     for place, (sample, label) in enumerate(zip(samples, labels, strict=True)):
         try:
@@ -161,8 +146,8 @@ def check_writing(
 ) -> WritingCheck:
     """Let a judge write one short reason about a built-in sample, and say whether it is of use."""
     sample = example_samples(metric)[:1]
-    reasons = write_reasons(judge, metric, sample, [label], max_new_tokens=CHECK_TOKENS, on_token=on_token)
-    ((_, reason),) = reasons
+    batches = reason_batches(judge, metric, sample, [label], max_new_tokens=CHECK_TOKENS, on_token=on_token)
+    (((_, reason),),) = batches
     if reason.fault is not None:
         return WritingCheck(False, reason.fault, reason.text)
     ended = "" if reason.is_complete else f", in the first {CHECK_TOKENS} tokens"

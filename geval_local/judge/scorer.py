@@ -19,9 +19,10 @@ from typing_extensions import TypedDict, Unpack
 
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW, make_outcome, read_window, regrow, window_sizes
+from geval_local.errors import Cause, ErrorCode, UnscorableError
 from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
-from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refusal
+from geval_local.judge.decisions import Asked, DecisionWork
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision
@@ -109,6 +110,8 @@ class _Stream(_Options, total=False):
     advance: Callable[[int], object]
 
 
+#: Most characters per token assumed for a text that may still fit.
+CHARACTERS_PER_TOKEN = 8
 #: Most metrics whose forms are cached: a server receives ever new ones.
 MOST_MAKERS = 512
 
@@ -199,15 +202,15 @@ class Scorer(ABC):
         TypeError
             If `metric` is not a `Metric`, or a sample and fields are given.
         """
-        found: Score | dict[str, Score]
         mapping = None
         if sample is not None:
             mapping = fields.pop("fields", None)
             if fields:
                 raise TypeError(f"Judge.score() takes a sample or its fields, not both: {', '.join(fields)}")
         row = fields if sample is None else sample
-        found = next(self.iter_scores(metric, [row], estimator=estimator, threshold=threshold, fields=mapping))
-        return found
+        metrics = check_metrics(metric)
+        found = next(self.iter_scores(metrics, [row], estimator=estimator, threshold=threshold, fields=mapping))
+        return found[metric.name] if isinstance(metric, Metric) else found
 
     @overload
     def score_many(self, metric: Metric, samples: Rows, **options: Unpack[_Many]) -> list[Score]: ...
@@ -297,11 +300,6 @@ class Scorer(ABC):
     def iter_scores(
         self, metric: Sequence[Metric], samples: Rows, **options: Unpack[_Stream]
     ) -> Iterator[dict[str, Score]]: ...
-
-    @overload
-    def iter_scores(
-        self, metric: Metric | Sequence[Metric], samples: Rows, **options: Unpack[_Stream]
-    ) -> Iterator[Any]: ...
 
     def iter_scores(
         self,
@@ -451,11 +449,44 @@ class Scorer(ABC):
 
     def prepare_forms(self, asked: Sequence[Asked]) -> list[Prepared]:
         """Turn forms of questions about evidences, in pairs, into what the engine takes, or into reasons why not."""
-        context = self.context
-        return prepare_forms(asked, self.prepare, lambda text: refusal(text, self._count_tokens, context))
+        prepared: list[Prepared | None] = [None] * len(asked)
+        refused: dict[str, Prepared | None] = {}
+        groups: dict[int, tuple[Metric, list[int]]] = {}
+        for place, (text, form) in enumerate(asked):
+            for one in (text, form.text):
+                if one not in refused:
+                    refused[one] = self._refusal(one)
+            prepared[place] = refused[text] or refused[form.text]
+            if prepared[place] is None:
+                groups.setdefault(id(form.metric), (form.metric, []))[1].append(place)
+        for metric, places in groups.values():
+            samples = [Sample({"state": asked[place][0], "question": asked[place][1].text}) for place in places]
+            for place, entry in zip(places, self.prepare(metric, samples), strict=True):
+                prepared[place] = entry
+        return [entry for entry in prepared if entry is not None]
 
-    def _count_tokens(self, text: str) -> int:
-        return len(self.encoder.encode_texts([text])[0])
+    def _refusal(self, text: str) -> Prepared | None:
+        """Say why a text is too long for a judge, as soon as its beginning shows it; None if it may not be.
+
+        Otherwise a text of megabytes would be tokenized once for every question, to be refused.
+        """
+        context = self.context
+        size = CHARACTERS_PER_TOKEN * context
+        while len(text) > 2 * context:
+            try:
+                tokens = len(self.encoder.encode_texts([text[:size]])[0])
+            except UnscorableError as error:
+                return Prepared(None, error=error.cause)
+            if tokens > context:
+                reason = (
+                    f"the prompt has more than {tokens} tokens, the judge reads {context} with the label; "
+                    "shorten the evidence or the question, or take a judge that reads more"
+                )
+                return Prepared(None, error=Cause(reason, ErrorCode.TOO_LONG))
+            if size >= len(text):
+                break
+            size *= 2
+        return None
 
     def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
         """Turn samples into requests for the engine, or errors with reasons, in order."""

@@ -12,15 +12,18 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from geval_local import __version__
 from geval_local.errors import JudgeError, MetricError
 from geval_local.files import home_directory, home_folder, safe_file_name, write_atomically
 from geval_local.metric import Metric, StepsProvenance
-from geval_local.prompt import Prompt, render_steps_prompt
+from geval_local.prompt import render_steps_prompt
 from geval_local.scale_words import other_scale
+
+#: A `geval_local.judge.judge.Judge`, whose module imports this one.
+Writer: TypeAlias = Any
 
 logger = logging.getLogger("geval_local")
 
@@ -36,35 +39,8 @@ _FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
 OnSteps = Callable[[Metric, int], object]
 
 
-class StepsWriter(Protocol):
-    """The part of a judge that this module needs: name, fingerprint and text generation."""
-
-    @property
-    def name(self) -> str:
-        """Name of the judge."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Content fingerprint of its weights."""
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether it is asked through a chat template."""
-
-    @property
-    def writes_steps(self) -> bool:
-        """Whether it is asked at all: the entry of a judge may say that it cannot write."""
-
-    @property
-    def generation(self) -> str:
-        """How it writes: greedily, or with how many beams."""
-
-    def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
-        """Continue a prompt with a numbered list, deterministically; `on_token` gets the number of new tokens."""
-
-
 #: Judge -> metric whose steps it could not write; saves another minute of trying for the next metric.
-_UNABLE: WeakKeyDictionary[StepsWriter, str] = WeakKeyDictionary()
+_UNABLE: WeakKeyDictionary[Writer, str] = WeakKeyDictionary()
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
@@ -89,7 +65,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
+def write_steps(judge: Writer, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
     """Let a judge write the evaluation steps of a metric."""
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     on_steps(metric, 0)
@@ -202,7 +178,7 @@ def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
 
 
 def pinned_steps(
-    judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None
+    judge: Writer, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None
 ) -> tuple[Metric, Path | None]:
     """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones.
 

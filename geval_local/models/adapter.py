@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +210,7 @@ def merge_adapter(entry: JudgeEntry, model: Any, fingerprint: str) -> Any:
             if isinstance(base := getattr(module, "base_layer", None), nn.Module):
                 widen_module(base)  # merged weights keep the dtype of the computation
         verdict, key = verdict_of(inner, fingerprint), f"merged by peft {peft.__version__}"
-        is_known = verdict is not None and verdict.read(key, _Merged) is not None
-        before = None if is_known else probe_logits(entry, inner.eval())
+        before = None if verdict.read(key, float) is not None else probe_logits(entry, inner.eval())
         try:
             merged = adapted.merge_and_unload(safe_merge=True)
         except Exception as error:
@@ -223,18 +221,8 @@ def merge_adapter(entry: JudgeEntry, model: Any, fingerprint: str) -> Any:
                 else "Peft cannot merge it, so no tool does. Take a plain LoRA, or the model without the adapter.",
             ) from error
         if before is not None:
-            moved = _moved_by_merge(entry, before, probe_logits(entry, merged), merged.dtype)
-            if verdict is not None:
-                verdict.keep(key, _Merged(moved))
+            verdict.keep(key, _moved_by_merge(entry, before, probe_logits(entry, merged), merged.dtype))
         return merged
-
-
-@dataclass(frozen=True)
-class _Merged:
-    """The recorded result of comparing a merge."""
-
-    #: See `_moved_by_merge`.
-    moved: float
 
 
 def _moved_by_merge(entry: JudgeEntry, before: torch.Tensor, after: torch.Tensor, dtype: torch.dtype) -> float:

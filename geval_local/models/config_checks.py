@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,9 @@ from geval_local.errors import (
     first_line,
 )
 from geval_local.models.fingerprint import weight_files
-from geval_local.models.reading import stored_in, stored_tensors
+from geval_local.models.reading import stored_in
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import Stored, are_finite
+from geval_local.models.stored import are_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,7 +87,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
-_LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
+_LAYER = re.compile(r"(^|\.)(?:layers|blk)\.(\d+)\.")
 #: Keys of config.json that make transformers read files outside of the fingerprint.
 _OTHER_FILES = ("configuration_files", "transformers_weights")
 #: Keys of config.json that count or measure parts of a model, except lengths of texts and the like.
@@ -271,26 +272,13 @@ def _never_encoded(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None) 
 
 def _source(place: Path, piece: str) -> Path:
     """Return the file of a tokenizer that names a piece; its directory if none is known."""
+    spellings = {json.dumps(piece, ensure_ascii=is_ascii) for is_ascii in (True, False)}
     for name in _TOKENIZER_FILES:
-        try:
-            record = json.loads((place / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if piece in _texts(record):
-            return place / name
+        with suppress(OSError, ValueError):
+            text = (place / name).read_text(encoding="utf-8")
+            if any(one in text for one in spellings):
+                return place / name
     return place
-
-
-def _texts(record: Any) -> Iterator[str]:
-    """Yield the texts of a JSON value at any depth, keys too."""
-    if isinstance(record, str):
-        yield record
-    elif isinstance(record, dict | list):
-        for part in record:
-            yield from _texts(part)
-        if isinstance(record, dict):
-            for part in record.values():
-                yield from _texts(part)
 
 
 def _why_not_causal(config: dict[str, Any]) -> str | None:
@@ -366,10 +354,10 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
             surplus.append(key)
     if surplus:
         raise WeightsError(
-            f"judge {entry.name!r}: {directory} holds {len(surplus)} weights that its config.json has no place for "
+            f"judge {entry.name!r}: {directory} holds {len(surplus)} weights that its configuration has no place for "
             f"({_some(surplus)})",
-            hint="Without them it is not the model that was trained. Check that config.json and weights belong "
-            f"together: the configuration has {config.num_hidden_layers} layers.",
+            hint="Without them it is not the model that was trained. Check that configuration and weights belong "
+            f"together: it has {config.num_hidden_layers} layers.",
         )
 
 
@@ -379,7 +367,7 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
     All weights in memory are checked, also those that the probe does not reach (the embedding of a rare token, an
     expert); weights that a device map left on disk are not.
     """
-    broken = [name for name, weight in model.named_parameters() if not _is_finite(weight)]
+    broken = [name for name, weight in model.named_parameters() if not are_finite(weight)]
     if broken:
         raise WeightsError(
             f"judge {entry.name!r}: {len(broken)} of its weights are not finite numbers ({_some(broken)})",
@@ -409,22 +397,11 @@ def probe_logits(entry: JudgeEntry, model: Any) -> torch.Tensor:
     return logits
 
 
-def _is_finite(weight: torch.Tensor) -> bool:
-    """Whether all numbers of a tensor are finite; integer blocks and 8-bit numbers are not checked."""
-    if isinstance(weight, Stored):
-        return weight.is_finite()
-    if weight.is_meta or not weight.is_floating_point() or weight.itemsize == 1:
-        return True
-    return are_finite(weight)
-
-
 def _is_mask(directory: Path, key: str) -> bool:
     """Whether a stored tensor has the shape of a causal mask, ``(1, 1, length, length)``."""
-    for file in weight_files(directory):
-        tensor = stored_tensors(file).get(key)
-        if tensor is not None:
-            return len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1) and tensor.shape[2] == tensor.shape[3]
-    return False
+    tensor = stored_in(weight_files(directory)).get(key)
+    shape = () if tensor is None else tensor.shape
+    return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3]
 
 
 def _some(names: list[str]) -> str:

@@ -55,8 +55,6 @@ _OTHER_WEIGHTS = ("pytorch_model", "tf_model", "flax_model", "rust_model")
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
 #: Endings of files that are too large to be read only in order to know them again.
 _WEIGHTS = {".gguf", ".safetensors", ""}
-#: Bytes of other files that are; larger ones, such as data next to a model, count as changed with their ctime.
-_MOST_TO_KNOW = 1 << 26
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
 TICKS_NS = 20_000_000
 
@@ -123,21 +121,17 @@ def _is_pointer(file: Path) -> bool:
         return False
 
 
-def unfinished(directory: Path) -> Path | None:
-    """Find what a download from the hub has left that broke off: next to a snapshot of the cache, or in a directory."""
-    blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else None
-    places = [directory / ".cache" / "huggingface" / "download", *([] if blobs is None else [blobs])]
-    return next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)
-
-
 def resume_hint(directory: Path) -> str | None:
-    """Tell how to finish a download that broke off; None if there is none."""
-    part = unfinished(directory)
+    """Tell how to finish a download from the hub that broke off, by what it left; None if there is none."""
+    is_cached = directory.parent.name == "snapshots"
+    places = [directory / ".cache" / "huggingface" / "download"]
+    places += [directory.parent.parent / "blobs"] if is_cached else []
+    part = next((file for place in places for file in sorted(place.rglob("*.incomplete"))), None)
     if part is None:
         return None
-    repository = directory.parent.parent.name
-    if directory.parent.name == "snapshots":
-        command = f"hf download {repository.removeprefix('models--').replace('--', '/', 1)} --revision {directory.name}"
+    if is_cached:
+        repository = directory.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+        command = f"hf download {repository} --revision {directory.name}"
     else:
         command = f"hf download HUB_ID --local-dir {directory}"
     return f"Its download broke off (it left {part}): run `{command}` again, which goes on where it stopped."
@@ -174,9 +168,10 @@ class FileStates:
 
     def __init__(self, directory: Path, adapter: Path | None = None, *, code: bool = False) -> None:
         self._asked = (directory, adapter, code)
+        self._is_told = False
         self._states = {file: _state(file) for file in self._files()}
         # Of weights, the digests follow when they are read.
-        small = (file for file in self._states if file.suffix not in _WEIGHTS and _is_small(file))
+        small = (file for file in self._states if file.suffix not in _WEIGHTS and file.is_file())
         self._digests = {file: digest for file in small if (digest := _digest_of(file))}
 
     def learn(self, digests: Mapping[str, str]) -> None:
@@ -202,6 +197,13 @@ class FileStates:
     def moved(self) -> list[Path]:
         """List the files that were written to, replaced or removed since; cheap, no file is read if nothing was."""
         return [file for file, state in self._states.items() if _state(file) != state and not self._is_the_same(file)]
+
+    def newly_moved(self) -> Path | None:
+        """Return one of these, the first time that there is any."""
+        if self._is_told or not (moved := self.moved()):
+            return None
+        self._is_told = True
+        return moved[0]
 
     def _is_the_same(self, file: Path) -> bool:
         """Whether a file has its old content, though its state is another one: a link or a mode changes the ctime."""
@@ -332,10 +334,6 @@ def _state(file: Path) -> str:
     except OSError:
         return ""
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
-
-
-def _is_small(file: Path) -> bool:
-    return file.is_file() and file.stat().st_size <= _MOST_TO_KNOW
 
 
 def _size_and_time(state: str) -> list[str]:

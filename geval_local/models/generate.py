@@ -35,8 +35,6 @@ _FIRST_LINE_TOKENS = 160
 #: Shorter sentences may legitimately occur twice in a list ("Be strict.").
 _LEAST_WORDS = 3
 _LOOP_CHARACTERS = 600
-#: Tokens that are written before a text is looked at, where a program gives it out only then.
-_STRETCH = 16
 #: A sentence with its end, without white space and item number.
 _SENTENCE = re.compile(r"(?!\s)(?!\**\d+\**[.)])[^.!?\n]+(?:[.!?]+|\n)")
 #: Numbers are ignored: "Sentence 2: ..." after "Sentence 1: ..." adds nothing.
@@ -132,44 +130,13 @@ def generate_list(
     return finished_list(tokenizer, output[0, len(ids) :].tolist(), max_new_tokens)
 
 
-def continued_greedily(
-    proceed: Callable[[Sequence[NDArray[np.int32]], int], Sequence[Sequence[int] | str]],
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[NDArray[np.int32]],
-    is_over: Callable[[str, int], bool],
-    *,
-    max_new_tokens: int,
-    on_token: Callable[[int], object],
-) -> list[list[int] | str]:
-    """Continue prompts by a program that gives out whole stretches: `proceed` takes prompts and a number of tokens.
-
-    A text that is shorter than asked for has come to its end; one that the program does not write is the reason.
-    """
+def up_to_end(tokenizer: PreTrainedTokenizerBase, new: list[int], is_over: Callable[[str, int], bool]) -> list[int]:
+    """Cut what a program wrote after the token with which a text is over."""
     ends = end_tokens(tokenizer)
-    written: list[list[int]] = [[] for _ in prompts]
-    refused: dict[int, str] = {}
-    going = list(range(len(prompts)))
-    for start in range(0, max_new_tokens, _STRETCH):
-        size = min(_STRETCH, max_new_tokens - start)
-        begun = [np.concatenate([prompts[place], np.array(written[place], np.int32)]) for place in going]
-        left = []
-        for place, new in zip(going, proceed(begun, size), strict=True):
-            if isinstance(new, str):
-                refused[place] = new
-                continue
-            is_done = len(new) < size
-            for token in new:
-                written[place].append(int(token))
-                is_done |= token in ends or is_over(str(tokenizer.decode(written[place])), len(written[place]))
-                if is_done and (token in ends or len(new) >= size):
-                    break
-            if not is_done:
-                left.append(place)
-        on_token(start + size)
-        going = left
-        if not going:
-            break
-    return [refused.get(place, new) for place, new in enumerate(written)]
+    for count, token in enumerate(new, start=1):
+        if token in ends or is_over(str(tokenizer.decode(new[:count])), count):
+            return new[:count]
+    return new
 
 
 def finished_list(tokenizer: PreTrainedTokenizerBase, new: list[int], max_new_tokens: int) -> str:

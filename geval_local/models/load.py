@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,6 @@ from geval_local.models.fingerprint import (
 from geval_local.models.gguf.file import gguf_files
 from geval_local.models.gguf.model import (
     check_gguf,
-    check_gguf_complete,
     gguf_config,
     gguf_tokenizer,
     read_gguf,
@@ -72,7 +71,7 @@ from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, cast_weights, settle
 from geval_local.models.products import use_faster_products
 from geval_local.models.progress import counted_shards
-from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
+from geval_local.models.reading import DTYPES, read_safetensors, stored_in
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.models.stored import Stored, bytes_of, kept_narrow, widened_if_few
 from geval_local.options import JudgeOptions
@@ -82,6 +81,8 @@ logger = logging.getLogger("geval_local")
 
 #: A text on which a tokenizer that cannot encode or decode at all gives up: words, spaces, lines, numbers, signs.
 _PROBE = "x Read it, 12.\n\nÉté  ☃"
+#: Different tokens of it that any published tokenizer knows.
+_LEAST_KNOWN = 4
 #: Arguments of every `from_pretrained` call.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
@@ -90,58 +91,6 @@ _ALWAYS: Mapping[str, Any] = {
     # Else that of the directory would be read, whose settings `generate` puts in where ours say nothing.
     "generation_config": GenerationConfig(),  # type: ignore[no-untyped-call]
 }
-
-
-@dataclass
-class LoadedModel:
-    """A model ready to score, with its identity."""
-
-    #: The model, in evaluation mode, without gradients.
-    model: PreTrainedModel
-    #: Its tokenizer, with a fast backend.
-    tokenizer: PreTrainedTokenizerBase
-    #: The entry it was loaded from.
-    entry: JudgeEntry
-    #: Directory of its files, or the GGUF file.
-    directory: Path
-    #: Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
-    fingerprint: str
-    #: Content hash of tokenizer and template.
-    tokenizer_hash: str
-    #: Dtype of the computation.
-    dtype: torch.dtype
-    #: Reason for the dtype, and its effect on a score.
-    precision: Precision
-    #: Attention implementation in use.
-    attention: str
-    #: Number of weights, tied ones counted once.
-    parameters: int
-    #: Memory of weights and buffers, bytes.
-    memory_bytes: int
-    #: State of the files that were read.
-    files: FileStates | None = None
-    _is_told: bool = False
-
-    def check_files(self) -> None:
-        """Tell, once, that files were written to or replaced since they were read; a few microseconds a file.
-
-        The weights in memory are the model's own, so its scores stay those of its fingerprint. Weights that a device
-        map left on the disk are not.
-        """
-        if self.files is None or self._is_told or not (moved := self.files.moved()):
-            return
-        what = f"judge {self.entry.name!r}: {moved[0]} has changed since it was loaded"
-        if any(parameter.is_meta for parameter in self.model.parameters()):
-            raise JudgeError(
-                f"{what}, and its device map reads weights from there while it scores",
-                hint="Load it again once the files are complete. What was scored since the change is not kept.",
-            )
-        self._is_told = True
-        logger.warning(
-            "%s; it goes on with what was loaded, fingerprint %s, which a later run will not find there",
-            what,
-            self.fingerprint,
-        )
 
 
 def resolve_directory(entry: JudgeEntry) -> Path:
@@ -205,13 +154,12 @@ def _read_tokenizer(
     entry: JudgeEntry, directory: Path, config: Any, *, trust_remote_code: bool
 ) -> tuple[PreTrainedTokenizerBase, ChatFrame | None]:
     """Load a tokenizer, with its frame where a style uses it."""
-    is_one_file = directory.is_file()
     with quiet():
         try:
             with without_panics():
                 tokenizer = (
                     gguf_tokenizer(directory)
-                    if is_one_file
+                    if directory.is_file()
                     else AutoTokenizer.from_pretrained(
                         str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
                     )
@@ -224,19 +172,19 @@ def _read_tokenizer(
             "of each token are unknown",
             hint="Add a tokenizer.json to its directory; transformers' convert_slow_tokenizer writes one.",
         )
-    if not is_one_file and not trust_remote_code and not _has_vocabulary(directory):
-        # Some classes make a tokenizer of nothing, which encodes every text as none or as unknown.
-        raise _no_tokenizer(entry, directory, FileNotFoundError(directory / "tokenizer.json"))
-    if len(tokenizer) == 0:
-        raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
     try:
         with without_panics():
             tokenizer.decode(tokenizer(_PROBE).input_ids)
+            known = set(tokenizer(_PROBE, add_special_tokens=False).input_ids)
     except Exception as error:  # settings of the wrong type only show up in use
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
             hint="Restore its tokenizer_config.json; fetch it with the weights.",
         ) from error
+    has_file = directory.is_file() or (directory / "tokenizer.json").is_file()
+    if len(tokenizer) == 0 or (len(known) < _LEAST_KNOWN and not has_file):
+        # Some classes make a tokenizer of nothing, which encodes every text as none or as unknown.
+        raise _no_tokenizer(entry, directory, ValueError("its vocabulary is empty"))
     if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cuts texts at random (dropout), so that no "
@@ -261,19 +209,6 @@ _OLDER: Mapping[tuple[str, ...], tuple[str, str]] = {
         "it reads the SentencePiece model",
     ),
 }
-
-
-#: Names of files that hold a vocabulary, besides all that end in `_VOCABULARY_ENDINGS`.
-_VOCABULARIES = ("tokenizer.json", "tekken.json", "vocab.json", "vocab.txt")
-_VOCABULARY_ENDINGS = (".model", ".tiktoken")
-
-
-def _has_vocabulary(directory: Path) -> bool:
-    """Whether a directory holds any file that a tokenizer can be made of."""
-    return any(
-        (file.name in _VOCABULARIES or file.suffix in _VOCABULARY_ENDINGS) and file.is_file()
-        for file in directory.iterdir()
-    )
 
 
 def _no_tokenizer(entry: JudgeEntry, directory: Path, error: Exception) -> TokenizerError:
@@ -345,6 +280,52 @@ class CheckedJudge:
         """Whether its weights are to be in main memory, not quantized on the way."""
         return _is_on_cpu(self.arguments)
 
+    def check_files(self) -> None:
+        """Tell, once, that files were written to or replaced since they were read; a few microseconds a file.
+
+        The weights in memory are the model's own, so its scores stay those of its fingerprint.
+        """
+        if (moved := self.files.newly_moved()) is not None:
+            logger.warning(
+                "judge %r: %s has changed since it was loaded; it goes on with what was loaded, which a later run will "
+                "not find there",
+                self.entry.name,
+                moved,
+            )
+
+
+@dataclass(frozen=True)
+class LoadedModel(CheckedJudge):
+    """A model ready to score, with its identity."""
+
+    #: The model, in evaluation mode, without gradients.
+    model: PreTrainedModel
+    #: Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
+    fingerprint: str
+    #: Reason for the dtype, and its effect on a score.
+    precision: Precision
+    #: Attention implementation in use.
+    attention: str
+    #: Number of weights, tied ones counted once.
+    parameters: int
+    #: Memory of weights and buffers, bytes.
+    memory_bytes: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the computation."""
+        return self.model.dtype
+
+    def check_files(self) -> None:
+        """See `CheckedJudge.check_files`; weights that a device map left on the disk are not the model's own."""
+        if any(parameter.is_meta for parameter in self.model.parameters()) and (moved := self.files.moved()):
+            raise JudgeError(
+                f"judge {self.entry.name!r}: {moved[0]} has changed since it was loaded, and its device map reads "
+                "weights from there while it scores",
+                hint="Load it again once the files are complete. What was scored since the change is not kept.",
+            )
+        super().check_files()
+
 
 #: Settings of a model's own files that change what is drawn, and that are not obeyed, with the value that changes
 #: nothing; None is one, too.
@@ -388,36 +369,34 @@ def check_files(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
             f"judge {entry.name!r}: {directory} is a GGUF file, which vLLM does not read here",
             hint="Take the model's safetensors directory, or leave `engine=vllm` out.",
         )
-    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
-    check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
-    config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
-    tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
-    return CheckedJudge(entry, options, directory, files, tokenizer, frame, {"config": config})
+    return _checked(entry, options, directory)
 
 
 def check_judge(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
     """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
-    directory = resolve_directory(entry)
-    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
-    config = None
-    if directory.is_file():
-        check_gguf(entry, directory, quantized=options.quantization is not None)
-    else:
-        check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
-        check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
-        config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
+    checked = _checked(entry, options, resolve_directory(entry))
     check_adapter(
         entry,
         quantized=options.quantization is not None,
         dtype=options.dtype or entry.dtype,
-        is_gguf=directory.is_file(),
+        is_gguf=checked.directory.is_file(),
     )
-    tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
-    arguments = loading_arguments(options, entry.dtype, directory)
-    if config is not None:
-        arguments["config"] = config
+    arguments = loading_arguments(options, entry.dtype, checked.directory) | checked.arguments
     if _is_on_cpu(arguments):
-        check_fits(entry, directory, options.dtype or entry.dtype)
+        check_fits(entry, checked.directory, options.dtype or entry.dtype)
+    return replace(checked, arguments=arguments)
+
+
+def _checked(entry: JudgeEntry, options: JudgeOptions, directory: Path) -> CheckedJudge:
+    """Check a judge's files, and read its configuration and its tokenizer."""
+    trusts, arguments = options.trust_remote_code, dict[str, Any]()
+    files = FileStates(directory, entry.adapter, code=trusts)
+    if directory.is_file():
+        check_gguf(entry, directory, quantized=options.quantization is not None)
+    else:
+        arguments["config"] = _read_config(entry, directory, trust_remote_code=trusts)
+        check_weight_files(entry, directory, hint=_missing_hint(entry, directory))
+    tokenizer, frame = _read_tokenizer(entry, directory, arguments.get("config"), trust_remote_code=trusts)
     return CheckedJudge(entry, options, directory, files, tokenizer, frame, arguments)
 
 
@@ -459,18 +438,13 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
         use_faster_products(model)
     checked.check_unmoved()
     return LoadedModel(
+        **{one.name: getattr(checked, one.name) for one in fields(checked)},
         model=model,
-        tokenizer=tokenizer,
-        entry=entry,
-        directory=directory,
         fingerprint=content,
-        tokenizer_hash=checked.tokenizer_hash,
-        dtype=model.dtype,
         precision=precision,
         attention=str(getattr(model.config, "_attn_implementation", None) or "none"),
         parameters=model.num_parameters(),
         memory_bytes=bytes_of(model),
-        files=files,
     )
 
 
@@ -484,7 +458,7 @@ def _own_weights(model: Any, files: Sequence[Path]) -> None:
 
     Those are the ones in a dtype that is stored; all others were converted, and so are copies already.
     """
-    stored = {DTYPES.get(tensor.dtype) for file in files for tensor in stored_tensors(file).values()}
+    stored = {DTYPES.get(tensor.dtype) for tensor in stored_in(files).values()}
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.dtype in stored and not isinstance(tensor, Stored):
             tensor.data = tensor.data.clone()
@@ -530,7 +504,6 @@ def load_weights(
     # Else peft would ask the hub for the configuration of a model without a name.
     model.name_or_path = model.config.name_or_path = str(directory)
     if directory.is_file():
-        check_gguf_complete(entry, directory, model)
         scale_rotary(model, directory)
     return model, report, {files.state(file): digest for file, digest in digests.items()}
 
@@ -563,7 +536,7 @@ def _blank(loader: Any, config: Any, arguments: dict[str, Any], trust_remote_cod
 
 def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:
     """Remove the parts of a model for images or sound, and log this once."""
-    left_out = senses_of(name for file in weight_files(directory) for name in stored_tensors(file))
+    left_out = senses_of(stored_in(weight_files(directory)))
     if left_out:
         drop_other_senses(model)
         logger.info("judge %s reads text only; these of its weights are left out: %s", entry.name, ", ".join(left_out))

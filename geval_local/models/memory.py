@@ -20,7 +20,7 @@ from geval_local.files import readable
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
 from geval_local.models.gguf.blocks import BLOCK_TYPES
 from geval_local.models.gguf.model import kept_tensors, read_headers, tensor_size
-from geval_local.models.reading import DTYPES, stored_tensors
+from geval_local.models.reading import DTYPES, stored_in, stored_tensors
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import SLICE, are_few, is_kept_narrow, release_buffers
 
@@ -221,12 +221,10 @@ def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
             for header in headers
             for one in header.tensors
         ]
-    found = []
-    for file in weight_files(directory):
-        for name, tensor in stored_tensors(file).items():
-            dtype = DTYPES.get(tensor.dtype)
-            found.append((name, tensor.shape, tensor.size, dtype is not None and is_kept_narrow(dtype, tensor.shape)))
-    return found
+    return [
+        (name, one.shape, one.size, is_kept_narrow(DTYPES.get(one.dtype), one.shape))
+        for name, one in stored_in(weight_files(directory)).items()
+    ]
 
 
 def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:

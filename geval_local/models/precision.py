@@ -32,7 +32,7 @@ from geval_local.models.gguf.file import read_header
 from geval_local.models.head import Head, Trunk, input_device
 from geval_local.models.memory import default_device, release_memory
 from geval_local.models.products import about_processor
-from geval_local.models.verdicts import verdict_of
+from geval_local.models.verdicts import Verdict, verdict_of
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
@@ -97,15 +97,6 @@ class Precision:
             return f"{dtype} ({self.reason}; {told})"
         moved = f"moves a score on 1-5 by {self.noise.text}, from float32 on {self.noise.prompts} prompts"
         return f"{dtype} ({self.reason}; {moved})"
-
-
-@dataclass(frozen=True)
-class _Settled:
-    """The recorded choice of an earlier start."""
-
-    dtype: str
-    reason: str
-    noise: Noise | None
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -181,12 +172,12 @@ def settle(
     # On a GPU the grouped product of a mixture's experts is one kernel only in bfloat16. In float16 it waits for the
     # host at every layer and computes expert after expert.
     only = "bfloat16" if asked is None and has_experts(model) else asked_for
-    verdict, key = verdict_of(model, fingerprint) if fingerprint else None, f"precision, {entry.style}, {only}"
-    if verdict is not None and (kept := verdict.read(key, _Settled)) is not None:
-        cast_weights(model, HALF[kept.dtype])
-        return Precision(asked or kept.reason, kept.noise)
+    verdict, key = verdict_of(model, fingerprint) if fingerprint else Verdict(), f"precision, {entry.style}, {only}"
+    figures = verdict.read(key, ProbeResults)
     try:
-        figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
+        if figures is None:
+            figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
+            verdict.keep(key, figures)
     except Exception as error:  # foreign code in an unusual use, or out of memory
         release_memory()
         if asked is None:
@@ -198,10 +189,7 @@ def settle(
         name, reason = only, asked or "the fused product of its experts exists in bfloat16 only"
     cast_weights(model, HALF[name])
     release_memory()
-    moved = figures.noise[name]
-    if verdict is not None:
-        verdict.keep(key, _Settled(name, reason, moved))
-    return Precision(reason, moved)
+    return Precision(reason, figures.noise[name])
 
 
 def has_experts(model: PreTrainedModel) -> bool:

@@ -118,6 +118,11 @@ class JudgeEntry(BaseModel):
             return f"{name}+adapter"
         return name if self.adapter.name == name else f"{name}+{self.adapter.name}"
 
+    @property
+    def is_asked_in_chat(self) -> bool:
+        """Whether it is asked for evaluation steps through a chat template."""
+        return (self.steps_style or self.style) != "completion"
+
     @model_validator(mode="after")
     def _check(self) -> JudgeEntry:
         if (self.path is None) == (self.hub is None):

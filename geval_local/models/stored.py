@@ -86,12 +86,6 @@ class Stored(torch.Tensor):
         self.blocks.widen(data, wide)
         return wide
 
-    def is_finite(self) -> bool:
-        """Whether all weights are finite."""
-        if self.blocks is not None:
-            return self.blocks.is_finite(self.data_)
-        return are_finite(self.data_)
-
     def _like(self, data: torch.Tensor) -> Stored:
         return Stored(data, self.blocks, self.dtype, self.is_turned)
 
@@ -118,7 +112,7 @@ class Stored(torch.Tensor):
         if name in _PRODUCTS:
             with widened_in_buffers(args, kwargs) as (wide_args, wide_kwargs):
                 return func(*wide_args, **wide_kwargs)
-        return func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
+        return func(*tree_map(wide, args), **tree_map(wide, kwargs))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -127,7 +121,7 @@ class Stored(torch.Tensor):
         # Calls from C++ arrive here; `detach` and `alias` among them change no data.
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             return args[0]._like(args[0].data_)
-        return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
+        return func(*tree_map(wide, args), **tree_map(wide, kwargs or {}))
 
 
 def turned(tensor: torch.Tensor) -> torch.Tensor:
@@ -143,7 +137,7 @@ def rows_in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         kinds = [(one.blocks, one.data_.dtype) for one in (first, second)]
         if kinds[0] == kinds[1]:
             return Stored(torch.stack((first.data_, second.data_), dim=2).flatten(1, 2), first.blocks, first.dtype)
-    return torch.stack((_wide(first), _wide(second)), dim=2).flatten(1, 2)
+    return torch.stack((wide(first), wide(second)), dim=2).flatten(1, 2)
 
 
 def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -153,7 +147,7 @@ def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return Stored(tensor) if is_kept_narrow(tensor.dtype, tensor.shape) else tensor.float()
 
 
-def is_kept_narrow(dtype: torch.dtype, shape: Sequence[int]) -> bool:
+def is_kept_narrow(dtype: torch.dtype | None, shape: Sequence[int]) -> bool:
     """Whether numbers of a dtype are kept as they are in a model that computes in float32."""
     return dtype in (torch.bfloat16, torch.float16) and len(shape) in (2, 3) and shape[-1] >= _NARROWEST
 
@@ -162,7 +156,7 @@ def widened_if_few(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Widen the weights of a small model for good; those of a larger one stay as they are."""
     if not are_few(sum(one.numel() for one in weights.values())):
         return weights
-    return {name: _wide(one) for name, one in weights.items()}
+    return {name: wide(one) for name, one in weights.items()}
 
 
 def are_few(weights: int) -> bool:
@@ -171,7 +165,11 @@ def are_few(weights: int) -> bool:
 
 
 def are_finite(numbers: torch.Tensor) -> bool:
-    """Whether all numbers of a tensor are finite."""
+    """Whether all numbers of a tensor are finite; integers and numbers of 8 bits are not checked."""
+    if isinstance(numbers, Stored):
+        return are_finite(numbers.data_) if numbers.blocks is None else numbers.blocks.is_finite(numbers.data_)
+    if numbers.is_meta or not numbers.is_floating_point() or numbers.itemsize == 1:
+        return True
     # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow. It widens
     # bfloat16 before it adds, so that a large matrix is added up in parts.
     numbers = numbers if numbers.dim() else numbers.reshape(1)
@@ -230,7 +228,8 @@ def release_buffers() -> None:
     FREE.clear()
 
 
-def _wide(value: Any) -> Any:
+def wide(value: Any) -> Any:
+    """Widen what is stored; all else stays."""
     return value.widened() if isinstance(value, Stored) else value
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,14 +34,14 @@ _T = TypeVar("_T")
 
 
 class Verdict:
-    """The recorded findings about one model on its device: one file."""
+    """The recorded findings about one model on its device: one file; without one, nothing is found or kept."""
 
-    def __init__(self, file: Path, identity: dict[str, Any]) -> None:
-        self._file = file
+    def __init__(self, file: Path | None = None, identity: Mapping[str, Any] | None = None) -> None:
+        self._file = file or Path(os.devnull, "none")
         self._identity = identity
 
     def read(self, name: str, kind: type[_T]) -> _T | None:
-        """Return a finding, a dataclass; None if there is none for exactly this model, device and software.
+        """Return a finding; None if there is none for exactly this model, device and software.
 
         A record that is damaged or has another shape counts as none: the caller probes again and keeps the result.
         """
@@ -51,8 +51,9 @@ class Verdict:
             return None
 
     def keep(self, name: str, finding: Any) -> None:
-        """Keep a finding, a dataclass; if it cannot be written, the next start probes again."""
-        record = {"identity": self._identity, "findings": self._all() | {name: asdict(finding)}}
+        """Keep a finding; if it cannot be written, the next start probes again."""
+        plain = TypeAdapter(type(finding)).dump_python(finding)
+        record = {"identity": self._identity, "findings": self._all() | {name: plain}}
         with suppress(OSError):
             write_atomically(self._file, json.dumps(checksummed(record)), private=True)
 
@@ -65,8 +66,8 @@ class Verdict:
             return {}
 
 
-def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
-    """Return the record of a loaded model in its present dtype; None if there is no home directory for it."""
+def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict:
+    """Return the record of a loaded model in its present dtype."""
     devices = gpus_of(model) or [input_device(model)]
     content = {
         "fingerprint": fingerprint,
@@ -78,10 +79,10 @@ def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
     return verdict_on(devices, content)
 
 
-def verdict_on(devices: Sequence[torch.device], content: dict[str, Any]) -> Verdict | None:
-    """Return the record of a judge, identified by content and options; None if there is no home directory for it."""
+def verdict_on(devices: Sequence[torch.device], content: dict[str, Any]) -> Verdict:
+    """Return the record of a judge, identified by content and options."""
     if (folder := home_folder("verdicts")) is None:
-        return None
+        return Verdict()
     identity = content | {
         "devices": [_device(device) for device in devices],
         "engine": digest_of_sources(),

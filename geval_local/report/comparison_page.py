@@ -16,10 +16,10 @@ from geval_local.analysis.results import ScoredRun, has_ids, row_keys
 from geval_local.analysis.tables import agreement_table, comparison_table
 from geval_local.errors import ConfigurationError
 from geval_local.io.columns import as_text
-from geval_local.io.results import numbered
+from geval_local.io.results import ResultRows, numbered
 from geval_local.io.rows import Row
 from geval_local.report.headline import difference_answer, means_table, tab_title, unscored_once, written_on
-from geval_local.report.overview import Described, describe, overview_table, summaries
+from geval_local.report.overview import entries, facts, overview_table, signatures, summaries, texts
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.run_page import RunPage
 
@@ -94,18 +94,16 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
         raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
     if isinstance(study, RunComparison):
         return _write_runs(study, check_target(path, *(run.path for run in runs)))
-    told = describe(runs[0])
-    metrics = {name: one for name, one in told.metrics.items() if name in study.systems}
+    rows = ResultRows.of(study.together.rows())
+    read = runs[0].people.model_copy(update=dict.fromkeys(("ratings", "on", "rater_column")))  # in the rows by now
     page = RunPage(
-        ScoredRun.of(study.together.rows(), fields=runs[0].mapping),
-        Described(metrics, told.facts if len(runs) == 1 else {}),
+        replace(runs[0], path=Path("results"), held=rows, described=runs[0].manifest, people=read, system="system"),
         title=" and ".join(run.name for run in runs),
         human=study.human,
         rule=study.together.rule,
-        system="system",
         only=tuple(study.systems),
-        scales={metric: runs[0].rating_scale(metric) for metric in study.human},
         rankings=study.systems,
+        facts=facts(runs[0]) if len(runs) == 1 else {},
     )
     return page.write(path)
 
@@ -118,7 +116,6 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
     if first.file == second.file:
         names = (f"A: {first.file}", f"B: {second.file}")
     pairing = Pairing(study.runs)
-    described = [describe(run) for run in study.runs]
     differing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for metric, own in study.differ.items():
         for key, (one, other) in own.items():
@@ -127,7 +124,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
     held = [run.metrics for run in study.runs]
     page = render(
         "compare.html.j2",
-        _data(study, names, pairing, described[0]),
+        _data(study, names, pairing),
         title=f"{names[0]} and {names[1]}",
         tab=tab_title(f"{names[0]} and {names[1]}", written_on(study.runs[0].source), metrics=shared),
         dates=[written_on(run.source) for run in study.runs],
@@ -135,7 +132,7 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         differences=means_table(study.answered) if study.answered else None,
         names=names,
         metrics=shared,
-        signed=[{name: text for name, text in told.signatures.items() if name in shared} for told in described],
+        signed=[signatures(run, shared) for run in study.runs],
         differing=differing,
         unsigned=[metric for metric in shared if not all(run.is_described(metric) for run in study.runs)],
         alone=[
@@ -149,25 +146,25 @@ def _write_runs(study: RunComparison, target: Path) -> Path:
         against_people=comparison_table(study.against_human) if study.against_human else None,
         overviews=[
             (name, overview_table(found), unscored_once(found), [one for one in found if one.shortened])
-            for name, run, own in zip(names, study.runs, described, strict=True)
-            for found in [summaries(run, own, metrics=shared)]
+            for name, run in zip(names, study.runs, strict=True)
+            for found in [summaries(run, metrics=shared)]
         ],
         texts={
-            name: replace(one, signature="")  # the figures already have both runs' signatures
-            for name, one in described[0].texts(shared).items()
-            if one.prompt or one.steps
+            name: one | {"signature": ""}  # the figures already have both runs' signatures
+            for name, one in texts(first, shared).items()
+            if one["prompt"] or one["steps"]
         },
-        facts=[(name, one.entries) for name, one in zip(names, described, strict=True)],
+        facts=[(name, entries(facts(run))) for name, run in zip(names, study.runs, strict=True)],
     )
     return write_page(target, page)
 
 
-def _data(study: RunComparison, names: Sequence[str], pairing: Pairing, described: Described) -> dict[str, Any]:
+def _data(study: RunComparison, names: Sequence[str], pairing: Pairing) -> dict[str, Any]:
     """Lay out the items and their scores."""
-    texts, first, known = TextColumns(), study.runs[0], [pair[0] for pair in pairing.rows]
+    held, first, known = TextColumns(), study.runs[0], [pair[0] for pair in pairing.rows]
     columns = pairing.columns()
     for name, values in columns:
-        texts.add(name, values)
+        held.add(name, values)
     sides = zip(*pairing.places.values(), strict=True)
     places = list(zip(study.runs, sides, strict=True))
     metrics = []
@@ -178,7 +175,7 @@ def _data(study: RunComparison, names: Sequence[str], pairing: Pairing, describe
                 metric,
                 [[None if place is None else run.score(metric, place) for place in side] for run, side in places],
                 () if field is None else read_ratings(numbered(known), field, names[0], first.rating_scale(metric)),
-                spec=described.metrics[metric].scale if metric in described.metrics else None,
+                ends=first.ends(metric),
                 rating=field,
             )
             | {"groups": [], "reasons": []}
@@ -186,9 +183,9 @@ def _data(study: RunComparison, names: Sequence[str], pairing: Pairing, describe
     return {
         "mode": "compare",
         "runs": [as_text(name) for name in names],
-        "texts": texts.texts,
-        "columns": texts.columns,
-        **named_columns(texts, [name for name, _ in columns], known, first.rule),
+        "texts": held.texts,
+        "columns": held.columns,
+        **named_columns(held, [name for name, _ in columns], known, first.rule),
         "group": -1,
         "keys": [as_text(key) for key in pairing.places],
         "rows": [one.number for one in known],

@@ -11,8 +11,7 @@ from pathlib import Path
 from geval_local.analysis.comparison import Difference
 from geval_local.analysis.differences import Ranking
 from geval_local.analysis.tables import Table, number, said_of
-from geval_local.errors import ErrorCode
-from geval_local.scale import Scale
+from geval_local.statistics.interval import Ends
 from geval_local.summary import Summary, UnscoredReason
 
 #: Metrics that a sentence names; the table below it has all.
@@ -26,12 +25,12 @@ def passing(summary: Summary) -> str:
     return f"{summary.passed_share:.1%} {summary.direction.reach} {summary.threshold:g}"
 
 
-def answer(
-    summaries: Sequence[Summary], scales: Mapping[str, Scale], rankings: Mapping[str, Ranking] | None = None
-) -> str:
-    """Summarise a run in a sentence: means with their intervals, shares that pass, and whether systems differ."""
+def answer(summaries: Sequence[Summary], ends: Collection[Ends], rankings: Mapping[str, Ranking] | None = None) -> str:
+    """Summarise a run in a sentence: means with their intervals, shares that pass, and whether systems differ.
+
+    `ends` are those of the metrics' scales, each once.
+    """
     table, rankings = matrix(summaries), rankings or {}
-    ends = {(scale.low, scale.high) for scale in scales.values()}
     scale = f" on {min(ends)[0]:g} to {min(ends)[1]:g}" if len(ends) == 1 else ""
     if table is not None:
         names = short_names(table.headers[1:])
@@ -141,11 +140,6 @@ class Unscored:
     rows: int
     reason: UnscoredReason
 
-    @property
-    def code(self) -> str:
-        """The code, if one is known; else empty."""
-        return "" if self.reason.code == ErrorCode.UNKNOWN else self.reason.code
-
 
 def unscored_once(summaries: Sequence[Summary]) -> list[Unscored]:
     """List the reasons of rows without a score; a reason that several metrics share appears once."""
@@ -163,15 +157,10 @@ def short_names(names: Sequence[str]) -> list[str]:
     return last if len(set(last)) == len(last) else list(names)
 
 
-def written_on(place: object) -> str:
-    """Say when a result file was written, in UTC; empty if `place` is not a file."""
-    if not isinstance(place, str | Path):
-        return ""
-    try:
-        moment = datetime.fromtimestamp(Path(place).stat().st_mtime, tz=timezone.utc)
-    except OSError:
-        return ""
-    return moment.strftime("%Y-%m-%d %H:%M UTC")
+def written_on(file: Path | None) -> str:
+    """Say when a result file was written, in UTC; empty without one."""
+    moment = None if file is None else datetime.fromtimestamp(file.stat().st_mtime, tz=timezone.utc)
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def tab_title(*parts: str, metrics: Collection[str] = ()) -> str:

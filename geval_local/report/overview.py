@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from geval_local.analysis.results import ScoredRun
@@ -17,67 +16,14 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
 from geval_local.report.headline import passing, said_once
-from geval_local.scale import Scale
+from geval_local.score import LOW_LABEL_MASS
 from geval_local.signature import signature_parts
 from geval_local.slices import find_slicings
-from geval_local.summary import SliceTallies, Summary, Tally, mass_remark
-
-
-@dataclass(frozen=True)
-class MetricText:
-    """A metric as the judge saw it."""
-
-    #: The rendered prompt.
-    prompt: str = ""
-    #: The evaluation steps.
-    steps: tuple[str, ...] = ()
-    #: Text of its `geval_local.signature.Signature`.
-    signature: str = ""
-    #: The scale as `Scale.parse` reads it; without it, the page infers the ends from labels and scores.
-    scale: Any = None
-
-
-@dataclass(frozen=True)
-class Described:
-    """A run as its manifest describes it, with other known facts; empty without any."""
-
-    metrics: Mapping[str, MetricText] = field(default_factory=dict)
-    #: Name -> value.
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def signatures(self) -> dict[str, str]:
-        """Metric -> signature, if known."""
-        return {name: one.signature for name, one in self.metrics.items() if one.signature}
-
-    @property
-    def judge(self) -> str:
-        """The judge's name from the signatures or the facts; empty if neither has it."""
-        found = [signature_parts(signature).get("judge", "") for signature in self.signatures.values()]
-        return ", ".join(dict.fromkeys(filter(None, found))) or as_text(self.facts.get("judge", "") or "")
-
-    @property
-    def entries(self) -> list[tuple[str, str]]:
-        """The facts as texts, with objects as JSON."""
-        return [(as_text(name), as_text(value)) for name, value in self.facts.items() if value is not None]
-
-    @property
-    def scales(self) -> dict[str, Scale]:
-        """Metric -> scale, if known."""
-        return {name: Scale.parse(one.scale) for name, one in self.metrics.items() if one.scale is not None}
-
-    def texts(self, metrics: Sequence[str]) -> dict[str, MetricText]:
-        """Return the texts of some metrics, in their order, except those with nothing but a scale."""
-        known = {name: self.metrics[name] for name in metrics if name in self.metrics}
-        return {name: one for name, one in known.items() if one.prompt or one.steps or one.signature}
-
-
-UNDESCRIBED = Described()
+from geval_local.summary import Summary, Tally, mass_remark
 
 
 def summaries(
     results: ScoredRun,
-    described: Described = UNDESCRIBED,
     *,
     metrics: Sequence[str] = (),
     documents: Documents | None = None,
@@ -85,19 +31,17 @@ def summaries(
 ) -> list[Summary]:
     """Summarize every metric of a run, or some, with its slices; `documents` are by default those of the run."""
     documents = documents or results.collected
-    ends = {name: (scale.low, scale.high) for name, scale in described.scales.items()}
-    tallies = [Tally(metric, ends=ends.get(metric)) for metric in metrics or results.metrics]
+    tallies = [Tally(metric, ends=results.ends(metric)) for metric in metrics or results.metrics]
     slicings = find_slicings(results.rows.inputs(), by, results.mapping) if by else []
-    sliced = [SliceTallies(tally, slicings) for tally in tallies]
-    rows = results.rows.inputs() if slicings else ()
-    slices = [{one.column: one.slice_of(row, results.mapping) for one in slicings} for row in rows]
-    for tally, own in zip(tallies, sliced, strict=True):
-        for place, row in enumerate(results.rows.numbers):
-            score = results.score(tally.metric, place)
-            tally.add(f"row {row}", row, score, place)
-            if slicings:
-                own.add(slices[place], f"row {row}", row, score, place)
-    return [own.summarize(tally.summary(documents), documents) for tally, own in zip(tallies, sliced, strict=True)]
+    for tally in tallies:
+        tally.cut(slicings)
+    inputs = results.rows.inputs() if slicings else ()
+    slices = [{one.column: one.slice_of(row, results.mapping) for one in slicings} for row in inputs]
+    for place, row in enumerate(results.rows.numbers):
+        for tally in tallies:
+            own = slices[place] if slices else {}
+            tally.add(f"row {row}", row, results.score(tally.name, place), place, own)
+    return [tally.summary(documents) for tally in tallies]
 
 
 def slice_tables(found: Sequence[Summary]) -> list[Table]:
@@ -124,7 +68,6 @@ def slice_tables(found: Sequence[Summary]) -> list[Table]:
 
 def overview_table(found: Sequence[Summary]) -> Table:
     """Build a table with one row per metric."""
-    low_mass = found[0].low_mass
     rows = []
     for one in found:
         few = "-" if math.isnan(one.low_mass_share) else f"{one.low_mass_share:.1%}"
@@ -150,7 +93,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
         "std",
         "label mass",
         "lowest mass",
-        f"mass < {low_mass:g}",
+        f"mass < {LOW_LABEL_MASS:g}",
         "threshold",
         "unscored",
     )
@@ -163,19 +106,35 @@ def overview_table(found: Sequence[Summary]) -> Table:
     return Table(headers, tuple(rows), tuple(notes))
 
 
-def describe(run: ScoredRun) -> Described:
-    """Return every metric's steps, scale, signature and form (filled with the first row), and the run's facts."""
-    manifest = run.manifest
-    if manifest is None:
-        return Described()
+def signatures(run: ScoredRun, metrics: Iterable[str]) -> dict[str, str]:
+    """Return the signatures of some metrics, as far as they are known."""
+    return {name: run.origin(name).signature for name in metrics if run.is_described(name)}
+
+
+def judge_of(run: ScoredRun, metrics: Iterable[str]) -> str:
+    """Return the judge's name from the signatures or the manifest; empty if neither has it."""
+    found = [signature_parts(signature).get("judge", "") for signature in signatures(run, metrics).values()]
+    return ", ".join(dict.fromkeys(filter(None, found))) or ("" if run.manifest is None else run.manifest.judge)
+
+
+def facts(run: ScoredRun) -> dict[str, Any]:
+    """Return what is known of a run as a whole: name -> value."""
+    one = run.manifest
+    return {} if one is None else {"judge": one.judge, "input": one.input, "input sha256": one.input_sha256}
+
+
+def entries(known: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Write facts as texts, with objects as JSON."""
+    return [(as_text(name), as_text(value)) for name, value in known.items() if value is not None]
+
+
+def texts(run: ScoredRun, metrics: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return metrics as the judge saw them: signature, steps, and the form filled with the first row."""
     found = {}
-    for name in run.metrics:
-        if name in manifest.metrics:
-            origin = manifest.metrics[name]
-            metric = origin.definition
-            found[name] = MetricText(_form(run, metric), metric.steps or (), origin.signature, metric.scale)
-    facts = {"judge": manifest.judge, "input": manifest.input, "input sha256": manifest.input_sha256}
-    return Described(found, facts)
+    for name, signature in signatures(run, metrics).items():
+        metric = run.origin(name).definition
+        found[name] = {"prompt": _form(run, metric), "steps": metric.steps or (), "signature": signature}
+    return found
 
 
 def _form(run: ScoredRun, metric: Metric) -> str:

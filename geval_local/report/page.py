@@ -29,15 +29,15 @@ from geval_local.files import save_text
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
 from geval_local.io.ownership import check_place, sealed
-from geval_local.scale import Scale
 from geval_local.score import LOW_LABEL_MASS, Score
+from geval_local.statistics.interval import Ends
 
 #: Name of a page in its own last line, see `geval_local.io.ownership`.
 PAGE = "geval-local page"
 
 SCRIPTS = ("dom.js", "charts.js", "model.js", "link.js", "table.js", "download.js", "item.js", "main.js")
 #: Markup, comments and the end of the block; older script parsers treat the two separators as line ends.
-_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+_ESCAPES = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def json_block(value: Any) -> Markup:
@@ -47,8 +47,10 @@ def json_block(value: Any) -> Markup:
     values, see `geval_local.io.columns.plain`.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character, escape in _ESCAPES.items():  # `translate` looks up every character
+        text = text.replace(character, escape)
     # Safe: the text has no characters that are special to an HTML parser.
-    return Markup(text.translate(_ESCAPES))
+    return Markup(text)
 
 
 def render(template: str, data: Any, **context: Any) -> str:
@@ -162,10 +164,12 @@ def named_columns(
     }
     answer, asked = rule.shown(rows)
     for place, field in (("output", answer), ("source", asked)):
-        paths = [] if field is None else [rule.path(row, field) for row in rows]
-        if paths and len(set(paths)) == 1 and paths[0] in names:
-            found[place] = names.index(paths[0])
-        elif field is not None and any(path is not None for path in paths):
+        if field is None:
+            continue
+        paths = {"" if rule.value(row, field) is None else rule.path(row, field) for row in rows}
+        if len(paths) == 1 and paths <= {*names}:
+            found[place] = names.index(min(paths))
+        elif paths - {""}:
             found[place] = len(names)
             texts.add(field, [rule.text(row, field) or None for row in rows])
             names.append(field)
@@ -177,13 +181,13 @@ def metric_payload(
     runs: Sequence[Sequence[Score | None]],
     human: Sequence[float],
     *,
-    spec: object | None,
+    ends: Ends | None,
     rating: str | None = None,
 ) -> dict[str, Any]:
     """Build the script's data for one metric; `rating` is the field of the human ratings."""
     scores = [score for run in runs for score in run if score is not None and score.is_scored]
     labels = list(dict.fromkeys(label for score in scores for label in score.probabilities or {}))
-    low, high = scale_range(scores, labels, spec)
+    low, high = ends or scale_range(scores, labels)
     return {
         "name": as_text(name),
         "labels": [as_text(label) for label in labels],
@@ -227,11 +231,8 @@ def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | None) -> tuple[float, float]:
-    """Determine the ends of the scale: from `spec`, else from numeric labels, else from scores and their 0-1 form."""
-    if spec is not None:
-        scale = Scale.parse(spec)  # type: ignore[arg-type]  # checks what it is given
-        return scale.low, scale.high
+def scale_range(scores: Sequence[Score], labels: Sequence[str]) -> Ends:
+    """Infer the ends of a scale: from numeric labels, else from scores and their 0-1 form."""
     try:
         values = [float(label) for label in labels]
         if len(values) > 1 and all(map(math.isfinite, values)):

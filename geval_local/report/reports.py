@@ -1,17 +1,17 @@
-"""Reports in one call: a run as one page, or many runs as one folder with an overview and a manifest of its pages.
+"""Reports in one call: a run as one page, or many runs as one folder with an overview.
 
-A folder opens from any disk: links are relative, and every page contains its own data. The module only replaces or
-removes files that the manifest names and nobody has changed since.
+A folder opens from any disk: links are relative, and every page contains its own data. The module only replaces pages
+of this tool that nobody has changed since, and only removes those that the earlier overview links to.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from typing_extensions import Unpack
 
@@ -27,11 +27,10 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
-from geval_local.files import save_text
-from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
+from geval_local.io.ownership import check_replaceable, owned
 from geval_local.io.result_manifest import manifest_path
 from geval_local.report.headline import tab_title
-from geval_local.report.overview import describe
+from geval_local.report.overview import facts, signatures
 from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import interval_chart
@@ -44,9 +43,8 @@ from geval_local.statistics.significance import compare_all, corrected
 from geval_local.summary import Summary
 
 INDEX = "index.html"
-MANIFEST = "geval-local-site.json"
-FORMAT = "geval-local site"
-VERSION = 1
+#: How an overview links to the page of a run.
+_LINK = re.compile(r'<th scope="row"><a href="([^"]+[.]html)">')
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,6 @@ def write_report(
     ConfigurationError, DataError
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
-    system = reading.pop("system", None)
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
@@ -123,15 +120,15 @@ def write_report(
 
     def page(run: ScoredRun, human: HumanFields | None) -> RunPage:
         ratings = rating_fields(human, run.metrics)
+        if system_columns:
+            run = replace(run, system=system_of_columns([run], system_columns, run.system))
         return RunPage(
             run,
-            describe(run),
             human=ratings,
-            system=system_of_columns([run], system_columns, system) if system_columns else system,
             ablation=_ablation(run, ratings, estimators),
-            scales={metric: run.rating_scale(metric) for metric in ratings},
             rows=rows,
             by=by or (() if run.manifest is None else run.manifest.by),
+            facts=facts(run),
         )
 
     if many or str(output).endswith("/") or place.is_dir():
@@ -172,17 +169,40 @@ def _write_site(
         except DataError as error:
             failed[str(one)] = error.message
     ratings = rating_fields(human, list(metrics))
-    site = Site(folder, [run.name for run in found], overwrite=overwrite)
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"cannot write {folder}: it is a file", hint="Name a directory for the pages.")
+    names = _page_names([run.name for run in found])
+    for name in (INDEX, *names):
+        check_replaceable(folder / name, PAGE, overwrite=overwrite)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
+    former = _linked(folder / INDEX)
     shown: list[RunOfSite] = []
-    for place, run in enumerate(found):
+    for run, name in zip(found, names, strict=True):
         try:
             own = {metric: field for metric, field in ratings.items() if metric in run.metrics}
-            shown.append(site.add(place, run.name, page(run, own)))
+            shown.append(_add(replace(page(run, own), title=run.name, up=INDEX), run.name, folder / name))
         except DataError as error:
             failed[str(run.path)], hint = error.message, error.hint
     if not shown:
         raise DataError(f"none of the {len(failed)} runs can be shown: {'; '.join(failed.values())}", hint=hint)
-    return WrittenReport(site.close(shown, title=title or folder.resolve().name, failed=failed), len(shown), failed)
+    title = title or folder.resolve().name
+    overview = render(
+        "site.html.j2",
+        None,
+        title=title,
+        tab=tab_title(title),
+        runs=shown,
+        metrics=[metric_overview(metric, shown) for metric in dict.fromkeys(m for run in shown for m in run.summaries)],
+        failed=failed,
+    )
+    index = write_page((folder / INDEX).resolve(), overview)
+    for name in former - {run.page for run in shown}:
+        if owned(folder / name, PAGE):
+            (folder / name).unlink(missing_ok=True)
+    return WrittenReport(index, len(shown), failed)
 
 
 def _ablation(
@@ -221,63 +241,19 @@ class RunOfSite:
     signatures: Mapping[str, str]
 
 
-class Site:
-    """A folder of pages that is being written."""
+def _add(page: RunPage, name: str, path: Path) -> RunOfSite:
+    """Write the page of a run."""
+    page.write(path)
+    run, summaries = page.run.manifest, {one.metric: one for one in page.summaries}
+    correlations = {name: next(iter(one.levels.values())) for name, one in page.people.items() if one.levels}
+    source = "" if run is None else f"{run.input} ({run.input_sha256[:8]})"
+    return RunOfSite(name, path.name, source, summaries, correlations, signatures(page.run, page.metrics))
 
-    def __init__(self, folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
-        self.folder = folder
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"cannot write {folder}: it is a file", hint="Name a directory for the pages.")
-        self._former = _read_manifest(folder / MANIFEST)
-        self._pages = _page_names(names)
-        self._written: dict[str, str] = {}
-        check_replaceable(folder / MANIFEST, FORMAT, overwrite=overwrite)
-        for name in (INDEX, *self._pages):
-            check_replaceable(folder / name, digests=[self._former.get(name)], overwrite=overwrite)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
 
-    def add(self, place: int, name: str, page: RunPage) -> RunOfSite:
-        """Write the page of a run."""
-        own = self._pages[place]
-        page = replace(page, title=name, up=INDEX)
-        self._record(own, page.write(self.folder / own))
-        facts, summaries = page.described.facts, {one.metric: one for one in page.summaries}
-        correlations = {name: next(iter(one.levels.values())) for name, one in page.people.items() if one.levels}
-        source = f"{facts['input']} ({str(facts['input sha256'])[:8]})" if "input" in facts else ""
-        signatures = page.described.signatures
-        return RunOfSite(name, own, source, summaries, correlations, signatures)
-
-    def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
-        """Write the overview, and remove pages of runs that are no longer included."""
-        metrics = dict.fromkeys(metric for run in runs for metric in run.summaries)
-        page = render(
-            "site.html.j2",
-            None,
-            title=title,
-            tab=tab_title(title),
-            runs=runs,
-            metrics=[metric_overview(metric, runs) for metric in metrics],
-            failed=failed,
-        )
-        index = write_page((self.folder / INDEX).resolve(), page)
-        self._record(INDEX, index)
-        for name, digest in self._former.items():
-            if name not in self._written and owned(self.folder / name, digests=[digest]):
-                (self.folder / name).unlink(missing_ok=True)
-        self._save(self._written)
-        return index
-
-    def _record(self, name: str, path: Path) -> None:
-        self._written[name] = file_sha256(path)
-        # After every page: the next command then recognises the pages of an interrupted one.
-        self._save({**self._former, **self._written})
-
-    def _save(self, files: Mapping[str, str]) -> None:
-        record = checksummed({"format": FORMAT, "version": VERSION, "files": dict(files)})
-        save_text(self.folder / MANIFEST, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+def _linked(index: Path) -> set[str]:
+    """Return the pages of runs that an earlier overview links to; none if a person has changed it."""
+    found = _LINK.findall(index.read_text(encoding="utf-8")) if owned(index, PAGE) else []
+    return {name for name in map(unquote, found) if Path(name).name == name}
 
 
 def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
@@ -360,12 +336,3 @@ def _page_names(names: Sequence[str]) -> list[str]:
         taken.add(page.casefold())
         pages.append(page)
     return pages
-
-
-def _read_manifest(path: Path) -> dict[str, str]:
-    """Read which pages an earlier command wrote into the folder; empty without a trustworthy manifest."""
-    record = read_own_record(path, FORMAT) or {}
-    files = record.get("files") if record.get("version") == VERSION else None
-    # This tool never writes a name that is not a page's, or that leaves the folder.
-    pages = files.items() if isinstance(files, dict) else ()
-    return {name: str(digest) for name, digest in pages if name.endswith(".html") and Path(name).name == name}

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from geval_local.analysis.differences import Ranking
-from geval_local.analysis.ratings.values import (
-    ANY_NUMBER,
-    HumanFields,
-    RatingScale,
-    rating_fields,
-)
-from geval_local.analysis.results import ResultsGiven, ScoredRun, grouped, has_ids, rated_items, row_keys, writers
+from geval_local.analysis.ratings.values import HumanFields, rating_fields
+from geval_local.analysis.results import Grouped, ResultsGiven, ScoredRun, grouped, has_ids, row_keys, writers
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.conversation import turn_name
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.report.headline import answer, matrix, tab_title, unscored_once, written_on
-from geval_local.report.overview import UNDESCRIBED, Described, overview_table, slice_tables, summaries
+from geval_local.report.overview import entries, judge_of, overview_table, slice_tables, summaries, texts
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
-from geval_local.signature import rounding_of
-from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import Correlation, correlate
-from geval_local.statistics.levels import Level
+from geval_local.statistics.levels import Level, level_figures
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.summary import Summary
 
@@ -62,17 +53,13 @@ class RunPage:
     """The page of one run, with all of its metrics or some `only`: a self-contained HTML file."""
 
     results: ResultsGiven
-    described: Described = UNDESCRIBED
     human: HumanFields | None = None
     #: What decides which rows are one document, if it is not what the results say.
     rule: DocumentRule | None = None
-    system: str | None = None
     #: Metric -> how its systems compare, where that is known already.
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
     only: Sequence[str] = ()
     ablation: Table | None = None
-    #: Metric -> the scale of its ratings; of others every number is one.
-    scales: Mapping[str, RatingScale] = field(default_factory=dict)
     reasons: Sequence[WrittenReason] = ()
     title: str | None = None
     #: Most rows that charts and list hold; tables are of all.
@@ -83,6 +70,8 @@ class RunPage:
     by: Sequence[str] = ()
     #: Rows of failed gates.
     gates: Sequence[Table] = ()
+    #: What is known of the run as a whole: name -> value.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def run(self) -> ScoredRun:
@@ -105,9 +94,9 @@ class RunPage:
         return self.run.collected if self.rule is None else Documents.of(self.rule, self.run.rows.inputs())
 
     @cached_property
-    def groups(self) -> list[str] | None:
-        """The document of every row; None if every row is one."""
-        return grouped(self.documents, self.run.rows.inputs(), self.run.file).names
+    def groups(self) -> Grouped:
+        """The document of every row."""
+        return grouped(self.documents, self.run.rows, self.run.path)
 
     @cached_property
     def keys(self) -> list[str]:
@@ -121,20 +110,10 @@ class RunPage:
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:
         """Metric -> its scores, with ratings, documents and systems, where the page compares them with anything."""
-        rows, file = self.run.rows, self.run.file
-        has_systems = self.system is not None or len({*writers(rows, file)} - {""}) > 1
+        run = self.run
+        has_systems = run.system is not None or len({*writers(run.rows, run.path)} - {""}) > 1
         return {
-            metric: rated_items(
-                rows,
-                rows.figures[metric],
-                file,
-                human=self.ratings.get(metric),
-                groups=self.groups,
-                system=self.system,
-                fields=self.run.mapping,
-                keys=self.keys,
-                scale=self.scales.get(metric, ANY_NUMBER),
-            )
+            metric: run.items(metric, human=self.ratings, documents=self.groups, partly=True)
             for metric in self.metrics
             if has_systems or metric in self.ratings
         }
@@ -153,52 +132,53 @@ class RunPage:
                     tuple(item.human for item in items),
                     levels,
                     folded(correlation_table(levels), ("n",)) if levels else None,
-                    tuple(group_correlations(items)) if self.groups is not None else (),
+                    tuple(group_correlations(items)) if self.groups.names is not None else (),
                 )
         return found
 
     @cached_property
     def summaries(self) -> list[Summary]:
         """The figures of every metric."""
-        return summaries(self.run, self.described, metrics=self.metrics, documents=self.documents, by=self.by)
+        return summaries(self.run, metrics=self.metrics, documents=self.documents, by=self.by)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page."""
-        target = check_target(path, self.run.source)
-        check_reasons(self.reasons, self.run)
+        run = self.run
+        target = check_target(path, run.source)
+        check_reasons(self.reasons, run)
         people = list(self.people.values())
-        pairs = [one for metric in self.metrics if (one := pair_section(self.run, metric)) is not None]
+        pairs = [one for metric in self.metrics if (one := pair_section(run, metric)) is not None]
         compared = [
             system_section(
                 metric,
                 own,
                 self.rankings.get(metric),
-                named=self.system is not None,
+                named=run.system is not None,
                 human=self.ratings.get(metric),
-                direction=self.run.direction(metric),
-                smallest=rounding_of(self.described.signatures.get(metric, ""), self.described.scales.get(metric)),
+                direction=run.direction(metric),
+                smallest=run.rounding(metric),
             )
             for metric, own in self.items.items()
         ]
         chosen = self._chosen()
-        title, date = self.title or self.run.file, written_on(self.run.source)
+        title, date, judge = self.title or run.file, written_on(run.source), judge_of(run, self.metrics)
         systems = [one for one in compared if one is not None]
         page = render(
             "report.html.j2",
             self._data(chosen),
             title=title,
-            tab=tab_title(title, self.described.judge, date, metrics=self.metrics),
+            tab=tab_title(title, judge, date, metrics=self.metrics),
             date=date,
             answer=answer(
                 self.summaries,
-                self.described.scales,
+                {ends for metric in self.metrics if (ends := run.ends(metric)) is not None},
                 {one["metric"]: one["ranking"] for one in systems if "ranking" in one},
             ),
             matrix=matrix(self.summaries),
-            file=self.run.file,
-            count=len(self.run.rows),
+            file=run.file,
+            count=len(run.rows),
             shown=len(chosen),
-            judge=self.described.judge,
+            judge=judge,
             overview=overview_table(self.summaries),
             unscored=unscored_once(self.summaries),
             shortened=[one for one in self.summaries if one.shortened],
@@ -209,8 +189,8 @@ class RunPage:
             reasons=reason_notes(self.reasons),
             up=self.up,
             ablation=self.ablation,
-            texts=self.described.texts(self.metrics),
-            facts=self.described.entries,
+            texts=texts(run, self.metrics),
+            facts=entries(self.facts),
         )
         return write_page(target, page)
 
@@ -226,29 +206,29 @@ class RunPage:
     def _data(self, chosen: Sequence[int]) -> dict[str, Any]:
         """Lay out the page's rows, the `chosen` ones of the run."""
         rows = [*map(self.run.rows.columns_of, chosen)]
-        texts = TextColumns()
+        held, groups = TextColumns(), self.groups.names
         names = list(dict.fromkeys(name for row in rows for name in row))
         for name in names:
-            texts.add(name, [row.get(name) for row in rows])
-        document = None if self.groups is None else " and ".join(self.documents.counts.columns)
-        if self.groups is not None and document is not None and document not in names:  # a path, or several columns
-            texts.add(document, [self.groups[place] for place in chosen])
+            held.add(name, [row.get(name) for row in rows])
+        document = None if groups is None else " and ".join(self.documents.counts.columns)
+        if groups is not None and document is not None and document not in names:  # a path, or several columns
+            held.add(document, [groups[place] for place in chosen])
             names.append(document)
-        found = named_columns(texts, names, rows, self.rule or self.run.rule)
+        found = named_columns(held, names, rows, self.rule or self.run.rule)
         if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
             sides = [[row.get(name) for name in ("system_a", "system_b")] for row in rows]
             found["system"] = len(names)
-            texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
+            held.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
         place = {row.number: index for index, row in enumerate(rows)}
         metrics = []
         for metric in self.metrics:
-            people, text = self.people.get(metric), self.described.metrics.get(metric)
+            people = self.people.get(metric)
             scores = [self.run.score(metric, one) for one in chosen]
             payload = metric_payload(
                 metric,
                 [scores],
                 () if people is None else [people.ratings[one] for one in chosen],
-                spec=None if text is None else text.scale,
+                ends=self.run.ends(metric),
                 rating=None if people is None else people.field,
             )
             within = [] if people is None else [group.spearman for group in people.groups]
@@ -264,8 +244,8 @@ class RunPage:
         return {
             "mode": "report",
             "runs": [as_text(self.run.file)],
-            "texts": texts.texts,
-            "columns": texts.columns,
+            "texts": held.texts,
+            "columns": held.columns,
             **found,
             "group": -1 if document is None else names.index(document),
             "keys": [as_text(self.keys[one]) for one in chosen],
@@ -304,18 +284,11 @@ def agreement(items: Sequence[ScoredItem]) -> dict[str, Correlation]:
 
 def group_correlations(items: Sequence[ScoredItem]) -> list[GroupCorrelation]:
     """Correlate within every group that has at least two usable items, lowest Spearman first, undefined ones last."""
-    groups: dict[str, list[ScoredItem]] = defaultdict(list)
-    for item in usable(items)[0]:
-        groups[item.group].append(item)
-    found = [
-        GroupCorrelation(
-            group,
-            len(members),
-            *coefficients(np.array([item.human for item in members]), np.array([item.predicted for item in members]))[
-                :3
-            ].tolist(),
-        )
-        for group, members in groups.items()
-        if len(members) > 1
-    ]
+    kept = usable(items)[0]
+    if not kept:
+        return []
+    known = level_figures(kept, "summary", accuracy=False).figures.parts
+    sizes = Counter(item.group for item in kept)
+    own = {group: known[group][:3].tolist() if group in known else [math.nan] * 3 for group in sizes}
+    found = [GroupCorrelation(group, count, *own[group]) for group, count in sizes.items() if count > 1]
     return sorted(found, key=lambda group: (math.isnan(group.spearman), group.spearman))

@@ -34,7 +34,7 @@ from geval_local.runs.run import Run
 from geval_local.runs.target import Target
 from geval_local.score import Score
 from geval_local.slices import Slicing, find_slicings
-from geval_local.summary import QuestionSummary, SliceTallies, Summary, Tally
+from geval_local.summary import QuestionSummary, Summary, Tally
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -219,7 +219,6 @@ class Completion:
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
         self.unreadable: list[str] = []
         self.slicings: list[Slicing] = []
-        self.slices: dict[str, SliceTallies] = {}
         #: Heaps of the worst rows: how bad the score is, and the negative place, so that the first of equals stays.
         self.lowest: dict[str, list[tuple[float, int, Sample, Score]]] = {
             key: [] for key, tally in self.tallies.items() if isinstance(tally, Tally)
@@ -258,8 +257,6 @@ class Completion:
             self.write()
         counts = self._totals()
         summaries = {key: tally.summary(self.documents) for key, tally in self.tallies.items()}
-        for key, tallies in self.slices.items():
-            summaries[key] = tallies.summarize(summaries[key], self.documents)
         # First: the description of the input may be that of a result which now is replaced.
         description = self._description(summaries)
         files = deliver(run, exporter.files)
@@ -297,9 +294,9 @@ class Completion:
             return
         rows = (sample.fields for sample in self.run.samples())
         self.slicings = find_slicings(rows, settings.by, settings.fields)
-        self.slices = {
-            key: SliceTallies(tally, self.slicings) for key, tally in self.tallies.items() if isinstance(tally, Tally)
-        }
+        for tally in self.tallies.values():
+            if isinstance(tally, Tally):
+                tally.cut(self.slicings)
 
     def _totals(self) -> list[dict[str, int]]:
         judges, metrics = range(len(self.run.manifest.judges)), range(len(self.run.metrics))
@@ -430,9 +427,7 @@ class Completion:
         slices = {one.column: one.slice_of(sample.fields, sample.mapping) for one in self.slicings}
         for key, tally in self.tallies.items():
             result = results[key]
-            tally.add(sample.where, sample.row, result, place)
-            if key in self.slices and isinstance(result, Score):
-                self.slices[key].add(slices, sample.where, sample.row, result, place)
+            tally.add(sample.where, sample.row, result, place, slices)
             if isinstance(result, Score) and result.is_scored:
                 heap = self.lowest[key]
                 entry = (-result.direction.sign * result.value, -self.rows, sample, result)

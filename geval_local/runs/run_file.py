@@ -88,8 +88,8 @@ def score_file(
     Parameters
     ----------
     file : path, or sequence of path
-        JSONL, JSON, CSV or Parquet; one sample per row. Directories and patterns stand for their data files, and rows
-        of several files carry their file's name as the column ``file``. Each may be an address, such as
+        JSONL, JSON, CSV, Excel or Parquet; one sample per row. Directories and patterns stand for their data files, and
+        rows of several files carry their file's name as the column ``file``. Each may be an address, such as
         ``s3://bucket/data.jsonl``.
     metrics : Metric, str, or sequence of them
         The metrics, or their names or files as for `Metric.load`.
@@ -198,7 +198,7 @@ def decide_file(
     Parameters
     ----------
     file : path
-        JSONL, JSON, CSV or Parquet; one evidence per row. Also an address.
+        JSONL, JSON, CSV, Excel or Parquet; one evidence per row. Also an address.
     questions : path, mapping of str, or sequence
         A YAML or JSON file, or what `geval_local.questions.question.parse_questions` takes; questions without a name
         are called ``q1``, ``q2``, ... by their place.

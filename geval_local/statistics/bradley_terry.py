@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import DataError
-from geval_local.statistics.interval import Interval, t_interval
+from geval_local.statistics.interval import Interval, by_name, t_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,13 +38,18 @@ def fit_bradley_terry(
     none = tuple(Interval(float("nan")) for _ in range(systems))
     if preference.size and not ((preference >= 0) & (preference <= 1)).all():
         raise DataError("a preference is not between 0 and 1")
-    codes = np.unique(np.asarray(documents), return_inverse=True)[1].reshape(-1)
-    wins = _wins(systems, first, second, preference)
+    codes = by_name(documents)[1]
+    wins = np.zeros((systems, systems))  # of the row's system over the column's, in fractions
+    np.add.at(wins, (first, second), preference)
+    np.add.at(wins, (second, first), 1 - preference)
     if missing := _unconnected(wins):
         return BradleyTerry(none, f"no Bradley-Terry strengths: {missing}")
-    if find_spec("choix") is None:
+    try:
+        from choix import ilsr_pairwise_dense
+    except ImportError:
         return BradleyTerry(none, f"no Bradley-Terry strengths: {NO_CHOIX}")
-    strengths = _fit(wins)
+    strengths = np.asarray(ilsr_pairwise_dense(wins, max_iter=1000), dtype=np.float64)
+    strengths -= strengths.mean()
     chance = 1 / (1 + np.exp(strengths[second] - strengths[first]))
     sides = np.eye(systems)[first] - np.eye(systems)[second]
     slopes = np.zeros((int(codes.max()) + 1, systems))
@@ -57,14 +61,6 @@ def fit_bradley_terry(
     return BradleyTerry(tuple(t_interval(value, error, units) for value, error in found))
 
 
-def _wins(systems: int, first: Ints, second: Ints, preference: Floats) -> Floats:
-    """Sum up the fractional wins of the row's system over the column's, shape (systems, systems)."""
-    wins = np.zeros((systems, systems))
-    np.add.at(wins, (first, second), preference)
-    np.add.at(wins, (second, first), 1 - preference)
-    return wins
-
-
 def _unconnected(wins: Floats) -> str:
     """Return why the likelihood has no single maximum; empty if it has one."""
     from scipy.sparse.csgraph import connected_components
@@ -74,10 +70,3 @@ def _unconnected(wins: Floats) -> str:
     if connected_components(wins > 0, directed=True, connection="strong")[0] > 1:
         return "some systems won, or lost, every comparison with the others, so that their strength has no bound"
     return ""
-
-
-def _fit(wins: Floats) -> Floats:
-    import choix
-
-    found = np.asarray(choix.ilsr_pairwise_dense(wins, max_iter=1000), dtype=np.float64)
-    return np.asarray(found - found.mean())

@@ -10,8 +10,9 @@ middle. If all values are at the ends, the interval is Jeffreys', with the row c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -149,9 +150,15 @@ def skewness_of(values: ArrayLike) -> float:
     return float((apart**3).mean()) / spread**3 * math.sqrt(data.size * (data.size - 1)) / (data.size - 2)
 
 
-def mean_interval(
-    values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, *, ends: Ends | None = None
-) -> Interval:
+def by_name(names: Iterable[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the different names, sorted, and the place of each; an array of texts has the longest one's size each."""
+    listed = names.tolist() if isinstance(names, np.ndarray) else list(names)
+    known = sorted(set(listed))
+    place = {name: at for at, name in enumerate(known)}
+    return known, np.array([place[name] for name in listed], dtype=np.int64)
+
+
+def mean_interval(values: ArrayLike, groups: Iterable[Any] | None = None, *, ends: Ends | None = None) -> Interval:
     """Compute the mean of one value per row, with an interval over the groups (documents) of the rows.
 
     Without the `ends` of the scale, an interval of skewed values carries a warning.
@@ -159,105 +166,45 @@ def mean_interval(
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
         raise ValueError("a mean needs a list of finite numbers, at least one")
-    return MeanSums.of(data, groups).interval(ends, MeanSums.of(data))
+    codes = np.arange(data.size) if groups is None else by_name(groups)[1]
+    sums, sizes = np.bincount(codes, weights=data).astype(np.float64), np.bincount(codes)
+    rows, units, mean = data.size, sums.size, float(sums.sum()) / data.size
+    if units < 2:
+        return Interval(mean)
+    effective = rows**2 / int((sizes**2).sum())
+    if ends is not None and ((data - ends[0]) * (ends[1] - data)).sum() <= 1e-9 * rows * (ends[1] - ends[0]) ** 2:
+        return _of_two_values(mean, sums, sizes, effective, ends)
+    residuals = sums - sizes * mean
+    if residuals @ residuals <= 1e-14 * float(sums @ sums):
+        residuals = np.zeros(units)  # only rounding errors: all groups have the same mean
+    # Without a group the mean moves by -residual / (rows - size).
+    moves = residuals / (rows - sizes)
+    error = math.sqrt(float(((moves - moves.mean()) ** 2).sum()) * (units - 1) / units)
+    tail = skewness_of(residuals)
+    skewness = tail * (units - 2) / math.sqrt(units * (units - 1)) if units > 2 else 0.0
+    warning = ""
+    # Cannot detect a tail that the sample missed. The logit needs no warning near an end.
+    if ends is None and units < _COCHRAN * skewness**2:
+        warning = f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
+    warning = _of_sizes(effective, units) or warning
+    # The logit knows the skewness near an end, but not that of sums over documents of different size.
+    tail *= 1.0 if ends is None else 1 - effective / units
+    return t_interval(mean, error, effective, warning=warning, ends=ends, skewness=tail)
 
 
-@dataclass
-class MeanSums:
-    """Sums behind `mean_interval`."""
+def _of_two_values(mean: float, sums: Floats, sizes: NDArray[np.int64], effective: float, ends: Ends) -> Interval:
+    """Compute Jeffreys' interval of the share of values at the upper end, converted to the mean."""
+    from scipy.special import betaincinv
 
-    #: Rows per group -> number of such groups, and the sums of their totals, squared totals and cubed totals.
-    by_size: dict[int, list[float]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, values: ArrayLike, groups: ArrayLike | None = None) -> MeanSums:
-        """Sum up values, shape (rows,); without `groups`, every row is its own group."""
-        data = np.asarray(values, dtype=np.float64)
-        sums, counts = data, np.ones(data.size, np.int64)
-        if groups is not None:
-            codes = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
-            sums = np.bincount(codes, weights=data).astype(np.float64)
-            counts = np.bincount(codes).astype(np.int64)
-        found = cls()
-        for size in np.unique(counts):
-            own = sums[counts == size]
-            found.by_size[int(size)] = [float(own.size), *(float((own**power).sum()) for power in (1, 2, 3))]
-        return found
-
-    @property
-    def rows(self) -> int:
-        """Number of values."""
-        return int(sum(size * sums[0] for size, sums in self.by_size.items()))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of ungrouped values (n - 1 in the denominator); NaN for fewer than two.
-
-        Only meaningful if no value was grouped.
-        """
-        count, total, squares, _ = self.by_size.get(1, [0.0] * 4)
-        if count < 2:
-            return math.nan
-        return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
-
-    def at_ends(self, ends: Ends) -> bool:
-        """Whether all values are at the ends of their scale; only meaningful if no value was grouped."""
-        count, total, squares, _ = self.by_size.get(1, [0.0] * 4)
-        inside = (ends[0] + ends[1]) * total - squares - count * ends[0] * ends[1]
-        return inside <= 1e-9 * count * (ends[1] - ends[0]) ** 2
-
-    def interval(self, ends: Ends | None = None, by_row: MeanSums | None = None) -> Interval:
-        """Compute the result of `mean_interval` from the sums; `by_row` has the sums without groups."""
-        rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
-        if not rows:
-            raise ValueError("a mean needs at least one number")
-        mean = sum(sums[1] for sums in self.by_size.values()) / rows
-        if units < 2:
-            return Interval(mean)
-        effective = rows**2 / sum(size**2 * sums[0] for size, sums in self.by_size.items())
-        if ends is not None and by_row is not None and by_row.at_ends(ends):
-            return self._of_two_values(mean, rows, units, effective, ends)
-        # A group's residual is its total minus its share of the mean; without the group the mean moves by -residual /
-        # (rows - size). Summing residuals instead of subtracting means keeps every digit of a float, even for a billion
-        # rows.
-        first = second = squares = cubes = 0.0
-        for size, (count, one, two, three) in self.by_size.items():
-            share = size * mean
-            residual = one - count * share
-            square = two - 2 * share * one + count * share**2
-            first -= residual / (rows - size)
-            second += square / (rows - size) ** 2
-            squares += square
-            cubes += three - 3 * share * two + 3 * share**2 * one - count * share**3
-        if squares <= 1e-14 * sum(sums[2] for sums in self.by_size.values()):
-            second = first = squares = 0.0  # only rounding errors: all groups have the same mean
-        error = math.sqrt(max(0.0, second - first**2 / units) * (units - 1) / units)
-        spread = math.sqrt(squares / units)
-        skewness = cubes / units / spread**3 if spread else 0.0
-        warning = ""
-        # Cannot detect a tail that the sample missed. The logit needs no warning near an end.
-        if ends is None and units < _COCHRAN * skewness**2:
-            warning = f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
-        warning = _of_sizes(effective, units) or warning
-        tail = skewness * math.sqrt(units * (units - 1)) / (units - 2) if units > 2 else math.nan
-        # The logit knows the skewness near an end, but not that of sums over documents of different size.
-        tail *= 1.0 if ends is None else 1 - effective / units
-        return t_interval(mean, error, effective, warning=warning, ends=ends, skewness=tail)
-
-    def _of_two_values(self, mean: float, rows: int, units: int, effective: float, ends: Ends) -> Interval:
-        """Compute Jeffreys' interval of the share of values at the upper end, converted to the mean."""
-        from scipy.special import betaincinv
-
-        width = ends[1] - ends[0]
-        share = min(1.0, max(0.0, (mean - ends[0]) / width))
-        # Residuals around the smoothed share: a sample with all values at one end still has a spread.
-        prior = (share * rows + 0.5) / (rows + 1)
-        own = [(size * (ends[0] + width * prior), *sums) for size, sums in self.by_size.items()]
-        by_unit = sum(two - 2 * centre * one + count * centre**2 for centre, count, one, two, _ in own) / width**2
-        by_row = rows * (share * (1 - prior) ** 2 + (1 - share) * prior**2)
-        count = independent_rows(rows, effective, by_unit, by_row)
-        yes, no = count * share + 0.5, count * (1 - share) + 0.5
-        low, high = (float(betaincinv(yes, no, tail)) for tail in (0.025, 0.975))
-        error = math.sqrt(yes * no / (yes + no + 1)) / (yes + no)
-        low, high = (ends[0] + width * one for one in (min(low, share), max(high, share)))
-        return Interval(mean, low, high, width * error, int(effective), _of_sizes(effective, units))
+    width, rows = ends[1] - ends[0], int(sizes.sum())
+    share = min(1.0, max(0.0, (mean - ends[0]) / width))
+    # Residuals around the smoothed share: a sample with all values at one end still has a spread.
+    prior = (share * rows + 0.5) / (rows + 1)
+    by_unit = float(((sums - sizes * (ends[0] + width * prior)) ** 2).sum()) / width**2
+    by_row = rows * (share * (1 - prior) ** 2 + (1 - share) * prior**2)
+    count = independent_rows(rows, effective, by_unit, by_row)
+    yes, no = count * share + 0.5, count * (1 - share) + 0.5
+    low, high = (float(betaincinv(yes, no, tail)) for tail in (0.025, 0.975))
+    error = math.sqrt(yes * no / (yes + no + 1)) / (yes + no)
+    low, high = (ends[0] + width * one for one in (min(low, share), max(high, share)))
+    return Interval(mean, low, high, width * error, int(effective), _of_sizes(effective, sizes.size))

@@ -30,7 +30,7 @@ from geval_local.statistics.coefficients import (
     weighted,
 )
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import RESAMPLES, Draws, FiguresWithErrors, Target, group_folds
+from geval_local.statistics.resampling import Draws, FiguresWithErrors, Target, group_folds
 
 Level = Literal["summary", "pooled", "partial", "system"]
 
@@ -118,7 +118,7 @@ def level_figures(
 
 def _given_systems(items: Sequence[ScoredItem]) -> list[ScoredItem]:
     """Subtract from each rating and score the mean of its system."""
-    systems = np.unique([item.system for item in items], return_inverse=True)[1]
+    systems = in_order([item.system for item in items])[1]
     values = np.array([(item.human, item.predicted) for item in items])
     values -= (np.stack([np.bincount(systems, own) for own in values.T], 1) / np.bincount(systems)[:, None])[systems]
     values = values.round(9)  # what is equal stays so
@@ -131,13 +131,7 @@ def documents_kept(items: Sequence[ScoredItem]) -> set[str]:
     return set(table.documents) - _skipped(table.documents, *table.pairs(_members(table.document))).keys()
 
 
-def draws_for(
-    judges: Sequence[Sequence[ScoredItem]],
-    level: Level,
-    target: Target,
-    *,
-    count: int = RESAMPLES,
-) -> Draws | None:
+def draws_for(judges: Sequence[Sequence[ScoredItem]], level: Level, target: Target) -> Draws | None:
     """Draw for several judges or dimensions at once; None where the level needs no draws."""
     if level == "summary" and target == "documents":
         return None
@@ -145,7 +139,7 @@ def draws_for(
     for items in judges:
         own = {item.group for item in items}
         documents |= own if level not in ("pooled", "partial") or len(own) <= BLOCKS else set(map(_block, own))
-    return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target, count=count)
+    return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target)
 
 
 def _block(document: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.statistics.interval import Ends, Interval, mean_interval, t_interval, t_test
+from geval_local.statistics.interval import Ends, Interval, by_name, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem
 
 #: If fewer rated documents than this make up the error, the interval is too short.
@@ -90,7 +90,7 @@ def estimate_mean(
 
     kept = [place for place, item in enumerate(items) if math.isfinite(item.predicted)]
     human, score = (np.array([getattr(items[place], name) for place in kept]) for name in ("human", "predicted"))
-    names, codes = np.unique([items[place].group for place in kept], return_inverse=True)
+    names, codes = by_name(items[place].group for place in kept)
     is_rated = np.isfinite(human)
     rated, rest = np.flatnonzero(is_rated), np.flatnonzero(~is_rated)
     sizes = np.unique(codes[rated], return_counts=True)[1]

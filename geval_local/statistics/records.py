@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from geval_local.errors import Cause, DataError, code_of, kind_of
 from geval_local.scale import Scale
-from geval_local.score import Distribution
 
 #: The place of a row before its reason: ``data.jsonl, row 3: ``.
 _PLACE = re.compile(r"^[^:\n]*\brow \d+: ")
@@ -45,12 +44,6 @@ class ScoredItem:
     error: str | None = None
     #: Total probability of all labels; NaN if unknown.
     label_mass: float = math.nan
-
-
-def mean_mass(items: Iterable[ScoredItem]) -> float:
-    """Average the known label masses; NaN if none is known."""
-    known = [item.label_mass for item in items if math.isfinite(item.label_mass)]
-    return math.fsum(known) / len(known) if known else math.nan
 
 
 def word_count(text: str) -> int:
@@ -117,7 +110,7 @@ def labels_of(items: Iterable[ScoredItem]) -> list[float]:
 
 
 def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.float64]:
-    """Collect the items' label probabilities."""
+    """Collect the items' label probabilities, shape (items, labels)."""
     rows = np.empty((len(items), len(scale.labels)))
     for index, item in enumerate(items):
         if item.probabilities is None:
@@ -130,13 +123,21 @@ def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.
                 f"item {item.key!r} has probabilities for {', '.join(item.probabilities)}, not for {scale.text}",
                 hint="Give the scale of the metric that was scored.",
             )
-        row = np.array([item.probabilities[label] for label in scale.labels], dtype=np.float64)
-        if not (row >= 0).all() or abs(row.sum() - 1) > 1e-6:
-            raise DataError(f"item {item.key!r}: its label probabilities sum to {row.sum():g}, not 1")
-        # Through Distribution, so that stored and fresh probabilities use the same arithmetic.
-        with np.errstate(divide="ignore"):
-            rows[index] = Distribution(scale, np.log(row)).p
-    return rows
+        rows[index] = [item.probabilities[label] for label in scale.labels]
+    total = rows.sum(axis=1)
+    if not (right := (rows >= 0).all(axis=1) & (np.abs(total - 1) <= 1e-6)).all():
+        index = int(right.argmin())
+        raise DataError(f"item {items[index].key!r}: its label probabilities sum to {total[index]:g}, not 1")
+    # As in `Distribution`, so that stored and fresh probabilities use the same arithmetic.
+    return heat(rows, 1.0)
+
+
+def heat(p: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Raise label probabilities, shape (items, labels), to the power ``1 / temperature`` and renormalise."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(p) / temperature
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def expectations(p: NDArray[np.float64], scale: Scale) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import ConfigurationError
-from geval_local.statistics.interval import Interval, skewness_of, t_interval, t_test
+from geval_local.statistics.interval import Interval, by_name, skewness_of, t_interval, t_test
 
 Target = Literal["documents", "systems", "both"]
 #: Number of exchanges of two judges.
@@ -109,22 +109,16 @@ class FiguresWithErrors:
         if self.parts:
             own = np.array([part[index] for part in self.parts.values()])
             error = float(own.std(ddof=1) / math.sqrt(own.size)) if own.size > 1 else math.nan
-            return self._unless_alike(t_interval(value, error, own.size, skewness=skewness_of(own)))
+            return t_interval(value, error, own.size, skewness=skewness_of(own))
         error = self._error(index)
         plain = t_interval(value, error, self.units, unit=self.unit)
         if in_steps and self.draws is not None and math.isfinite(plain.low):
             low, high = np.nanquantile(self.draws[:, index], (0.025, 0.975)).tolist()
             plain = replace(plain, low=min(plain.low, low), high=max(plain.high, high))
         if not on_z or not math.isfinite(plain.low) or abs(value) > 1 - 1e-9:
-            return self._unless_alike(plain)
+            return plain
         z = t_interval(math.atanh(value), self._error(index, on_z=True), self.units)
         return Interval(value, math.tanh(z.low), math.tanh(z.high), error, self.units, plain.warning)
-
-    def _unless_alike(self, found: Interval) -> Interval:
-        """Drop an interval without length: equal figures on a few units say nothing about the next unit."""
-        if not found.error <= 1e-14 or not found.value:
-            return found
-        return replace(found, low=math.nan, high=math.nan, warning=f"all {self.unit} are alike, and allow no interval")
 
     def by_document(self, index: int) -> dict[str, float]:
         """Return one figure for every document, if the value is their mean; else an empty dict."""
@@ -187,10 +181,10 @@ def drawn_by_document(
 
     `figures` turns sums, shape (sets, columns), into figures, shape (sets, figures).
     """
-    names, codes = np.unique(documents, return_inverse=True)
+    names, codes = by_name(documents)
     sums = np.stack([np.bincount(codes, column) for column in columns], axis=1)
-    draws = Draws(names.tolist(), (), "documents", seed=seed).documents(names.tolist())
-    return FiguresWithErrors(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), names.size)
+    draws = Draws(names, (), "documents", seed=seed).documents(names)
+    return FiguresWithErrors(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), len(names))
 
 
 def swapped_p(observed: float, drawn: Floats) -> float:

@@ -8,16 +8,15 @@ sample may contain can match them.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import re
 import secrets
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,28 +54,7 @@ _LOCAL_SPLITTERS = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "
 _LOCAL_NORMALIZERS = {"Sequence", "NFC", "Replace", "Prepend"}
 _SPANS = re.compile("[\nĊ][A-Za-z]")
 #: Test characters before and after a cut: one of each class that tokenizers' patterns distinguish.
-_BEFORE = (
-    "",
-    "a",
-    "Z",
-    "7",
-    "'",
-    "'s",
-    ".",
-    ":",
-    "-",
-    " ",
-    "  ",
-    "\t",
-    "\r",
-    "\n",
-    "\n\n",
-    "é",
-    "中",
-    "\u0301",
-    "\u00a0",
-    "🙂",
-)
+_BEFORE = ("", *"aZ7'.:- \t\r\né中🙂\u0301\u00a0", "'s", "  ", "\n\n")
 _LETTERS = "aS"
 _AFTER = ("", "'s", " c")
 
@@ -261,35 +239,10 @@ def _looks_around(pattern: str) -> bool:
 _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|s|bos|eos|pad|unk)>|\[/?[A-Z_]+\]")
 
 
-#: Characters of a text behind which memory is given back: the library takes some 130 bytes for each of them, and the
-#: allocator would keep these for the next text.
-_LARGE = 1 << 18
-
-
-@cache
-def _trim() -> Callable[[int], object]:
-    try:
-        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another allocator than that of glibc
-        return int
-    return trim
-
-
-def _give_back(characters: int) -> None:
-    """Give the memory back that a text of so many characters has taken, if these are many."""
-    if characters > _LARGE:
-        _trim()(0)
-
-
 class PromptEncoder:
     """Turns prompts into token ids for one tokenizer and prompt style."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion") -> None:
-        if not getattr(tokenizer, "is_fast", False):
-            raise TokenizerError(
-                "the tokenizer has no fast backend",
-                hint="Convert it once with transformers so that it has a tokenizer.json.",
-            )
         self.tokenizer = tokenizer
         self.style = style
         self._salt = f"\ue000{secrets.token_hex(8)}\ue001"
@@ -359,10 +312,7 @@ class PromptEncoder:
 
     def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
         """Encode rendered texts (see `full_text`), behind `prefix_ids`."""
-        try:
-            return self.shared_texts.encode(texts, np.asarray(self.prefix_ids, dtype=np.int32))
-        finally:
-            _give_back(max(map(len, texts), default=0))
+        return self.shared_texts.encode(texts, np.asarray(self.prefix_ids, dtype=np.int32))
 
     def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
         """Encode prompts: ``encode_texts`` of their ``full_text``."""
@@ -374,7 +324,6 @@ class PromptEncoder:
             return text
         with encodable():
             offsets = self.backend.encode(text, add_special_tokens=False).offsets
-        _give_back(len(text))
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -66,25 +66,14 @@ def spellings(metric: Metric) -> list[tuple[int, str]]:
     return [(index, text) for index, text in written if text == labels[index] or owners[text] == 1]
 
 
-class FormEncoder(Protocol):
-    """What is needed of an encoder here."""
-
-    def full_text(self, prompt: Prompt) -> str:
-        """Render a prompt."""
-
-    def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode rendered texts."""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
-
-
-def find_labels(encoder: FormEncoder, metric: Metric, prompt: Prompt) -> tuple[LabelTrie, tuple[DroppedForm, ...]]:
-    """Find every usable surface form of a metric's labels after a prompt.
+def find_labels(
+    encoder: PromptEncoder, metric: Metric, prompt: Prompt, text: str | None = None
+) -> tuple[LabelTrie, tuple[DroppedForm, ...]]:
+    """Find every usable surface form of a metric's labels after a prompt, or after a `text` that ends as it does.
 
     A surface form is usable if the tokens of *form + surface form* begin with the form's own tokens, unchanged.
     """
-    text = encoder.full_text(prompt)
+    text = encoder.full_text(prompt) if text is None else text
     tried = [
         (index, metric.scale.labels[index], lead + spelling) for index, spelling in spellings(metric) for lead in LEADS
     ]
@@ -104,15 +93,12 @@ def find_labels(encoder: FormEncoder, metric: Metric, prompt: Prompt) -> tuple[L
             "form's own tokens unchanged",
             hint="End the form's last line in a character that the tokenizer keeps apart, such as ':'.",
         )
+    # Forms of a label with the same tokens are one.
+    unique = list({(form.label, form.token_ids): form for form in reversed(forms)}.values())[::-1]
     try:
-        return LabelTrie(_unique(forms), len(metric.scale.labels)), tuple(dropped)
+        return LabelTrie(unique, len(metric.scale.labels)), tuple(dropped)
     except ValueError as error:
         raise TokenizerError(f"metric {metric.name}: two labels look the same to this tokenizer: {error}") from error
-
-
-def _unique(forms: list[SurfaceForm]) -> list[SurfaceForm]:
-    """Remove surface forms of a label with the same tokens."""
-    return list({(form.label, form.token_ids): form for form in reversed(forms)}.values())[::-1]
 
 
 class LabelReader:

@@ -139,8 +139,8 @@ class RequestMaker:
         return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))
 
 
-def common_prefix(first: Ids, second: Ids) -> int:
-    """Return the length of the longest common prefix of two token sequences."""
+def common_prefix(first: Ids | NDArray[np.int64], second: Ids | NDArray[np.int64]) -> int:
+    """Return the length of the longest common prefix of two sequences of tokens, or of other numbers."""
     length = min(len(first), len(second))
     if not length:
         return 0

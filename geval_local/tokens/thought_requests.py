@@ -13,7 +13,7 @@ from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.questions.pair import Order, orders_of
 from geval_local.thinking import Ending, Thought
-from geval_local.tokens.encoder import PromptEncoder, ThinkingEncoder, TokenIds
+from geval_local.tokens.encoder import ThinkingEncoder, TokenIds
 from geval_local.tokens.label_forms import find_labels
 from geval_local.tokens.label_trie import LabelTrie
 from geval_local.tokens.requests import Prepared, Request, RequestMaker
@@ -43,22 +43,6 @@ class ThoughtRequest(Request):
         return Request(ids, rest.trie, self.prefix)
 
 
-class _Tail:
-    """What `find_labels` needs of an encoder, for the end of a form after a thought."""
-
-    def __init__(self, encoder: PromptEncoder, text: str) -> None:
-        self._encoder, self._text = encoder, text
-
-    def full_text(self, prompt: Prompt) -> str:
-        return self._text
-
-    def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
-        return self._encoder.encode_texts(texts)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return self._encoder.decode(token_ids)
-
-
 def _rests(encoder: ThinkingEncoder, order: Order) -> dict[Ending, Rest]:
     """Find what stands between thoughts and labels, for one order of a form: the same after every prompt."""
     prompt = order.fill(dict.fromkeys(order.metric.fields, "x"))
@@ -67,7 +51,7 @@ def _rests(encoder: ThinkingEncoder, order: Order) -> dict[Ending, Rest]:
         start, whole = encoder.encode_texts([before, before + text])
         if not np.array_equal(whole[: len(start)], start):  # merged with what stands before: encoded by itself
             before, start, whole = "", start[: len(encoder.prefix_ids)], encoder.encode_texts([text])[0]
-        trie, _ = find_labels(_Tail(encoder, before + text), order.metric, prompt)
+        trie, _ = find_labels(encoder, order.metric, prompt, before + text)
         found[ending] = Rest(whole[len(start) :], trie)
     return found
 

@@ -113,14 +113,12 @@ def test_responses_are_parsed_by_the_original_rule(response, value):
     assert parse_response(response) == value
 
 
-def test_unparseable_responses_are_left_out_or_zero_on_request():
+def test_unparseable_responses_are_left_out():
     responses = [["3", "no", "1"], ["no", "never"]]
     left_out = read_responses(responses)
     assert left_out.values[0] == 2.0
     assert math.isnan(left_out.values[1])
     assert (left_out.responses, left_out.unparseable, left_out.counted) == (5, 3, 2)
-    parity = read_responses(responses, geval_parity=True)
-    assert parity.values == (pytest.approx(4 / 3), 0.0)
 
 
 def test_numbers_outside_the_scale_are_counted_and_left_out():
@@ -128,7 +126,6 @@ def test_numbers_outside_the_scale_are_counted_and_left_out():
     responses = [["3", "30", "2.5"]]
     found = read_responses(responses, scale=scale)
     assert (found.values, found.out_of_scale) == ((2.75,), 1)
-    assert read_responses(responses, scale=scale, geval_parity=True).values == (pytest.approx(35.5 / 3),)
 
 
 def test_a_geval_file_with_rows_missing_pairs_with_the_whole(tmp_path):

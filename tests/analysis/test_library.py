@@ -10,7 +10,7 @@ from rated_runs import prepare, score
 
 import geval_local
 from geval_local import bias, calibrate, compare, jury, meta_evaluate, rank, read_rated, write_report
-from geval_local.analysis.comparison import compare_runs, compare_systems
+from geval_local.analysis.comparison import RunComparison
 from geval_local.errors import ConfigurationError, DataError
 
 RATED = {"human": "rating.clarity", "group_by": "doc"}
@@ -54,15 +54,15 @@ def test_every_analysis_gives_what_its_verb_prints(here):
         assert all(table.title and table.rows for table in study.tables())
 
 
-def test_the_two_comparisons_guess_nothing(here):
+def test_what_is_compared_can_be_said(here):
     runs = [here / "a.jsonl", here / "plain.jsonl"]
-    assert compare_runs(*runs, across=["steps"], **RATED) == compare(runs, across=["steps"], **RATED)
+    assert isinstance(compare(runs, across=["steps"], **RATED), RunComparison)
     with pytest.raises(ConfigurationError, match="not comparable: steps"):
-        compare_runs(*runs)
+        compare(runs)
     # Taken for two systems, one file each, because the caller says so.
-    found = compare_systems(runs, across=["steps"], group_by="id")
+    found = compare(runs, across=["steps"], group_by="id", baseline="a")
     assert {side.side for side in found.systems["clarity"].systems} == {"a", "plain"}
-    assert found.reason is None
+    assert found.reason == "`baseline` is given"
 
 
 def test_rows_and_frames_are_taken_as_files_are(here):

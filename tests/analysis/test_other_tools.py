@@ -38,7 +38,7 @@ def test_every_draw_is_what_nlpstats_computes_of_the_drawn_matrix(level, target)
     correlations = pytest.importorskip("nlpstats.correlations.correlations", reason="nlpstats is not installed")
     first, _, human = table(1)
     own = items(first, human)
-    draws = draws_for([own], level, target, count=25)
+    draws = draws_for([own], level, target)
     if draws is None:  # a mean over documents has Student's interval
         return
     drawn = level_figures(own, level, target, draws=draws).figures.draws

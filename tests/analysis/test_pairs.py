@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -236,7 +237,7 @@ def test_systems_are_told_apart_by_their_documents():
 
 
 def test_without_choix_all_but_the_strengths_is_told(monkeypatch):
-    monkeypatch.setattr("geval_local.statistics.bradley_terry.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "choix", None)
     study = study_pairs(drawn(systems=3))
     assert "geval-local[pairs]" in study.warning
     assert math.isnan(study.strengths["s0"].value)

@@ -1,11 +1,14 @@
 """The published correlations, to the digits that were published."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from geval_local.analysis.ratings.rated import read_benchmark
-from geval_local.analysis.ratings.responses import geval_items, unieval_items
+from geval_local.analysis.ratings.responses import geval_items, parse_response, unieval_items
 from geval_local.statistics.correlation import correlate
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -52,12 +55,15 @@ GEVAL = [
 @pytest.mark.parametrize(("dimension", "n", "pooled", "per_source", "kept", "unparseable"), GEVAL)
 def test_gpt35_geval_on_topical_chat(dimension, n, pooled, per_source, kept, unparseable):
     path = DATA / "geval_results" / f"gpt3.5_topical_chat_{dimension[:3]}.json"
-    items, parsed = geval_items(path, "topical-chat", dimension, geval_parity=True)
+    items, parsed = geval_items(path, "topical-chat", dimension)
+    # The original's scripts count a response without a number as 0.
+    told = [[parse_response(one) or 0.0 for one in row["all_responses"]] for row in json.loads(path.read_text("utf-8"))]
+    items = [replace(item, predicted=fmean(own)) for item, own in zip(items, told, strict=True)]
     assert three(correlate(items, "pooled")) == pooled
     result = correlate(items, "summary")
     assert three(result) == per_source
     assert (result.n, result.groups, result.points) == (n, 60, kept)
-    assert (parsed.responses, parsed.unparseable, parsed.counted) == (20 * n, unparseable, 20 * n)
+    assert (parsed.responses, parsed.unparseable, parsed.counted) == (20 * n, unparseable, 20 * n - unparseable)
 
 
 def test_leaving_unparseable_responses_out_changes_the_answer():

@@ -32,11 +32,9 @@ def write(path, rows):
 
 def test_scores_are_read_back_as_they_were_written(tmp_path):
     rows = result_rows()
-    scored, lost = ScoredRun.of(write(tmp_path / "r.jsonl", rows), group_by="doc").items(
-        "m", human="rating.mean", lengths=True
-    )
+    scored, lost = ScoredRun.of(write(tmp_path / "r.jsonl", rows), group_by="doc").items("m", human="rating.mean")
     assert scored == ScoredItem(
-        *("a", "x", 2.0, rows[0]["geval"]["m"]["score"], rows[0]["geval"]["m"]["probabilities"], 3, "1", None),
+        *("a", "x", 2.0, rows[0]["geval"]["m"]["score"], rows[0]["geval"]["m"]["probabilities"], None, "1", None),
         label_mass=rows[0]["geval"]["m"]["label_mass"],
     )
     assert math.isnan(lost.predicted)
@@ -143,12 +141,14 @@ def test_every_format_of_results_gives_the_same_items(tmp_path, name):
     with ResultWriter.open(tmp_path / name, ["sum/m.1"], columns=["all"]) as writer:
         for row, score in zip(columns, scores, strict=True):
             writer.write(Sample(row), {"sum/m.1": score})
-    first, second = ScoredRun.of(tmp_path / name, group_by="doc").items("sum/m.1", human="scores.tone", lengths=True)
-    assert (first.key, first.group, first.human, first.length) == ("p", "a", 2.5, 2)
+    run = ScoredRun.of(tmp_path / name, group_by="doc")
+    assert run.outputs == {"p": "one {two}", "q": '["three"]'}
+    first, second = run.items("sum/m.1", human="scores.tone")
+    assert (first.key, first.group, first.human) == ("p", "a", 2.5)
     assert first.predicted == distribution.score
     assert first.probabilities == distribution.probabilities
     assert math.isnan(second.predicted)
-    assert (second.human, second.length, second.error) == (1.0, 1, "the prompt is too long")
+    assert (second.human, second.error) == (1.0, "the prompt is too long")
     assert second.probabilities is None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from geval_local.analysis.biases import bias
-from geval_local.analysis.comparison import RunComparison, compare_systems
+from geval_local.analysis.comparison import RunComparison, compare
 from geval_local.analysis.estimates import estimate
 from geval_local.analysis.meta_evaluation import meta_evaluate
 from geval_local.analysis.ratings.rated import read_rated
@@ -59,7 +59,7 @@ SHARED = {"group_by": "doc", "system": "system"}
 @pytest.mark.parametrize(
     ("analyse", "hidden"),
     [
-        (lambda rows: compare_systems([rows], plan=0.1, **SHARED), ("systems", "m")),
+        (lambda rows: compare([rows], plan=0.1, **SHARED), ("systems", "m")),
         (lambda rows: bias(rows, "system", group_by="doc"), ("sides",)),
         (lambda rows: bias(rows, "system", group_by="doc"), ("gaps",)),
         (lambda rows: bias(rows, "system", group_by="doc"), ("length",)),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.analysis.comparison import compare_systems
+from geval_local.analysis.comparison import compare
 from geval_local.analysis.differences import (
     adjusted_means,
     letter_groups,
@@ -257,7 +257,7 @@ def test_the_plan_corrects_as_the_test_does():
         {"doc": i.group, "system": i.system, "geval": {m: {"score": i.predicted} for m in ("one", "two")}}
         for i in items
     ]
-    found = compare_systems([rows], group_by="doc", system="system", plan=0.2)
+    found = compare([rows], group_by="doc", system="system", plan=0.2)
     levels = {need.significance for need in found.plan.needs.values()}
     # Of the three pairs of one metric, whatever other metrics there are; pairs that share a system give less away.
     assert len(found.plan.needs) == 6
@@ -288,7 +288,7 @@ def test_documents_doubled_under_new_ids_count_once_and_are_told():
         for s in "ab"
     ]
     doubled = [*rows, *(row | {"doc_id": f"again {row['doc_id']}"} for row in rows)]
-    once, twice = (compare_systems([own], system="system", across=["any"]) for own in (rows, doubled))
+    once, twice = (compare([own], system="system", across=["any"]) for own in (rows, doubled))
     assert twice.systems["m"].pairs[0].documents == 20
     assert twice.systems["m"].pairs[0].p == pytest.approx(once.systems["m"].pairs[0].p)
     assert "doc_id differs in rows with the same source" in twice.together.grouping

@@ -43,8 +43,7 @@ def test_the_manifest_of_a_run_carries_its_mapping(runs):
     assert read_manifest(runs / "a.jsonl").fields == fields
     scored = ScoredRun(runs / "a.jsonl")
     assert scored.mapping == fields
-    assert list(scored.outputs().values()) == [row["texts"]["written"] for row in scored.rows]
-    assert all(item.length for item in scored.items("clarity", lengths=True))
+    assert list(scored.outputs.values()) == [row["texts"]["written"] for row in scored.rows]
 
 
 @pytest.mark.usefixtures("answering")
@@ -93,5 +92,5 @@ def test_a_run_without_a_manifest_takes_the_mapping_that_is_given(runs, tmp_path
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes((runs / "a.jsonl").read_bytes())
     assert not manifest_path(copy).exists()
-    assert list(ScoredRun(copy).outputs().values()) == [None] * 12
-    assert None not in ScoredRun(copy, {"output": "texts.written"}).outputs().values()
+    assert list(ScoredRun(copy).outputs.values()) == [None] * 12
+    assert None not in ScoredRun(copy, {"output": "texts.written"}).outputs.values()

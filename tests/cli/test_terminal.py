@@ -16,7 +16,7 @@ from geval_local import Metric
 from geval_local.analysis.tables import Table
 from geval_local.cli.app import app
 from geval_local.cli.ending import guarded_streams
-from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.console import note, print_json, result_console
 from geval_local.cli.output.run_summary import show_summaries
 from geval_local.cli.output.tables import show_table
 from geval_local.cli.progress import show_progress
@@ -162,7 +162,7 @@ def test_every_way_to_the_terminal(terminal):
     with redirect_stdout(terminal), redirect_stderr(terminal), guarded_streams():
         table = Table(EVIL, title=EVIL)
         table.add_row(EVIL, style="bold")
-        print_table(table)
+        result_console().print(table)
         result_console().print(EVIL, markup=False)
         result_console().rule(EVIL)
         note(EVIL, "bold red")
@@ -214,7 +214,7 @@ def test_means_of_judges_with_long_names_are_shown_whole(monkeypatch, width, cap
     tallies = [Tally(name) for name in names]
     for tally, mean in zip(tallies, (2.0, 3.0), strict=True):
         for row in range(4):
-            tally.add("x", row, Score(tally.metric, value=mean + row / 10, label_mass=0.99, probabilities={"1": 1.0}))
+            tally.add("x", row, Score(tally.name, value=mean + row / 10, label_mass=0.99, probabilities={"1": 1.0}))
     screen = Terminal()
     with redirect_stdout(screen), redirect_stderr(screen):
         show_summaries([tally.summary() for tally in tallies])

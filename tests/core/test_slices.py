@@ -10,7 +10,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.score import Score
 from geval_local.slices import NO_VALUE, find_slicings
-from geval_local.summary import SliceTallies, Tally
+from geval_local.summary import Tally
 
 
 def sliced(rows, column, mapping=None):
@@ -86,18 +86,17 @@ def test_figures_of_slices_are_those_of_their_rows_alone():
     slicings = find_slicings(rows, ["language"])
     documents = Documents.of(DocumentRule(group_by="doc"), rows)
     whole, alone = Tally("m"), {"de": Tally("m"), "fr": Tally("m")}
-    tallies = SliceTallies(whole, slicings)
+    whole.cut(slicings)
     for n, row in enumerate(rows):
         error = "too long" if n == 4 else None
         value = float("nan") if error else 1 + (n * 7 % 5) * 0.9
         score = Score("m", value, label_mass=0.9, threshold=3.0, passed=value >= 3, error=error)
-        tallies.add({"language": row["language"]}, "row", n, score, n)
-        whole.add("row", n, score, n)
+        whole.add("row", n, score, n, {"language": row["language"]})
         alone[row["language"]].add("row", n, score, n)
-    summary = tallies.summarize(whole.summary(documents), documents)
+    summary = whole.summary(documents)
     assert [one.name for one in summary.slices] == ["language = de", "language = fr"]
     for one in summary.slices:
         expected = alone[one.value].summary(documents)
         assert one.summary.to_dict() == expected.to_dict()
     assert summary.to_dict()["by"]["language"]["fr"]["rows"] == 10
-    assert "by" not in whole.summary().to_dict()
+    assert "by" not in alone["de"].summary().to_dict()

@@ -261,15 +261,11 @@ def test_a_hybrid_says_which_packages_it_lacks(monkeypatch, caplog):
     monkeypatch.setattr(choose, "version_of", lambda package: "1" if package == "causal-conv1d" else None)
     assert missing_packages(model).endswith("pip install flash-linear-attention")
     assert missing_packages(tiny_model("llama", VOCAB)) is None
-    # A class's name says nothing: FalconH1Mixer computes by Mamba's kernels, FalconMambaBlock by none of its own.
     monkeypatch.setattr(choose, "version_of", lambda package: None)
     for kind, packages in RECURRENT.items():
         model = tiny_model(kind, VOCAB) if kind in ("falcon_h1", "mamba2") else unusual(kind)
         note = missing_packages(model)
         assert note.endswith(f"pip install {packages}"), kind
-        layers = getattr(model.config, "layers_block_type", getattr(model.config, "layer_types", None))
-        others = sum(one in ("attention", "full_attention") for one in layers or ())
-        assert note.startswith(f"{model.config.num_hidden_layers - others} recurrent layers"), kind
     monkeypatch.setattr(choose, "input_device", before)
     monkeypatch.setattr(choose, "missing_packages", lambda model: note)
     assert note in choose_engine(model, Head(model))[1].text

@@ -21,7 +21,7 @@ from geval_local.engine.asked import Answers, AskedEngine, Question, checked_ans
 from geval_local.engine.served_client import KEY_VARIABLE, check_address, is_private
 from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.io.samples import Sample
-from geval_local.judge.reason_writer import write_reasons
+from geval_local.judge.reason_writer import reason_batches
 from geval_local.models.progress import watch_work
 from geval_local.options import JudgeOptions
 from geval_local.prompt import render_steps_prompt
@@ -378,7 +378,11 @@ def test_a_reason_that_the_server_refuses_costs_its_row(address, served):
     judge = load(address)
     served.program.refuse = lambda ids: "no" if "Ending 3." in tokenizer.decode(ids) else None
     samples = [Sample(row) for row in ROWS]
-    reasons = dict(write_reasons(judge, FIVE, samples, ["3"] * 6, max_new_tokens=8))
+    reasons = {
+        place: one
+        for batch in reason_batches(judge, FIVE, samples, ["3"] * 6, max_new_tokens=8)
+        for place, one in batch
+    }
     assert [place for place, one in reasons.items() if "refuses the prompt" in (one.error or "")] == [3]
 
 

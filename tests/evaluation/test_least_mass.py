@@ -8,7 +8,7 @@ import pytest
 
 from geval_local.analysis.gates import Gate, outcomes, parse_limit
 from geval_local.score import Distribution, Estimator, Score
-from geval_local.summary import Tally, mass_warning
+from geval_local.summary import Tally, mass_remark
 
 
 def summary(mass, *, threshold=None, rows=4):
@@ -77,12 +77,12 @@ def test_what_is_not_known_is_not_low():
 
 
 def test_the_warning_says_how_low_it_is():
-    assert "does not answer" in mass_warning(summary(0.05))
-    assert "it is low" in mass_warning(summary(0.5))
+    assert "does not answer" in mass_remark(summary(0.05))
+    assert "it is low" in mass_remark(summary(0.5))
     tally = Tally("m")
     for number in range(1000):
         tally.add("", number + 1, Score("m", value=1.0, label_mass=0.4 if number < 8 else 0.99))
-    assert mass_warning(tally.summary()).startswith("m: label mass below 0.9 in 0.8% of the scored rows, but not on av")
+    assert mass_remark(tally.summary()).startswith("label mass below 0.9 in 0.8% of the scored rows, but not on av")
 
 
 def partly(scored, rows, mass=0.9):

@@ -45,13 +45,24 @@ def test_a_picture_shows_its_records(name):
     )
 
 
-def test_every_public_name_has_a_sentence_and_every_verb_a_section():
+def test_every_public_name_has_a_sentence_and_every_verb_a_page():
     names = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     assert {name for name in GENERATE.public_names() if f"| `{name}` |" not in names} == set()
-    verbs = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
-    assert {name for name in GENERATE.VERBS if f"\n## {name}\n" not in verbs} == set()
+    assert {page.name for page in (DOCS / "reference" / "commands").iterdir()} == {
+        f"{name.replace(' ', '-')}.md" for name in GENERATE.VERBS
+    }, "a verb that is gone keeps no page"
     # An empty cell would be an option that nobody explains.
-    assert "` |  |" not in verbs
+    assert [name for name in GENERATE.VERBS if "` |  |" in GENERATE.verb_page(name)] == []
+
+
+def test_every_option_of_a_verb_is_on_a_page_that_it_links_to():
+    several = GENERATE.PAGES["command-line.md"]()
+    for name in GENERATE.VERBS:
+        page = GENERATE.verb_page(name)
+        found = page + (several if "../command-line.md#" in page else "")
+        for parameter in GENERATE.command_of(name).params:
+            if parameter.opts[0].startswith("-") and not getattr(parameter, "hidden", False):
+                assert parameter.opts[0] in found, (name, parameter.opts)
 
 
 def test_the_pictures_of_pages_are_no_older_than_the_pages():

@@ -79,7 +79,9 @@ def test_the_site_is_built_without_a_network_and_loads_nothing_from_elsewhere(tm
 
 
 def test_every_page_is_in_the_sites_navigation():
+    """Those of verbs are put there by docs/site_hooks.py."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     missing = [page for page in pages if f"- {page}\n" not in text]
+    missing = [page for page in missing if not page.startswith("reference/commands/")]
     assert not missing, f"add to nav in mkdocs.yml: {missing}"

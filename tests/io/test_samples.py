@@ -336,7 +336,7 @@ def test_json_list_rows(tmp_path: Path) -> None:
         ("repeated.csv", "a,b,a\n1,2,3\n", "columns that occur twice: a"),
         ("data.txt", "x", r"(?s)cannot tell the format.*\.jsonl, \.ndjson, \.json, \.csv, \.tsv, \.parquet"),
         ("book.csv", b"PK\x03\x04" + b"\0" * 90, "is a ZIP archive, such as an Excel workbook"),
-        ("book.xlsx", b"PK\x03\x04" + b"\0" * 90, "(?s)it is a ZIP archive, such as an Excel workbook.*Save it as CSV"),
+        ("book.xls", b"\xd0\xcf\x11\xe0" + b"\0" * 90, "(?s)it is an old Excel workbook.*Save it as CSV"),
         ("blanks.csv", "a,,,b\n1,2,3,4\n", "columns without a name"),
         ("rows.jsonl", b"PAR1" + b"\0" * 90, "is a Parquet file, despite its name"),
         ("image.csv", bytes(range(256)) * 4 + b"\0" * 200, "is not text: it contains zero bytes"),

@@ -153,7 +153,7 @@ def test_rows_inside_of_an_envelope_are_named_and_taken(tmp_path, monkeypatch):
         assert "3/3" in done.stdout
     (tmp_path / "q.yaml").write_text("questions: [{name: ok, type: probability, statement: It is polite.}]")
     write_rows(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(ConfigurationError, match="`rows` leads into a JSON file"):
+    with pytest.raises(ConfigurationError, match="`rows` leads into a JSON file or a workbook"):
         list(read_input(find_files("rows.jsonl"), RunOptions(rows="results")))
 
 

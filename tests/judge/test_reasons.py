@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 from cli_run import judge_directory
@@ -10,7 +12,7 @@ from tiny import byte_tokenizer, tiny_model
 from geval_local.engine import transformers_backend
 from geval_local.io.samples import Sample
 from geval_local.judge.judge import Judge
-from geval_local.judge.reason_writer import check_writing, cited, write_reasons
+from geval_local.judge.reason_writer import check_writing, cited, reason_batches
 from geval_local.metric import Metric
 from geval_local.models.generate import Paragraph, generate_paragraphs
 from geval_local.prompt import render_form, render_reason_prompt
@@ -85,7 +87,7 @@ def test_every_sample_gets_a_reason_or_an_error(judge, monkeypatch):
         Sample({"output": None}),
         Sample({"output": "another one, which is longer"}),
     ]
-    found = dict(write_reasons(judge, METRIC, samples, ["1", "2", "3"]))
+    found = dict(chain.from_iterable(reason_batches(judge, METRIC, samples, ["1", "2", "3"])))
     assert sorted(found) == [0, 1, 2]
     assert (found[0].cites, found[0].is_complete, found[0].error) == (True, False, None)
     assert "output" in found[1].error
@@ -94,7 +96,8 @@ def test_every_sample_gets_a_reason_or_an_error(judge, monkeypatch):
 
 
 def test_a_prompt_without_room_for_a_reason_is_an_error(judge):
-    ((_, reason),) = write_reasons(judge, METRIC, [Sample({"output": "word " * 300})], ["1"], max_new_tokens=10_000)
+    long = [Sample({"output": "word " * 300})]
+    (((_, reason),),) = reason_batches(judge, METRIC, long, ["1"], max_new_tokens=10_000)
     assert "the reason up to 10000" in reason.error
     assert reason.text == ""
 
@@ -110,7 +113,7 @@ def test_batches_are_halved_when_memory_runs_out(judge, monkeypatch):
 
     monkeypatch.setattr(transformers_backend, "generate_paragraphs", scarce)
     samples = [Sample({"output": f"text {number}"}) for number in range(5)]
-    assert len(list(write_reasons(judge, METRIC, samples, ["1"] * 5))) == 5
+    assert sum(map(len, reason_batches(judge, METRIC, samples, ["1"] * 5))) == 5
     assert sizes == [5, 2, 2, 1]
 
 

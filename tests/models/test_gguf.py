@@ -458,7 +458,7 @@ def test_a_type_that_is_not_read_is_refused_by_name(tmp_path, monkeypatch):
 
 def test_a_tensor_without_a_place_is_an_error(tmp_path, model):
     file = write_gguf(tmp_path / "m.gguf", model, extra={"blk.0.attn_gate.weight": np.ones((32, 32))})
-    with pytest.raises(WeightsError, match="holds 1,024 weights more"):
+    with pytest.raises(WeightsError, match=r"holds 1 weights that .* no place for \(blk\.0\.attn_gate\.weight"):
         load_model(find_judge(file))
 
 
@@ -467,7 +467,7 @@ def test_a_tensor_that_is_missing_is_an_error(tmp_path, model):
     file = write_gguf(tmp_path / "m.gguf", model, keys={})
     data = file.read_bytes()
     file.write_bytes(data.replace(b"blk.1.ffn_up.weight", b"blk.9.ffn_up.weight"))
-    with pytest.raises(WeightsError, match=r"1 parameters are missing .*layers\.1\.mlp\.up_proj|weights more"):
+    with pytest.raises(WeightsError, match=r"1 parameters are missing .*layers\.1\.mlp\.up_proj|no place for"):
         load_model(find_judge(file))
     assert deeper.config.num_hidden_layers == 3
 
@@ -526,20 +526,20 @@ def test_tensors_that_overlap_are_refused(file):
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"context_length": 1}, "context_length: 1, which leaves no room"),
-        ({"context_length": 0}, "context_length: 0, which leaves no room"),
-        ({"context_length": "many"}, "context_length: 'many', which is no number"),
-        ({"block_count": 1 << 20}, "block_count: 1048576, but its tensors are those of 2 layers"),
-        ({"block_count": 1000}, "block_count: 1000, but its tensors are those of 2 layers"),
-        ({"block_count": 264}, "block_count: 264, but its tensors are those of 2 layers"),
-        ({"block_count": 3}, "block_count: 3, but its tensors are those of 2 layers"),
+        ({"context_length": 1}, "context_length: 1"),
+        ({"context_length": 0}, "context_length: 0"),
+        ({"context_length": "many"}, "context_length: 'many'"),
+        ({"block_count": 1 << 20}, "block_count: 1048576, where its tensors allow 1 to 2"),
+        ({"block_count": 1000}, "block_count: 1000, where its tensors allow 1 to 2"),
+        ({"block_count": 264}, "block_count: 264, where its tensors allow 1 to 2"),
+        ({"block_count": 3}, "block_count: 3, where its tensors allow 1 to 2"),
         ({"block_count": 0}, "block_count: 0"),
         ({"block_count": -5}, "block_count: -5"),
-        ({"embedding_length": 1 << 31}, "embedding_length: 2147483648, but no dimension"),
-        ({"feed_forward_length": 10**6}, "feed_forward_length: 1000000, but no dimension"),
-        ({"attention.head_count": 1 << 30}, r"attention\.head_count: 1073741824, but no dimension"),
+        ({"embedding_length": 1 << 31}, "embedding_length: 2147483648, where its tensors allow 0 to "),
+        ({"feed_forward_length": 10**6}, "feed_forward_length: 1000000, where its tensors allow 0 to "),
+        ({"attention.head_count": 1 << 30}, r"attention\.head_count: 1073741824, where its tensors allow 0 to "),
         ({"attention.head_count": -4}, r"attention\.head_count: -4"),
-        ({"rope.dimension_count": 1 << 28}, r"rope\.dimension_count: 268435456, but no dimension"),
+        ({"rope.dimension_count": 1 << 28}, r"rope\.dimension_count: 268435456, where its tensors allow 0 to "),
     ],
 )
 def test_numbers_that_the_tensors_contradict_are_refused_before_a_model_is_built(

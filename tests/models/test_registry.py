@@ -270,3 +270,14 @@ def test_the_registry_imports_neither_torch_nor_transformers():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_mock_judge_scores_without_torch():
+    """It is for tests of other programs, which import torch for nothing else."""
+    code = (
+        "import sys; from geval_local import Metric; from geval_local.testing import MockJudge; "
+        "MockJudge().score(Metric.load('summarization/coherence'), source='a', output='b'); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -78,6 +78,7 @@ def won_by(judge: Judge, trap: str, items: list[dict[str, str]]) -> dict[str, in
     return won
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("trap", TRAPS)
 def test_a_trap_does_not_win(judge, trap):
     assert sum(won_by(judge, trap, ITEMS[:3]).values()) <= 3

@@ -6,18 +6,17 @@ import os
 
 import numpy as np
 from html_page import Page
-from report_data import rescored, rows, write_run
+from report_data import metric_of, rescored, rows, run_of, write_run
 
 from geval_local.analysis.comparison import compare
 from geval_local.analysis.results import read_results
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.headline import answer, matrix, said_once, short_names, tab_title, unscored_once
-from geval_local.report.overview import Described, MetricText, summaries
+from geval_local.report.overview import summaries
 from geval_local.report.run_page import RunPage
-from geval_local.scale import Scale
 from geval_local.statistics.interval import mean_interval
 
-SCALE = {"coherence": Scale.parse("1-5")}
+SCALE = {(1.0, 5.0)}
 
 
 def page_of(tmp_path, given, **options) -> Page:
@@ -33,7 +32,7 @@ def test_one_metric_is_answered_in_a_sentence(tmp_path):
     values = [row["geval"]["coherence"]["score"] for row in made if row["geval"]["coherence"]["score"] is not None]
     groups = [row["doc_id"] for row in made if row["geval"]["coherence"]["score"] is not None]
     ends = mean_interval(np.array(values), groups, ends=(1, 5))
-    page = page_of(tmp_path, made, described=Described({"coherence": MetricText(scale="1-5")}))
+    page = page_of(tmp_path, run_of(made, {"coherence": ("judge:nano", metric_of())}))
     assert (
         f"coherence: mean {np.mean(values):.2f} on 1 to 5 (95 % interval {ends.low:.2f} to {ends.high:.2f}), "
         f"{np.mean(np.array(values) >= 3):.1%} reach 3, none of 10 pairs of systems differ." in first_screen(page)
@@ -50,7 +49,7 @@ def test_systems_that_differ_are_counted(tmp_path):
 
 def test_several_metrics_are_named_shortly_and_only_some():
     made = rows(20, metrics=[f"group/m{number}" for number in range(6)])
-    told = answer(summaries(read_results(made)), {f"group/m{number}": Scale.parse("1-5") for number in range(6)})
+    told = answer(summaries(read_results(made)), SCALE)
     assert told.startswith("Means on 1 to 5 with 95 % intervals: m0 ")
     assert "; m3 " in told
     assert told.endswith("; 2 more metrics below.")
@@ -87,7 +86,7 @@ def test_equal_remarks_and_reasons_are_said_once(tmp_path):
     assert said_once([("a", "low"), ("b", "low"), ("c", "other")]) == ["a, b: low", "c: other"]
     made = rows(12, unscored=[2, 5], metrics=("a", "b", "c"))
     (one,) = unscored_once(summaries(read_results(made)))
-    assert (one.metrics, one.rows, one.code, one.reason.count) == ("all 3 results", 12, "too_long", 2)
+    assert (one.metrics, one.rows, one.reason.known_code, one.reason.count) == ("all 3 results", 12, "too_long", 2)
     page = page_of(tmp_path, rows(12, low_mass=[2]))
     assert page.text.count("below 0.9 in 8.3% of the scored rows, but not on average") == 1
 
@@ -104,7 +103,7 @@ def test_what_belongs_to_one_metric_of_several_is_folded(tmp_path):
 def test_tabs_and_first_screens_tell_runs_apart(tmp_path):
     path = write_run(tmp_path / "scores.jsonl", rows(4), {})
     os.utime(path, (1_790_000_000, 1_790_000_000))
-    page = page_of(tmp_path, path, title="tickets.csv", described=Described(facts={"judge": "nano"}))
+    page = page_of(tmp_path, path, title="tickets.csv")
     assert "tickets.csv · coherence, fluency · nano · 2026-09-21 14:13 UTC · G-Eval" in page.text
     assert "results of 2026-09-21 14:13 UTC" in first_screen(page)
     assert tab_title("a", metrics=["g/x", "g/y", "g/z"]) == "a · x, y… · G-Eval"

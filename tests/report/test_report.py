@@ -13,7 +13,7 @@ from importlib.resources import files
 import pytest
 from cli_run import write_rows
 from html_page import Page, as_shown
-from report_data import HOSTILE, rows
+from report_data import HOSTILE, metric_of, rows, run_of
 
 from geval_local.analysis.results import Grouped, read_results
 from geval_local.analysis.tables import Table
@@ -21,7 +21,6 @@ from geval_local.errors import Cause, DataError, ErrorCode, OutputError
 from geval_local.grouping import DocumentRule
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
-from geval_local.report.overview import Described, MetricText
 from geval_local.report.page import SCRIPTS, json_block
 from geval_local.report.run_page import RunPage, agreement, group_correlations
 from geval_local.report.written_reasons import read_reasons
@@ -143,15 +142,16 @@ def test_rows_with_a_reason_are_always_on_the_page(tmp_path):
 def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):
     page = written(
         tmp_path,
-        rows(6),
-        described=Described(
+        run_of(
+            rows(6),
             {
-                "coherence": MetricText(
-                    "Read <all> of it.", ("First look.", "Then rate."), "judge:nano@12ab|dtype:float32"
+                "coherence": (
+                    "judge:nano@12ab|dtype:float32",
+                    metric_of(criteria="Read <all> of it.", steps=["First look.", "Then rate."]),
                 )
             },
-            {"duration": "41 s", "seen": None},
         ),
+        facts={"duration": "41 s", "seen": None},
         ablation=Table(("", "spearman"), (("- Probs", ".502"),)),
     )
     for text in ("Read <all> of it.", "Then rate.", "judge:nano@12ab|dtype:float32", "41 s", "- Probs", ".502"):
@@ -194,9 +194,8 @@ def test_word_labels_get_their_scale_from_scores_or_from_the_metric(tmp_path):
         figures["probabilities"] = dict(zip(("No", "Yes"), figures["probabilities"].values(), strict=True))
     metric = written(tmp_path, made).data["metrics"][0]
     assert (metric["labels"], metric["low"], metric["high"]) == (["No", "Yes"], 0, 1)
-    metric = written(tmp_path, made, described=Described({"ok": MetricText(scale={"No": -1, "Yes": 1})})).data[
-        "metrics"
-    ][0]
+    run = run_of(made, {"ok": ("", metric_of(scale={"No": -1, "Yes": 1}))})
+    metric = written(tmp_path, run).data["metrics"][0]
     assert (metric["low"], metric["high"]) == (-1, 1)
 
 
@@ -235,11 +234,11 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
 def hostile_page(tmp_path) -> Page:
     given = hostile_rows()
     known = [*HOSTILE, *(metric for row in given for metric in row["geval"])]
-    texts = dict.fromkeys(known, MetricText("\n".join(HOSTILE), HOSTILE, "|".join(HOSTILE)))
+    metric = metric_of(criteria="\n".join(HOSTILE[:7]), steps=HOSTILE[:7])  # a metric is text
     return written(
         tmp_path,
-        given,
-        described=Described(texts, {text: text for text in HOSTILE}),
+        run_of(given, dict.fromkeys(known, ("|".join(HOSTILE), metric))),
+        facts={text: text for text in HOSTILE},
         human={"coherence": "scores.coherence"},
         rule=DocumentRule("doc_id"),
         ablation=Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 
 import pytest
 from chromium import browser, console, missing, requests, set_view
-from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows, write_run
+from report_data import HOSTILE, many, metric_of, pair_rows, reason_lines, rescored, rows, run_of, write_run
 from waiting import until
 
 from geval_local.analysis.comparison import compare
@@ -15,7 +16,6 @@ from geval_local.analysis.results import ABLATIONS, Grouped, estimated_items, re
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.grouping import DocumentRule
 from geval_local.report.comparison_page import write_compared
-from geval_local.report.overview import Described, MetricText
 from geval_local.report.run_page import RunPage
 from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
@@ -75,9 +75,8 @@ def made():
 @pytest.fixture(scope="module")
 def page(made, tmp_path_factory):
     signature = "judge:nano@12|dtype:float32"
-    texts = {"coherence": MetricText("- Coherence:", ("Read.", "Rate."), signature)}
-    texts["fluency"] = MetricText(signature=signature)
-    page = RunPage(made, Described(texts), human={"coherence": "scores.coherence"}, rule=DocumentRule("doc_id"))
+    known = {"coherence": (signature, metric_of(steps=["Read.", "Rate."])), "fluency": (signature, metric_of())}
+    page = RunPage(run_of(made, known), human={"coherence": "scores.coherence"}, rule=DocumentRule("doc_id"))
     return page.write(tmp_path_factory.mktemp("report") / "report.html")
 
 
@@ -471,10 +470,11 @@ def hostile(tmp_path_factory):
     made[-2]["output"] = HOSTILE[1] * (2**20 // len(HOSTILE[1]))
     made[-1]["geval"]["coherence"]["error"] = HOSTILE[1]
     known = [*HOSTILE, *(metric for row in made for metric in row["geval"])]
-    texts = {text: MetricText(text, (text,), "|".join(HOSTILE)) for text in known}
+    told = zip(known, itertools.cycle(HOSTILE[:7]))  # a metric holds no half of a character
+    run = run_of(made, {text: ("|".join(HOSTILE), metric_of(criteria=one, steps=[one])) for text, one in told})
     path = tmp_path_factory.mktemp("hostile") / "report.html"
-    described = Described(texts, dict.fromkeys(HOSTILE, HOSTILE[1]))
-    RunPage(made, described, human={"coherence": "scores.coherence"}, rule=DocumentRule("doc_id")).write(path)
+    options = {"human": {"coherence": "scores.coherence"}, "facts": dict.fromkeys(HOSTILE, HOSTILE[1])}
+    RunPage(run, rule=DocumentRule("doc_id"), **options).write(path)
     return path, made
 
 

@@ -11,8 +11,9 @@ from html_page import Page
 from report_data import HOSTILE, rescored, rows
 
 from geval_local.analysis.tables import interval
-from geval_local.io.ownership import checksummed, file_sha256
-from geval_local.report.reports import INDEX, MANIFEST
+from geval_local.io.ownership import sealed
+from geval_local.report.page import PAGE
+from geval_local.report.reports import INDEX
 from geval_local.report.reports import write_report as pages
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.interval import mean_interval
@@ -46,7 +47,7 @@ def files() -> set[str]:
 
 def test_every_figure_of_the_overview_is_that_of_the_runs_page_and_of_the_command(here):
     report(here, "--human", "coherence=scores.coherence", "--group-by", "doc_id")
-    assert files() == {INDEX, MANIFEST, "first.html", "second-one.html"}
+    assert files() == {INDEX, "first.html", "second-one.html"}
     overview = page_of(INDEX).text
     for name, page in (("first", "first.html"), ("second one", "second-one.html")):
         own = page_of(page).text
@@ -74,13 +75,13 @@ def test_a_run_without_the_named_systems_costs_only_its_own_page(here):
     made = read_rows(here / "runs" / "first.jsonl")
     write_rows(here / "runs" / "first.jsonl", [row | {"system": "ab"[at % 2]} for at, row in enumerate(made)])
     done = report(here, "--system-columns", "a", "b")
-    assert files() == {INDEX, MANIFEST, "first.html"}
+    assert files() == {INDEX, "first.html"}
     assert "second one.jsonl: no row is of the system 'a'" in " ".join(done.stderr.split())
 
 
 def test_the_folder_opens_from_any_disk(here):
     report(here)
-    for name in files() - {MANIFEST}:
+    for name in files():
         page = page_of(name)
         addresses = [value for _, key, value in page.attributes if key in ("src", "href", "action", "data", "srcset")]
         targets = [value for value in addresses if not value.startswith("#")]
@@ -94,7 +95,7 @@ def test_the_folder_opens_from_any_disk(here):
 
 
 @pytest.mark.slow
-def test_only_what_the_manifest_names_is_replaced_or_removed(here):
+def test_only_pages_of_this_tool_are_replaced_or_removed(here):
     Path("site").mkdir()
     Path("site", "notes.txt").write_text("mine")
     report(here)
@@ -102,7 +103,7 @@ def test_only_what_the_manifest_names_is_replaced_or_removed(here):
     # A run that is gone takes its page with it; what a person changed stays.
     (here / "runs" / "second one.jsonl").unlink()
     report(here)
-    assert files() == {INDEX, MANIFEST, "first.html", "notes.txt"}
+    assert files() == {INDEX, "first.html", "notes.txt"}
     assert Path("site", "notes.txt").read_text() == "mine"
     Path("site", "first.html").write_text("my own page")
     refused = report(here, code=2)
@@ -128,40 +129,44 @@ def test_a_page_that_was_changed_outlives_its_run(here):
     assert "a remark" in page.read_text()
 
 
-@pytest.mark.parametrize("content", ["no json", '{"format": "something else"}', '{"files": {"../first.jsonl": "x"}}'])
-def test_a_manifest_that_is_none_names_nothing(here, content):
+def test_an_overview_of_the_users_is_refused(here):
     Path("site").mkdir()
-    Path("site", MANIFEST).write_text(content)
-    assert MANIFEST in report(here, code=2).stderr
-    assert files() == {MANIFEST}
+    Path("site", INDEX).write_text("mine")
+    assert INDEX in report(here, code=2).stderr
+    assert files() == {INDEX}
+    report(here, "--overwrite")
+    assert "first.html" in files()
+
+
+def linking(here, link: str, *, signed: bool) -> None:
+    """Write an overview that also links to another page, signed as ours or edited."""
+    index = Path("site", INDEX)
+    text = index.read_text(encoding="utf-8").replace('href="first.html"', f'href="{link}"')
+    index.write_text(sealed("".join(text.splitlines(keepends=True)[:-1]), PAGE) if signed else text, encoding="utf-8")
 
 
 def test_a_name_that_leads_out_of_the_folder_is_not_followed(here):
     report(here)
-    record = json.loads(Path("site", MANIFEST).read_text())
-    del record["checksum"]
-    digest = file_sha256(here / "runs" / "first.jsonl")
-    record["files"] |= {"../runs/first.jsonl": digest, "..": digest, "/": digest}
-    Path("site", MANIFEST).write_text(json.dumps(checksummed(record)))
+    outside = Path("outside.html")
+    outside.write_bytes(Path("site", "first.html").read_bytes())
+    linking(here, "../outside.html", signed=True)
     report(here)
-    assert (here / "runs" / "first.jsonl").is_file()
+    assert outside.is_file()
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_manifest_that_was_edited_removes_no_file_of_the_users(here, signed):
+def test_an_overview_that_was_edited_removes_no_page(here, signed):
     report(here)
-    Path("site", "mine.txt").write_text("mine")
-    record = json.loads(Path("site", MANIFEST).read_text())
-    record["files"]["mine.txt"] = file_sha256(Path("site", "mine.txt"))
-    del record["checksum"]
-    Path("site", MANIFEST).write_text(json.dumps(checksummed(record) if signed else record))
+    other = Path("site", "other.html")
+    other.write_bytes(Path("site", "first.html").read_bytes())
+    linking(here, "other.html", signed=signed)
     refused = report(here, code=0 if signed else 2)
-    assert signed or f"{MANIFEST} exists, and is not an unchanged result" in refused.stderr
+    assert signed or f"{INDEX} exists, and is not an unchanged result" in refused.stderr
     report(here, "--overwrite")
-    assert Path("site", "mine.txt").read_text() == "mine"
+    assert other.is_file() != signed  # a page of ours that our overview links to goes with its run
 
 
-@pytest.mark.parametrize("name", ["first.html", INDEX, MANIFEST])
+@pytest.mark.parametrize("name", ["first.html", INDEX])
 @pytest.mark.parametrize("kind", ["link", "hard link"])
 def test_a_site_is_not_written_through_a_link(here, name, kind):
     report(here)
@@ -196,7 +201,7 @@ def test_names_are_told_apart_and_texts_stay_texts(here):
     named = sorted((here / "runs").glob("d*/same.jsonl"))
     done = run("report", *named, "-o", "site/", home=here / "home")
     assert done.exit_code == 0, done.stderr
-    assert files() == {INDEX, MANIFEST, "same.html", "same-2.html", "same-3.html", "same-4.html"}
+    assert files() == {INDEX, "same.html", "same-2.html", "same-3.html", "same-4.html"}
     page = page_of(INDEX)
     assert not {"script", "img"} & set(page.tags)
     assert HOSTILE[0] in page.text

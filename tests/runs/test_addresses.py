@@ -185,6 +185,7 @@ score_file(sys.argv[1], METRICS, judge, sys.argv[2], use_cache=False)
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("output", ["out/scores.jsonl", "out/scores.parquet", "runs/first/"])
 def test_a_killed_run_continues_to_the_same_objects(s3, tmp_path, home, output):
     address, target = s3.put("in/größe 1.jsonl", jsonl(rows(90))), s3.at(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,19 +76,22 @@ def store_on_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     fs = pytest.importorskip("pyarrow.fs")
     if find_spec("moto") is None:
         pytest.skip("the S3 server is that of moto: pip install 'moto[server,s3]'")
-    from moto.server import ThreadedMotoServer
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
 
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+    # moto's own thread looks every half second whether it is to end, and each test waits for that.
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
-        host, port = server.get_host_and_port()
+        host, port = server.server_address[:2]
         ask(f"{host}:{port}", "reset")  # servers of one process share their objects
         options = {"endpoint_override": f"http://{host}:{port}", "region": "us-east-1"}
         system = fs.S3FileSystem(allow_bucket_creation=True, **options)
         system.create_dir("bucket")
         yield ObjectStore(system, "s3", "?" + "&".join(f"{name}={value}" for name, value in options.items()))
     finally:
-        server.stop()
+        server.shutdown()
+        server.server_close()

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.analysis.results import ScoredRun
 from geval_local.errors import Cause, ErrorCode
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, write_manifest
+from geval_local.io.results import ResultRows
 from geval_local.metric import Metric
 from geval_local.questions.pair import PAIR_SCALE
 from geval_local.scale import Scale
@@ -140,6 +142,18 @@ def write_run(path: Path, made: Sequence[dict[str, Any]], signatures: Mapping[st
     digest = file_sha256(path)
     write_manifest(path, ResultManifest("nano", "input.jsonl", digest, len(made), metrics, digest))
     return path
+
+
+def run_of(made: Sequence[dict[str, Any]], metrics: Mapping[str, tuple[str, Metric]]) -> ScoredRun:
+    """Rows as a run whose metrics have signatures and definitions."""
+    known = {name: ScoredMetric(signature, metric, 0) for name, (signature, metric) in metrics.items()}
+    manifest = ResultManifest("nano", "input.jsonl", "0" * 64, len(made), known)
+    return ScoredRun(Path("results"), held=ResultRows.of(made), described=manifest)
+
+
+def metric_of(**definition: Any) -> Metric:
+    """A metric, of a scale from 1 to 5 unless another is named."""
+    return Metric(**{"name": "coherence", "criteria": "How good the text is.", "scale": "1-5"} | definition)
 
 
 def reason_lines(path: Path, made: Sequence[dict[str, Any]], metric: str, texts: Mapping[int, str | None]) -> Path:

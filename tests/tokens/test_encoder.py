@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import random
-import resource
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -394,14 +390,6 @@ def test_a_chat_style_needs_a_template(style):
     PromptEncoder(byte_tokenizer(chat=False))
 
 
-def test_a_tokenizer_without_a_fast_backend_is_refused():
-    class Slow:
-        is_fast = False
-
-    with pytest.raises(TokenizerError, match="no fast backend"):
-        PromptEncoder(Slow())
-
-
 @pytest.mark.parametrize("template", ["{{ bos_token }}", "{% for m in messages %}{{ m.content * 2 }}{% endfor %}"])
 def test_a_template_that_does_not_show_the_message_once_is_refused(template):
     tokenizer = byte_tokenizer()
@@ -438,23 +426,3 @@ def test_tokens_are_decoded_with_control_tokens():
     encoder = PromptEncoder(tokenizer)
     assert encoder.decode(tokenizer.convert_tokens_to_ids(["7", "1"])) == "71"
     assert encoder.decode([1]) == "</s>"
-
-
-def resident() -> float:
-    """Bytes of memory of this process that are not swapped."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-def test_large_texts_leave_no_memory_behind():
-    """Each takes some 130 MB while it is encoded; whether one text or seven, whole or cut."""
-    encoder = PromptEncoder(byte_tokenizer(chat=False))
-    rng = random.Random(1)
-    texts = ["".join(rng.choices("abcdefgh \n", k=1_000_000)) for _ in range(4)]
-    encoder.encode_texts(["A short one."])
-    before = resident()
-    for text in texts[:2]:
-        encoder.encode_texts([text])
-    encoder.encode_texts(texts)
-    encoder.drop_tokens(texts[0], 5)
-    assert resident() - before < 40e6

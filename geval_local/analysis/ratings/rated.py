@@ -30,7 +30,7 @@ from geval_local.analysis.ratings.values import (
 from geval_local.analysis.results import Grouped, grouped, rated_items, read_rows, row_keys, writers
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import EVERY_ROW, DocumentRule, Documents
-from geval_local.io.result_manifest import ResultManifest, read_manifest
+from geval_local.io.result_manifest import ResultManifest, document_rule, read_manifest
 from geval_local.io.results import MetricFigures, ResultRows, numbered
 from geval_local.metric import Metric
 from geval_local.options import RatingOptions
@@ -92,7 +92,7 @@ class Rated:
         if self.documents.names is None:
             return [str(place) for place in range(1, len(self.rows) + 1)]
         documents = [hashlib.sha256(name.encode()).hexdigest()[:12] for name in self.documents.names]
-        return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows, documents, strict=True)]
+        return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows.inputs(), documents, strict=True)]
 
     @cached_property
     def is_rated(self) -> list[bool]:
@@ -128,12 +128,11 @@ class Rated:
             human=self.human[dimension],
             groups=self.documents.names,
             system=self.system,
-            fields=self.fields,
             keys=self.keys,
             scale=self.rating_scale(dimension),
         )
         for metric in (self.metrics.get(dimension), scored_by):
-            items = without_examples(items, self.rows, metric, self.fields, self.path)
+            items = without_examples(items, self.rows.inputs(), metric, self.fields, self.path)
         return items
 
     def rating_scale(self, dimension: str) -> RatingScale:
@@ -150,7 +149,7 @@ class Rated:
 
     def ratings(self) -> dict[str, list[float]]:
         """Read the ratings of single people, of the only dimension."""
-        return ratings_of(self.rows, self.raters, self.path, self.rating_scale(self.dimensions[0]))
+        return ratings_of([*self.rows.inputs()], self.raters, self.path, self.rating_scale(self.dimensions[0]))
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows; the file of the rows themselves is known."""
@@ -158,11 +157,10 @@ class Rated:
             return self
         if self.name is not None:
             own = read_benchmark(path, self.name, limit_groups=self.limit_groups)
-        else:
-            rows = read_rows(path)
-            how = (self.human, self.rule, self.system, self.fields, self.limit_groups, self.people)
-            own = _of_rows(rows, path, *how)
-        return replace(own, metrics=self.metrics, people=self.people)
+            return replace(own, metrics=self.metrics, people=self.people)
+        rows = rated_rows(read_rows(path), self.people, self.rule.fields, self.fields, path, self.system)
+        chosen, documents = _first_groups(rows, path, self.rule, self.limit_groups)
+        return replace(self, path=str(path), rows=chosen, documents=documents)
 
 
 def read_rated(
@@ -207,20 +205,16 @@ def read_rated(
         if held.keys().isdisjoint(one.name for one in chosen.values()):
             paths = [*map(Path, results)]  # other metrics than those that it holds are asked for
         scored = manifests[0] if manifests else None
-        mapping = {**({} if scored is None else scored.fields), **(fields or {})}
-        rule = DocumentRule.of(
-            [tuple(one.fields) for one in chosen.values()],
-            mapping=mapping,
-            group_by=scored.group_by if scored is not None and group_by is None else group_by,
-            used=None if scored is None else scored.documents,
-        )
-        rated = _of_rows(rows, file, ratings, rule, system, mapping, limit_groups, people)
+        rule = document_rule(scored, group_by, fields, [tuple(one.fields) for one in chosen.values()])
+        rows = rated_rows(rows, people, rule.fields, rule.mapping, file, system)
+        kept, documents = _first_groups(rows, file, rule, limit_groups)
+        own = tuple(dict.fromkeys(paths))
+        rated = Rated(str(file), kept, ratings, documents, system, rule.mapping, rule, limit_groups, results=own)
         dimensions = tuple(chosen)
-        rated = replace(rated, results=tuple(dict.fromkeys(paths)))
         if raters and len(chosen) != 1:
             raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
         if not raters and len(chosen) == 1:
-            raters = members_of(rated.rows, *ratings.values())
+            raters = members_of([*rated.rows.inputs()], *ratings.values())
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
     rated = replace(rated, metrics=chosen, people=people)
@@ -271,27 +265,11 @@ def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     return "xsum" if sentences[len(sentences) // 2] < 2 else "cnn"
 
 
-def _of_rows(
-    rows: ResultRows,
-    path: str | Path,
-    human: Mapping[str, str],
-    rule: DocumentRule,
-    system: str | None,
-    fields: Mapping[str, str],
-    limit_groups: int | None,
-    people: RatingOptions,
-) -> Rated:
-    """Take rows with human ratings, or the first `limit_groups` of their documents (rows, if they are not grouped)."""
-    rows = rated_rows(rows, people, rule.fields, fields, path, system)
-    chosen, documents = _first_groups(rows, path, rule, limit_groups)
-    return Rated(str(path), chosen, human, documents, system, fields, rule, limit_groups, people=people)
-
-
 def _first_groups(
     rows: ResultRows, path: str | Path, rule: DocumentRule, limit: int | None
 ) -> tuple[ResultRows, Grouped]:
     """Take the rows of the first documents, after every row was found to name one."""
-    documents = grouped(Documents.of(rule, rows.inputs()), rows.inputs(), path)
+    documents = grouped(Documents.of(rule, rows.inputs()), rows, path)
     if limit is None:
         return rows, documents
     if limit < 1:

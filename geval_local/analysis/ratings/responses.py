@@ -2,7 +2,7 @@
 
 The parser is the original's: a response counts if it starts, after at most one space, with a number. The difference is
 the treatment of the rest. The original's scripts count a response without a number as 0, which is below every
-scale that starts at 1; here it is counted and left out, unless parity with the original is asked for.
+scale that starts at 1; here it is counted and left out.
 """
 
 from __future__ import annotations
@@ -51,12 +51,7 @@ def parse_response(response: str) -> float | None:
         return None
 
 
-def read_responses(
-    rows: Sequence[Sequence[str]],
-    *,
-    scale: Scale | None = None,
-    geval_parity: bool = False,
-) -> ParsedResponses:
+def read_responses(rows: Sequence[Sequence[str]], *, scale: Scale | None = None) -> ParsedResponses:
     """Average the raw responses of each row."""
     unparseable = outside = counted = 0
     values: list[float] = []
@@ -66,26 +61,17 @@ def read_responses(
             number = parse_response(response)
             if number is None:
                 unparseable += 1
-                if geval_parity:
-                    numbers.append(0.0)
-                continue
-            if scale is not None and not scale.low <= number <= scale.high:
+            elif scale is not None and not scale.low <= number <= scale.high:
                 outside += 1
-                if not geval_parity:
-                    continue
-            numbers.append(number)
+            else:
+                numbers.append(number)
         counted += len(numbers)
         values.append(sum(numbers) / len(numbers) if numbers else math.nan)
     return ParsedResponses(tuple(values), sum(map(len, rows)), unparseable, outside, counted)
 
 
 def geval_items(
-    path: str | Path,
-    name: str,
-    dimension: str,
-    *,
-    scale: Scale | None = None,
-    geval_parity: bool = False,
+    path: str | Path, name: str, dimension: str, *, scale: Scale | None = None
 ) -> tuple[list[ScoredItem], ParsedResponses]:
     """Read a result file of G-Eval's scripts: a benchmark's rows with ``all_responses``.
 
@@ -100,7 +86,7 @@ def geval_items(
                 f"{path}, row {number}: 'all_responses' is not a list of texts",
                 hint="A result file of G-Eval holds the raw responses of each row.",
             )
-    parsed = read_responses([row["all_responses"] for row in data.rows], scale=scale, geval_parity=geval_parity)
+    parsed = read_responses([row["all_responses"] for row in data.rows], scale=scale)
     figures = [
         {"score": None, "error": "no response holds a rating"} if math.isnan(value) else {"score": value}
         for value in parsed.values

@@ -44,7 +44,7 @@ def pairs(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="JSONL, JSON, CSV or Parquet; outputs of several systems, in one file or one file each.",
+            help="JSONL, JSON, CSV, Excel or Parquet; outputs of several systems, in one file or one file each.",
         ),
     ],
     output: Annotated[

@@ -185,7 +185,6 @@ def _rows_to_explain(
     from geval_local.analysis.preferences import holds_pairs
     from geval_local.analysis.results import figures_of
     from geval_local.io.input_checks import check_rows
-    from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
     from geval_local.runs.reasons import chosen_places
 
@@ -203,8 +202,8 @@ def _rows_to_explain(
         everything=everything,
         direction=metric.direction,
     )
-    rows = list(numbered(scored.rows))
-    chosen = [Sample(rows[place][1], rows[place][0], scored.path.name, None, scored.mapping) for place in places]
+    rows = map(scored.rows.columns_of, places)
+    chosen = [Sample(row, row.number, scored.path.name, None, scored.mapping) for row in rows]
     check_rows(chosen, [metric], str(scored.path), scored.mapping)
     return [sample.row for sample in chosen]
 

@@ -18,8 +18,8 @@ def score(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="JSONL, JSON, CSV or Parquet; one sample per row. Also several, directories and patterns. - reads "
-            "JSONL from standard input. Each may be an address, such as s3://BUCKET/DIR.",
+            help="JSONL, JSON, CSV, Excel or Parquet; one sample per row. Also several, directories and patterns. - "
+            "reads JSONL from standard input. Each may be an address, such as s3://BUCKET/DIR.",
         ),
     ],
     *,
@@ -108,8 +108,8 @@ def decide(
         str,
         typer.Argument(
             metavar="FILE",
-            help="JSONL, JSON, CSV or Parquet; one evidence per row. Also an address. - reads JSONL from standard "
-            "input.",
+            help="JSONL, JSON, CSV, Excel or Parquet; one evidence per row. Also an address. - reads JSONL from "
+            "standard input.",
         ),
     ],
     questions: Annotated[

@@ -19,7 +19,6 @@ from geval_local.wording import PARAMETER, in_yaml, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 #: Line width if the output is not a terminal; tables are then as wide as their content.
 WIDTH = 120
@@ -37,22 +36,6 @@ def message_console() -> Console:
     return _console(stderr=True)
 
 
-def print_table(table: Table) -> None:
-    """Print a table to stdout; in a file or a pipe with all its columns at any width."""
-    from rich.measure import Measurement
-
-    console = result_console()
-    if console.is_terminal:
-        console.print(table)
-        return
-    wide = console.options.update(width=_UNLIMITED)
-    console.width = max(WIDTH, Measurement.get(console, wide, table).maximum)
-    try:
-        console.print(table)
-    finally:
-        console.width = WIDTH
-
-
 #: Key of a layout: on a narrow terminal, the column with the largest number is dropped first.
 DROPPED = "dropped"
 #: Least width that a column of words keeps before others are dropped for it.
@@ -63,78 +46,59 @@ WHOLE: dict[str, Any] = {"no_wrap": True}
 FIGURE: dict[str, Any] = {"no_wrap": True, "justify": "right"}
 
 
-def new_table(*, narrow: bool = True) -> Table:
-    """Create a table; a `narrow` one fits a terminal of 80 columns."""
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0) if narrow else (0, 1), pad_edge=not narrow, show_edge=not narrow
-    )
-
-
 def print_rows(
     columns: Iterable[tuple[str, Mapping[str, Any]]], rows: Iterable[Iterable[str]], *, narrow: bool = True
 ) -> None:
     """Print rows of texts to stdout as a table; columns are headings, each with its layout.
 
-    On a narrow terminal, columns whose layout allows it are left out and named on stderr. If that is not enough, each
-    row becomes two lines, the name and the figures: a name that is cut cannot be copied.
+    In a file or a pipe the table has all its columns at any width. On a narrow terminal, columns whose layout allows it
+    are left out and named on stderr. If that is not enough, each row becomes two lines, the name and the figures: a
+    name that is cut cannot be copied. A `narrow` table fits 80 columns.
     """
+    from rich import box
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
     listed = list(columns)
     held = [[*row, *[""] * len(listed)][: len(listed)] for row in rows]  # the heading of a group has one cell
     shown, console = list(range(len(listed))), result_console()
-    if console.is_terminal:
-        while _width(listed, held, shown, narrow=narrow) > console.width:
-            free = [place for place in shown if DROPPED in listed[place][1]]
-            if not free:
-                _print_stacked([listed[place][0] for place in shown], [[row[place] for place in shown] for row in held])
-                break
-            shown.remove(max(free, key=lambda place: listed[place][1][DROPPED]))
-        else:
-            print_table(_table(listed, held, shown, narrow=narrow))
-        if left_out := [heading for place, (heading, _) in enumerate(listed) if place not in shown]:
-            note(f"left out at this width: {', '.join(left_out)}", "dim")
+
+    def laid_out(most: int | None = None) -> Table:
+        """Lay out the shown columns; columns of words get `most` characters at most."""
+        table = Table(
+            box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0) if narrow else (0, 1), pad_edge=not narrow, show_edge=not narrow
+        )
+        for heading, layout in (listed[place] for place in shown):
+            own = {key: value for key, value in layout.items() if key != DROPPED}
+            if most is not None and not own.get("no_wrap"):
+                own["max_width"] = most
+            table.add_column(Text(heading), **own)
+        for row in held:
+            table.add_row(*(Text(row[place]) for place in shown))
+        return table
+
+    def width(most: int | None = None) -> int:
+        """Measure the least width at which no figure is cut and words keep `most` characters."""
+        return Measurement.get(console, console.options.update(width=_UNLIMITED), laid_out(most)).maximum
+
+    if not console.is_terminal:
+        console.width = max(WIDTH, width())
+        try:
+            console.print(laid_out())
+        finally:
+            console.width = WIDTH
         return
-    print_table(_table(listed, held, shown, narrow=narrow))
-
-
-def _table(
-    columns: Sequence[tuple[str, Mapping[str, Any]]],
-    rows: Sequence[Sequence[str]],
-    shown: Sequence[int],
-    *,
-    narrow: bool,
-    most: int | None = None,
-) -> Table:
-    """Lay out some columns; columns of words get `most` characters at most."""
-    from rich.text import Text
-
-    table = new_table(narrow=narrow)
-    for place in shown:
-        heading, layout = columns[place]
-        own = {key: value for key, value in layout.items() if key != DROPPED}
-        if most is not None and not own.get("no_wrap"):
-            own["max_width"] = most
-        table.add_column(Text(heading), **own)
-    for row in rows:
-        table.add_row(*(Text(row[place]) for place in shown))
-    return table
-
-
-def _width(
-    columns: Sequence[tuple[str, Mapping[str, Any]]],
-    rows: Sequence[Sequence[str]],
-    shown: Sequence[int],
-    *,
-    narrow: bool,
-) -> int:
-    """Measure the least width at which no figure of some columns is cut and words keep their least width."""
-    from rich.measure import Measurement
-
-    console = result_console()
-    table = _table(columns, rows, shown, narrow=narrow, most=_WORDS)
-    return Measurement.get(console, console.options.update(width=_UNLIMITED), table).maximum
+    while width(_WORDS) > console.width:
+        free = [place for place in shown if DROPPED in listed[place][1]]
+        if not free:
+            _print_stacked([listed[place][0] for place in shown], [[row[place] for place in shown] for row in held])
+            break
+        shown.remove(max(free, key=lambda place: listed[place][1][DROPPED]))
+    else:
+        console.print(laid_out())
+    if left_out := [heading for place, (heading, _) in enumerate(listed) if place not in shown]:
+        note(f"left out at this width: {', '.join(left_out)}", "dim")
 
 
 def _print_stacked(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

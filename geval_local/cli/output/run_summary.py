@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,8 @@ from geval_local.cli.output.console import (
 )
 from geval_local.conversation import turn_name
 from geval_local.direction import Direction
-from geval_local.errors import ErrorCode, GevalError
-from geval_local.fields import counted, shortened
+from geval_local.errors import GevalError
+from geval_local.fields import beginning, counted, shortened
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
 from geval_local.io.samples import Sample
@@ -36,7 +37,8 @@ from geval_local.options import JudgeOptions
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
 from geval_local.statistics.interval import FEW_UNITS
-from geval_local.summary import mass_warning
+from geval_local.summary import mass_remark
+from geval_local.thinking import CORRECTED
 
 if TYPE_CHECKING:
     from geval_local.analysis.gates import GateOutcome
@@ -147,14 +149,10 @@ def show_warnings(result: RunResult, prefix: str = "") -> None:
 
 
 def low_mass_warning(summary: Summary, signature: str, *, is_plain: bool = False) -> str:
-    """Describe the rows with low label mass, the tokens that received the mass, and remedies."""
-    return f"warning: {mass_warning(summary)}. {_low_mass_remedy(signature, is_plain)}"
+    """Describe the rows with low label mass, the tokens that received the mass, and what can be done.
 
-
-def _low_mass_remedy(signature: str, is_plain: bool) -> str:
-    """Name what can be done; of pairs and questions neither labels nor scale can be changed.
-
-    Without `is_plain`, which says that the user asked for that style, only judges without a template complete a text.
+    Of pairs and questions neither labels nor scale can be changed. Without `is_plain`, which says that the user asked
+    for that style, only judges without a template complete a text.
     """
     parts = signature_parts(signature)
     is_fixed = parts.get("scale", "").replace(" ", "") in ("A/tie/B", "A/B/tie", "B/tie/A")
@@ -167,7 +165,8 @@ def _low_mass_remedy(signature: str, is_plain: bool) -> str:
         remedies.append("a scale of numbers such as 1-3, or of the words that it writes")
     if not is_fixed:
         remedies.append("say in the criteria what each label means")
-    return f"Try: {'; '.join([*remedies, 'another judge'])}."
+    told = "; ".join([*remedies, "another judge"])
+    return f"warning: {summary.metric}: {mass_remark(summary)}. Try: {told}."
 
 
 def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int, rule: DocumentRule) -> None:
@@ -191,18 +190,13 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int, r
         say(f"{line}  {name}".rstrip())
         for field in filter(None, (asked, answer)):
             text = rule.text(sample.fields, field)
-            say(f"      {field}: {_piece(text, max(PIECE, LINE - len(field) - 8))}")
+            say(f"      {field}: {beginning(text, max(PIECE, LINE - len(field) - 8))}")
 
 
 def _place(sample: Sample) -> str:
     file = sample.fields.get("file")
     where = f"row {sample.row}" if sample.row else "-"
-    return f"{_piece(str(file), PIECE)}, {where}" if isinstance(file, str) else where
-
-
-def _piece(text: str, most: int) -> str:
-    line = " ".join(text[: 4 * most].split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return f"{beginning(str(file), PIECE)}, {where}" if isinstance(file, str) else where
 
 
 def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> None:
@@ -214,7 +208,7 @@ def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> No
         ("mean [95 % CI]", FIGURE),
         ("std", FIGURE | {DROPPED: 4}),
         ("mass", FIGURE | {DROPPED: 2}),
-        (f"<{summaries[0].low_mass:g}", FIGURE | {DROPPED: 3}),
+        (f"<{LOW_LABEL_MASS:g}", FIGURE | {DROPPED: 3}),
         *([("passed", FIGURE)] if has_threshold else []),
     ]
     rows = [[*_cells(summary), *([_passed(summary)] if has_threshold else [])] for summary in summaries]
@@ -307,6 +301,8 @@ def _thought_line(name: str, summary: Summary | QuestionSummary, of: str = "") -
         told += "; a single thought tells nothing of its error: --think 4 shows it"
     else:
         told += f"; standard error of the mean from them {error:.2g}{of}; --think {4 * count} would halve it"
+    if count < CORRECTED:
+        told += f"; fewer than {CORRECTED} leave a bias where label mass goes with the verdict"
     if summary.cut_thoughts:
         told += f"; {summary.cut_thoughts} thoughts closed at the limit (--think-tokens)"
     return told
@@ -358,8 +354,8 @@ def _show_unscored(result: RunResult, where: str = "") -> None:
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
-            code = "" if reason.code == ErrorCode.UNKNOWN else f"{reason.code}: "
-            say(f"  {reason.count} x {code}{as_options(reason.text)} ({rows})")
+            code = reason.known_code
+            say(f"  {reason.count} x {code}{code and ': '}{as_options(reason.text)} ({rows})")
         if len(reasons) > REASONS_SHOWN:
             say(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)")
 
@@ -521,12 +517,9 @@ def _told(answer: QuestionSummary) -> str:
         return "-"
     if answer.type == "choice":
         more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
-        return ", ".join(f"{_option(value)} {count}" for value, count in answer.chosen[:OPTIONS_SHOWN]) + more
+        told = ((str(value).lower() if value in (True, False) else value, count) for value, count in answer.chosen)
+        return ", ".join(f"{value} {count}" for value, count in islice(told, OPTIONS_SHOWN)) + more
     return f"mean {'probability' if answer.type == 'predicate' else 'level'} {_figure(answer.mean, 3)}"
-
-
-def _option(value: str | bool) -> str:
-    return value if isinstance(value, str) else str(value).lower()
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------

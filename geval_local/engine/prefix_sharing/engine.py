@@ -41,7 +41,7 @@ from geval_local.engine.prefix_sharing.prompt_trie import Index, lay_out
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, Trunk, gpus_of, to_device
 from geval_local.models.memory import release_memory, unless_memory_runs_out
-from geval_local.tokens.requests import Request
+from geval_local.tokens.requests import Request, common_prefix
 
 NAME = "geval_local_prefix_sharing"
 
@@ -176,7 +176,7 @@ class Launcher:
 FLOOR = 64
 
 
-class PrefixSharingEngine:
+class PrefixSharingEngine(Engine):
     """Engine that shares prefixes between prompts, for a model whose layers use a registered attention function.
 
     `padded` serves prompts beyond the switch of a length-dependent rotary embedding, `kernel` a layer's whole attention
@@ -205,8 +205,7 @@ class PrefixSharingEngine:
         self._prefixes = PrefixStore()
         #: Packs launched before waiting for the first one's results; none on a CPU, where launching computes at once.
         self.look_ahead = len(gpus_of(model)) if look_ahead is None else look_ahead
-        self.limit = batch_tokens
-        self.batch_tokens = batch_tokens
+        self.batch_tokens = self.limit = batch_tokens
         self.computed_tokens = 0
         #: Sliding windows that the layers requested in the latest pass, one per call of the attention function.
         self.spans: tuple[int | None, ...] = ()
@@ -277,7 +276,7 @@ class PrefixSharingEngine:
         if self._work is not work:
             self._begin(work)
         wanted = work.stream.root_path(token)
-        while (held := _shared(self._path, wanted)) < len(wanted):
+        while (held := common_prefix(self._path, wanted)) < len(wanted):
             # Nothing is missing here, unless units were skipped or another run intervened.
             start, stop = work.pack_of(int(wanted[held]))
             stuck = self._hold(work, start)
@@ -344,9 +343,3 @@ class PrefixSharingEngine:
         self.spans = launched.spans
         self.computed_tokens += launched.tokens
         return True
-
-
-def _shared(first: Index, second: Index) -> int:
-    """Return the length of the common part of two root paths."""
-    length = min(len(first), len(second))
-    return int(np.append(first[:length] == second[:length], False).argmin())

@@ -32,7 +32,7 @@ from geval_local.models.gguf.keys import set_keys
 from geval_local.models.gguf.rope import check_rotary, scaling_type, set_rotary
 from geval_local.models.reading import read_files
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import Stored, kept_narrow, rows_in_turn, turned
+from geval_local.models.stored import Stored, kept_narrow, rows_in_turn, turned, wide
 
 #: Factors of rotary frequencies, one for each pair of dimensions: Llama 3.1 and later.
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -49,6 +49,8 @@ _GATES = re.compile(r"(?<=\.ffn_)(gate|up)(?=_exps\.)")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 #: Keys that count or measure parts of a model, and its context.
 _SIZE = re.compile(r"^context_length$|^(?!.*(context|temperature)).*_(length|count)$")
+#: No context is longer.
+_LONGEST = 1 << 40
 _TOKENS = "tokenizer.ggml.tokens"
 #: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
 _WIDTHS = {
@@ -131,22 +133,14 @@ def _check_numbers(entry: JudgeEntry, headers: Sequence[GGUFHeader]) -> None:
     later = header.own("nextn_predict_layers")  # their tensors are left out of some files
     most_layers = len(layers) + (later if type(later) is int and 0 < later <= len(layers) else 0)
 
-    def problem(key: str, value: Any) -> str | None:
-        if type(value) is not int:
-            return "which is no number"
-        if key == "context_length":
-            return "which leaves no room for a prompt and its answer" if value < 2 else None
-        if key == "block_count" and not 0 < value <= most_layers:
-            return f"but its tensors are those of {len(layers)} layers"
-        if not 0 <= value <= most:
-            return f"but no dimension of a stored tensor is larger than {most}"
-        return None
-
+    bounds = {"context_length": (2, _LONGEST), "block_count": (1, most_layers)}
     for key, value in header.metadata.items():
         own = key.removeprefix(f"{header.architecture}.")
-        if own != key and _SIZE.search(own) and (what := problem(own, value)) is not None:
+        least, largest = bounds.get(own, (0, most))
+        if own != key and _SIZE.search(own) and not (type(value) is int and least <= value <= largest):
             raise WeightsError(
-                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, {what}",
+                f"judge {entry.name!r}: {header.path} says {own}: {value!r}, where its tensors allow "
+                f"{least} to {largest}",
                 hint="Copy or download the file again, completely, or convert the model again.",
             )
 
@@ -250,6 +244,8 @@ def gguf_config(file: Path) -> Any:
     for key, name in unread.items():
         if (width := header.own(key)) is not None and hasattr(config, name):
             setattr(config, name, int(width) or None)  # a window of 0 is none
+    if later := header.own("nextn_predict_layers"):
+        config.num_nextn_predict_layers = int(later)
     set_keys(config, header, _read_keys(header.architecture) | unread.keys())
     set_rotary(config, header)
     return config
@@ -408,13 +404,14 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
                 target, order, apart = None, rows[:0], {}
             if not apart and order.shape == rows.shape and np.array_equal(np.sort(order, axis=0), rows):
                 is_same = np.array_equal(order, rows)
-                if target in names:
-                    found[names[target]] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
+                # What has no place keeps its name, and is reported as surplus.
+                place = names.get(target, name)
+                found[place] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
                 continue
-        target, array, apart = processed(name, _wide(tensor).numpy())
+        target, array, apart = processed(name, wide(tensor).numpy())
         found.update(apart)
-        if target in names:
-            found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
+        if target in names or not apart:
+            found[names.get(target, name)] = torch.from_numpy(np.ascontiguousarray(array))
     for target, parts in gates.items():  # an incomplete pair is reported as missing later
         if parts.keys() == {"gate", "up"}:
             found[target] = torch.cat([parts["gate"], parts["up"]], dim=1)
@@ -438,7 +435,7 @@ def _gpt_oss(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             pair = (stored.pop(f"{parts[name]}.weight") for name in ("gate", "up"))
             found[f"{experts}gate_up_proj"] = turned(rows_in_turn(*pair))
         if {f"{parts['gate']}.bias", f"{parts['up']}.bias"} <= stored.keys():
-            biases = [_wide(stored.pop(f"{parts[name]}.bias")) for name in ("gate", "up")]
+            biases = [wide(stored.pop(f"{parts[name]}.bias")) for name in ("gate", "up")]
             found[f"{experts}gate_up_proj_bias"] = torch.stack(biases, dim=-1).flatten(1)
         if f"{parts['down']}.weight" in stored:
             found[f"{experts}down_proj"] = turned(stored.pop(f"{parts['down']}.weight"))
@@ -447,12 +444,8 @@ def _gpt_oss(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             f"{own}attn_sinks.weight": f"model.layers.{layer}.self_attn.sinks",
         }.items():
             if name in stored:
-                found[target] = _wide(stored.pop(name))
+                found[target] = wide(stored.pop(name))
     return found
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.widened() if isinstance(tensor, Stored) else tensor.float()
 
 
 def scale_rotary(model: Any, file: Path) -> None:
@@ -469,25 +462,6 @@ def scale_rotary(model: Any, file: Path) -> None:
                 frequencies = getattr(module, name, None)
                 if isinstance(frequencies, torch.Tensor) and frequencies.shape == factors.shape:
                     setattr(module, name, frequencies / factors.to(frequencies.device))
-
-
-def check_gguf_complete(entry: JudgeEntry, file: Path, model: Any) -> None:
-    """Check that every weight of a GGUF file was loaded: transformers skips unknown ones."""
-    headers = read_headers(file)
-    layers = int(model.config.get_text_config().num_hidden_layers)
-    later = range(layers, layers + int(headers[0].own("nextn_predict_layers") or 0))
-    extra = tuple(f"blk.{number}." for number in later)
-    tensors = [tensor for header in headers for tensor in header.tensors]
-    stored = [tensor for tensor in tensors if tensor.name not in _TABLES and not tensor.name.startswith(extra)]
-    places = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values()}  # tied ones once
-    held = sum(tensor.numel() for tensor in places.values())
-    surplus = sum(tensor.elements for tensor in stored) - held
-    if surplus > 0:
-        raise WeightsError(
-            f"judge {entry.name!r}: {file} holds {surplus:,} weights more than transformers has places for in its "
-            f"architecture {headers[0].architecture!r}",
-            hint=f"Without them it is not the model that was trained. {_CONVERT}",
-        )
 
 
 def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
