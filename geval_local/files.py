@@ -18,6 +18,12 @@ from geval_local.errors import ConfigurationError, DataError, OutputError, neare
 
 logger = logging.getLogger("geval_local")
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+
 WRITE_BYTES = 1 << 20
 _SPECIAL = {
     stat.S_ISDIR: "a directory",
@@ -84,11 +90,12 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` at the end of the block, or is removed if the block fails.
 
-    At any time the path has either the complete old file or the complete new one. A process that is killed leaves the
-    temporary file, whose name has the `mark`.
+    At any time the path has either the complete old file or the complete new one. The next write to the same path
+    removes the temporary file of a killed process; with a `mark`, the caller has to remove it.
     """
-    partial = temporary_path(path, mark)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    if mark is None:
+        _remove_leftovers(path)
+    partial, descriptor, lock = _new_partial(path, private, mark)
     try:
         file = open(descriptor, "wb", buffering=WRITE_BYTES)  # noqa: SIM115 - closed below, whatever happens
         try:
@@ -105,6 +112,38 @@ def replacing(
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _new_partial(path: Path, private: bool, mark: str | None) -> tuple[Path, int, int]:
+    """Create the temporary file for `path`; a lock on the last descriptor marks it as in use."""
+    while True:
+        partial = temporary_path(path, mark)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        lock = os.dup(descriptor)
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink:  # else another process removed it as a leftover before the lock
+            return partial, descriptor, lock
+        os.close(descriptor)
+        os.close(lock)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files for `path` that no process has open."""
+    name = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{16}}\.tmp")
+    for found in path.parent.iterdir() if fcntl is not None else ():
+        if name.fullmatch(found.name):
+            with suppress(OSError):  # in use, or already removed
+                descriptor = os.open(found, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                        found.unlink()
+                finally:
+                    os.close(descriptor)
 
 
 def _keep_mode(path: Path, descriptor: int) -> None:

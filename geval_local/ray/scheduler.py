@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.errors import ConfigurationError, GevalError, Interrupted, JudgeError, first_line
+from geval_local.files import replacing
 from geval_local.options import JudgeOptions
 from geval_local.ray.resources import WorkerShare, share_out, warn_of_cpus
 from geval_local.runs.directory import STORE_NAME
@@ -374,9 +375,8 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
     for name in reversed(_FILES):
         if name in files:
-            partial = directory / f".{name}.tmp"  # whoever was killed here has left it for this share's next worker
-            partial.write_bytes(files[name])
-            partial.replace(directory / name)
+            with replacing(directory / name, private=True) as file:
+                file.write(files[name])
 
 
 def _reason(error: Exception) -> GevalError:
