@@ -21,11 +21,9 @@ from geval_local.analysis.results import (
     Reading,
     ResultsGiven,
     ScoredRun,
-    estimate_name,
-    estimated_items,
     system_of_columns,
 )
-from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
+from geval_local.analysis.tables import interval, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.ownership import check_replaceable, owned
 from geval_local.io.result_manifest import manifest_path
@@ -38,8 +36,6 @@ from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
-from geval_local.statistics.records import usable
-from geval_local.statistics.significance import compare_all, corrected
 from geval_local.summary import Summary
 
 INDEX = "index.html"
@@ -125,7 +121,7 @@ def write_report(
         return RunPage(
             run,
             human=ratings,
-            ablation=_ablation(run, ratings, estimators),
+            estimators=estimators,
             rows=rows,
             by=by or (() if run.manifest is None else run.manifest.by),
             facts=facts(run),
@@ -203,27 +199,6 @@ def _write_site(
         if owned(folder / name, PAGE):
             (folder / name).unlink(missing_ok=True)
     return WrittenReport(index, len(shown), failed)
-
-
-def _ablation(
-    run: ScoredRun,
-    ratings: Mapping[str, str],
-    estimators: Sequence[Estimator],
-) -> Table | None:
-    """Apply other estimators to the run's distributions: the part of the paper's ablation that needs no judge.
-
-    It tests every estimator against the scores on the documents that both keep, as `meta-eval --ablations` does. It
-    returns None without ratings, or without a manifest that gives the scales.
-    """
-    pairs = {}
-    for name in run.metrics:
-        if name in ratings and run.is_described(name):
-            items, _ = usable(run.items(name, human=ratings))
-            scale = run.origin(name).definition.scale
-            for one in estimators:
-                pairs[f"{name}: score / {estimate_name('score', one)}"] = items, estimated_items(items, scale, one)
-    tests, _ = compare_all(pairs, run.documents.level)
-    return folded(comparison_table(corrected(tests)), FOLDED_TESTS) if tests else None
 
 
 # --- a folder ---------------------------------------------------------------------------------------------------------
